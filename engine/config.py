@@ -1,0 +1,222 @@
+"""The engine's configuration, and one registry of its settings.
+
+Every setting is declared once: name, default, bounds, what changing it costs (`Change`), and its
+help. The command line, the settings panel and the documentation are made from this registry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from engine.errors import ConfigError
+
+
+class Change(StrEnum):
+    """What it takes to apply a changed setting."""
+
+    LIVE = "live"  # from the next step
+    CACHE_REBUILD = "cache rebuild"  # running requests are preempted and resume
+    RELOAD = "reload"  # the model is loaded again
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared engine setting. `minimum`/`maximum` are inclusive; None means unbounded."""
+
+    name: str
+    type: type
+    default: Any
+    change: Change
+    label: str
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    unit: str = ""
+    optional: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def check(self, value: Any) -> None:
+        """Raise ConfigError unless `value` is allowed for this setting."""
+        if value is None and self.optional:
+            return
+        if self.choices:
+            if value not in self.choices:
+                raise ConfigError(
+                    f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}."
+                )
+            return
+        accepted: tuple[type, ...] = (int, float) if self.type is float else (self.type,)
+        if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
+            raise ConfigError(f"{self.name} is {value!r}.", f"Give a {self.type.__name__}.")
+        if isinstance(value, (int, float)):
+            # `not (a <= b)` also refuses NaN
+            if self.minimum is not None and not value >= self.minimum:
+                raise ConfigError(
+                    f"{self.name} is {value}.", f"Give at least {self.minimum:g}{self._unit}."
+                )
+            if self.maximum is not None and not value <= self.maximum:
+                raise ConfigError(
+                    f"{self.name} is {value}.", f"Give at most {self.maximum:g}{self._unit}."
+                )
+
+    @property
+    def _unit(self) -> str:
+        return f" {self.unit}" if self.unit else ""
+
+
+def _setting(type_: type, default: Any, change: Change, label: str, help_: str, **kw: Any) -> Any:
+    return dataclasses.field(
+        default=default,
+        metadata={"type": type_, "change": change, "label": label, "help": help_, **kw},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything that decides how the engine runs. Immutable: see `replace` and `change_class`."""
+
+    model: str = _setting(
+        str, "", Change.RELOAD, "Model", "Folder of a Hugging Face checkpoint."
+    )
+    device: str = _setting(
+        str, "cpu", Change.RELOAD, "Device", "Where the model runs.", choices=("cpu",)
+    )
+    dtype: str = _setting(
+        str, "auto", Change.RELOAD, "Precision",
+        "Of weights, activations and KV cache. auto: bfloat16 where this machine computes it "
+        "fast, else float32.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    load_format: str = _setting(
+        str, "auto", Change.RELOAD, "Load format",
+        "auto reads the checkpoint's safetensors; dummy fills the model's shape with seeded "
+        "random weights, to measure speed without a download.",
+        choices=("auto", "dummy"),
+    )
+    max_model_len: int | None = _setting(
+        int, None, Change.RELOAD, "Context length",
+        "Most tokens of one request, prompt and reply. None: the model's own limit.",
+        minimum=1, unit="tokens", optional=True,
+    )
+    num_threads: int | None = _setting(
+        int, None, Change.RELOAD, "CPU threads",
+        "Threads of the matrix products. None: the physical cores.",
+        minimum=1, maximum=1024, optional=True,
+    )
+    seed: int = _setting(
+        int, 0, Change.RELOAD, "Seed", "Of dummy weights and of requests without a seed.",
+        minimum=0, maximum=2**63 - 1,
+    )
+    max_num_seqs: int = _setting(
+        int, 16, Change.LIVE, "Running requests", "Most requests that share one step.",
+        minimum=1, maximum=1024, unit="requests",
+    )
+    max_num_batched_tokens: int = _setting(
+        int, 512, Change.LIVE, "Token budget per step",
+        "Most tokens computed in one step: larger prefills faster, smaller keeps ITL even.",
+        minimum=1, maximum=131072, unit="tokens",
+    )
+    batching: str = _setting(
+        str, "continuous", Change.LIVE, "Batching",
+        "continuous fills a free place at the next step; static runs a batch to its last request "
+        "before the next one starts.",
+        choices=("continuous", "static"),
+    )
+    enable_prefix_caching: bool = _setting(
+        bool, True, Change.LIVE, "Prefix caching",
+        "Reuse the KV blocks of a prompt's beginning that was computed before.",
+    )
+    enable_chunked_prefill: bool = _setting(
+        bool, True, Change.LIVE, "Chunked prefill",
+        "Split long prompts over steps. Off: a prompt is computed in one step, and the token "
+        "budget of a step grows to the context length.",
+    )
+    watermark: float = _setting(
+        float, 0.05, Change.LIVE, "Watermark",
+        "Fraction of the blocks kept free when a request is admitted: prevents preemption thrash.",
+        minimum=0.0, maximum=0.5,
+    )
+    block_size: int = _setting(
+        int, 16, Change.CACHE_REBUILD, "Block size",
+        "Tokens per KV block: small loses less to partly filled blocks, large costs less "
+        "bookkeeping.",
+        minimum=1, maximum=1024, unit="tokens",
+    )
+    kv_cache_memory_bytes: int | None = _setting(
+        int, None, Change.CACHE_REBUILD, "Cache size",
+        "Bytes of the KV cache. None: planned from the memory that is free.",
+        minimum=1, unit="bytes", optional=True,
+    )
+    gpu_memory_utilization: float = _setting(
+        float, 0.9, Change.CACHE_REBUILD, "Memory utilization",
+        "Fraction of the device's memory (RAM for cpu) that the engine may plan with, capped by "
+        "what is free less a reserve for the desktop.",
+        minimum=0.05, maximum=1.0,
+    )
+    kv_allocation: str = _setting(
+        str, "paged", Change.CACHE_REBUILD, "KV allocation",
+        "paged takes blocks as tokens come; contiguous reserves each request's longest possible "
+        "length at admission, as engines did before paging (for comparison).",
+        choices=("paged", "contiguous"),
+    )
+
+    def __post_init__(self) -> None:
+        for setting in SETTINGS.values():
+            setting.check(getattr(self, setting.name))
+
+    @property
+    def step_token_limit(self) -> int:
+        """Most tokens of one step; without chunking a whole context has to fit (needs
+        max_model_len resolved)."""
+        if self.enable_chunked_prefill:
+            return self.max_num_batched_tokens
+        return max(self.max_num_batched_tokens, self.max_model_len or 0)
+
+    def replace(self, **changes: Any) -> EngineConfig:
+        """A copy with `changes`; raises ConfigError for an unknown name or a value not allowed."""
+        unknown = sorted(set(changes) - set(SETTINGS))
+        if unknown:
+            raise ConfigError(
+                f"Unknown setting: {', '.join(unknown)}.", f"Known: {', '.join(SETTINGS)}."
+            )
+        return dataclasses.replace(self, **changes)
+
+    def change_class(self, other: EngineConfig) -> Change | None:
+        """The costliest class among the settings that differ from `other`; None if none do."""
+        order = list(Change)
+        changed = [SETTINGS[name].change for name in self.differences(other)]
+        return max(changed, key=order.index) if changed else None
+
+    def differences(self, other: EngineConfig) -> dict[str, tuple[Any, Any]]:
+        """Setting name -> (value here, value in `other`) where they differ."""
+        return {
+            name: (getattr(self, name), getattr(other, name))
+            for name in SETTINGS
+            if getattr(self, name) != getattr(other, name)
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EngineConfig:
+        return cls().replace(**values)
+
+
+def _declared() -> dict[str, Setting]:
+    return {
+        f.name: Setting(name=f.name, default=f.default, **f.metadata)
+        for f in dataclasses.fields(EngineConfig)
+    }
+
+
+SETTINGS: dict[str, Setting] = _declared()
+"""Every engine setting by name, in the order in which a person would read them."""

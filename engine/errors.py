@@ -1,0 +1,77 @@
+"""Errors that a user reads: the cause, the numbers behind it, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ErrorInfo(NamedTuple):
+    """An error as plain data, so that it can cross a thread (or a process) as a message."""
+
+    cause: str
+    remedy: str = ""
+    kind: str = "InferdeckError"
+
+    def __str__(self) -> str:
+        return f"{self.cause}\n{self.remedy}" if self.remedy else self.cause
+
+
+class InferdeckError(Exception):
+    """Base of every error that is shown to the user.
+
+    `cause` says what went wrong with its numbers, `remedy` what the user can do.
+    """
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        super().__init__(f"{cause} {remedy}".strip())
+        self.cause = cause
+        self.remedy = remedy
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.cause, self.remedy, type(self).__name__)
+
+
+class ConfigError(InferdeckError):
+    """A setting, or a combination of settings, that cannot be honoured."""
+
+
+class InvalidRequestError(InferdeckError):
+    """A request that is refused when it is added: bad parameters, too long, can never fit."""
+
+
+class CheckpointError(InferdeckError):
+    """A model folder that is missing something, damaged, or not what it says."""
+
+
+class UnsupportedModelError(InferdeckError):
+    """A model whose architecture this engine cannot run, with the reason."""
+
+
+class OutOfMemoryError(InferdeckError):
+    """Not enough memory for what was asked, with needed and available bytes."""
+
+
+class NumericalError(InferdeckError):
+    """The model produced NaN or infinite logits."""
+
+
+class LoadCancelled(InferdeckError):  # noqa: N818 - not an error to the user, a way out
+    """The user cancelled loading; nothing of the half-loaded model is kept."""
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """Any exception as an `ErrorInfo`; one that is not ours keeps its type's name in the cause."""
+    if isinstance(error, InferdeckError):
+        return error.info()
+    if isinstance(error, MemoryError):
+        return ErrorInfo(
+            "The machine ran out of memory.",
+            "Choose a smaller model, context length or cache, or close other programs.",
+            "MemoryError",
+        )
+    text = str(error).strip() or "no further details"
+    return ErrorInfo(
+        f"{type(error).__name__}: {text}",
+        "This is a fault in the program: restart the engine, and report it with the log.",
+        type(error).__name__,
+    )

@@ -1,0 +1,174 @@
+"""What crosses the border of the engine's thread: commands in, events out.
+
+All of them are immutable and hold plain data, so that the engine can move to a process of its
+own without changing a caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.config import Change, EngineConfig
+from engine.errors import ErrorInfo
+from engine.sampling_params import SamplingParams
+from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo, RequestTimes
+
+ChatMessages = tuple[Mapping[str, str], ...]
+Prompt = str | tuple[int, ...] | ChatMessages
+"""A text, token ids, or chat messages ({"role": ..., "content": ...}) for the chat template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load the model of `config`, in place of the one that is loaded. Answered by LoadProgress
+    events and then Loaded or LoadFailed (after which the model before it serves again)."""
+
+    config: EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Abort everything and give the model's memory back. Answered by Unloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed."""
+
+    request_id: str
+    prompt: Prompt
+    params: SamplingParams = field(default_factory=SamplingParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop a request now; unknown and finished ids are ignored. Answered by an OutputEvent with
+    finish_reason ABORT."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """Change settings, whatever their class. Answered by Reconfigured or ReconfigureFailed."""
+
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the thread after aborting what runs."""
+
+
+Command = Load | Unload | AddRequest | Abort | Reconfigure | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token with its log probability under the distribution that was sampled from the raw
+    logits (before temperature and penalties), and its rank (1 is the most probable)."""
+
+    token_id: int
+    token: str
+    logprob: float
+    rank: int
+    alternatives: tuple[tuple[int, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """`stage` in words; done and total in bytes (total 0: not known)."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    config: EngineConfig  # with dtype, max_model_len and num_threads resolved
+    model: ModelInfo
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """`serving` names the model that still serves, or None."""
+
+    error: ErrorInfo
+    cancelled: bool = False
+    serving: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEvent:
+    """New text of one request. `text` is what to append; it may be empty while a stop string or
+    a split character is held back. `time` is when the step that made it was committed."""
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    time: float
+    step_index: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    times: RequestTimes | None = None  # with the finish only
+    is_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    request_id: str
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigured:
+    config: EngineConfig
+    change: Change | None
+    seconds: float
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigureFailed:
+    """The setting before the change is in force again: `config`."""
+
+    config: EngineConfig
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEvent:
+    snapshot: EngineSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCrashed:
+    """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
+
+    error: ErrorInfo
+    traceback: str
+
+
+Event = (
+    LoadProgress
+    | Loaded
+    | LoadFailed
+    | Unloaded
+    | OutputEvent
+    | RequestFailed
+    | Reconfigured
+    | ReconfigureFailed
+    | SnapshotEvent
+    | EngineCrashed
+)

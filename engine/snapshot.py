@@ -1,0 +1,303 @@
+"""What the engine shows of itself: immutable records, made at most once per step.
+
+Widgets import this module and nothing else of the engine. It imports no torch.
+Times are seconds of `time.perf_counter()`, the clock of the process; sizes are bytes; fractions
+are 0 to 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class RequestState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # EOS, a stop token or a stop string
+    LENGTH = "length"  # max_tokens, or the end of the context
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class TokenEvent(NamedTuple):
+    """One output event: `num_tokens` tokens that became visible together at `time`."""
+
+    time: float
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """When what happened to a request. `tokens` has one entry per output event."""
+
+    arrival: float
+    first_scheduled: float | None = None
+    tokens: tuple[TokenEvent, ...] = ()
+    finished: float | None = None
+
+    @property
+    def first_token(self) -> float | None:
+        return self.tokens[0].time if self.tokens else None
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(event.num_tokens for event in self.tokens)
+
+    @property
+    def queue_s(self) -> float | None:
+        """Arrival to the first step that computed something of it."""
+        return None if self.first_scheduled is None else self.first_scheduled - self.arrival
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Arrival to first token."""
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Gaps between successive output events; an event of n tokens counts n times gap / n."""
+        gaps: list[float] = []
+        for before, event in zip(self.tokens, self.tokens[1:], strict=False):
+            gaps += [(event.time - before.time) / event.num_tokens] * event.num_tokens
+        return gaps
+
+    @property
+    def e2e_s(self) -> float | None:
+        return None if self.finished is None else self.finished - self.arrival
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(end to end - TTFT) / (n - 1); None for fewer than two tokens."""
+        n, e2e, ttft = self.num_output_tokens, self.e2e_s, self.ttft_s
+        return None if n < 2 or e2e is None or ttft is None else (e2e - ttft) / (n - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSnapshot:
+    request_id: str
+    state: RequestState
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    times: RequestTimes
+    finish_reason: FinishReason | None = None
+
+
+class StepEntry(NamedTuple):
+    """What one request did in one step.
+
+    kind: "prefill" (also the recomputation after a preemption) or "decode". `num_tokens` were
+    computed; `num_cached_tokens` were skipped because of a prefix hit at admission in this step;
+    `num_draft` tokens were verified and `num_accepted` of them accepted.
+    """
+
+    request_id: str
+    kind: str
+    num_tokens: int
+    num_cached_tokens: int = 0
+    num_draft: int = 0
+    num_accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One engine step: when, how long, who took part, and where the time went."""
+
+    index: int
+    start: float
+    duration: float
+    entries: tuple[StepEntry, ...]
+    num_running: int
+    num_waiting: int
+    preempted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    schedule_s: float = 0.0
+    model_s: float = 0.0
+    sample_s: float = 0.0
+    commit_s: float = 0.0
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        return sum(e.num_tokens for e in self.entries if e.kind == "prefill")
+
+    @property
+    def num_decode_tokens(self) -> int:
+        return sum(e.num_tokens for e in self.entries if e.kind == "decode")
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return sum(e.num_cached_tokens for e in self.entries)
+
+
+BLOCK_FREE = -1
+BLOCK_CACHED = -2
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSnapshot:
+    """State of every physical KV block, indexed by block id.
+
+    owner[b]: index into `owners` (one of them, if shared), BLOCK_FREE, or BLOCK_CACHED (holds a
+    published prefix that nobody references: evictable). ref_count[b]: how many requests hold it.
+    fill[b]: tokens in it, 0 to block_size. hashed[b]: published in the prefix cache.
+    """
+
+    block_size: int
+    owners: tuple[str, ...]
+    owner: NDArray[np.int32]
+    ref_count: NDArray[np.int32]
+    fill: NDArray[np.int32]
+    hashed: NDArray[np.bool_]
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.owner)
+
+    @property
+    def num_free(self) -> int:
+        return int(np.count_nonzero(self.owner == BLOCK_FREE))
+
+    @property
+    def num_cached(self) -> int:
+        return int(np.count_nonzero(self.owner == BLOCK_CACHED))
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - self.num_free - self.num_cached
+
+    @property
+    def num_shared(self) -> int:
+        return int(np.count_nonzero(self.ref_count > 1))
+
+    @property
+    def num_wasted_tokens(self) -> int:
+        """Token places in referenced blocks that hold no token."""
+        return int((self.block_size - self.fill[self.owner >= 0]).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """How the memory was planned before loading. `limit` is what the engine may use in all."""
+
+    total: int
+    free: int
+    reserve: int
+    limit: int
+    weights: int
+    activations: int
+    kv_cache: int
+    bytes_per_block: int
+    num_blocks: int
+
+    @property
+    def predicted(self) -> int:
+        return self.weights + self.activations + self.kv_cache
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """Measured now. kv_used and kv_cached are parts of kv_cache; `other` is the rest of the
+    process (resident size less weights and the touched KV cache), which includes the window."""
+
+    plan: MemoryPlan
+    weights: int
+    kv_cache: int
+    kv_used: int
+    kv_cached: int
+    other: int
+    process: int
+    free: int
+    total: int
+    wasted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Running totals since the engine was started."""
+
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_queries: int = 0  # tokens looked up
+    prefix_hits: int = 0  # tokens found
+    preemptions: int = 0
+    evictions: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The loaded model, in words and numbers."""
+
+    name: str
+    path: str
+    architecture: str
+    dtype: str
+    device: str
+    num_parameters: int
+    weights_bytes: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_model_len: int
+    is_dummy: bool
+    has_chat_template: bool
+    kernels: dict[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+class Sample(NamedTuple):
+    """One latency sample: when it was taken, and its value in seconds."""
+
+    time: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """The engine after a step. `steps`, `ttft` and `itl` hold what is new since the snapshot
+    published before this one; everything else is the state now."""
+
+    time: float
+    step_index: int
+    config: Any  # EngineConfig; Any keeps widgets free of engine.config
+    model: ModelInfo
+    requests: tuple[RequestSnapshot, ...]
+    blocks: BlockSnapshot
+    memory: MemorySnapshot
+    counters: Counters
+    steps: tuple[StepRecord, ...] = ()
+    ttft: tuple[Sample, ...] = ()
+    itl: tuple[Sample, ...] = ()
+
+    @property
+    def num_running(self) -> int:
+        return sum(r.state is RequestState.RUNNING for r in self.requests)
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(r.state in (RequestState.WAITING, RequestState.PREEMPTED) for r in self.requests)
+
+    @property
+    def kv_usage(self) -> float:
+        return self.blocks.num_used / self.blocks.num_blocks if self.blocks.num_blocks else 0.0

@@ -1,0 +1,1 @@
+"""Reusable Qt widgets. They know plain snapshots (engine.snapshot) and no engine."""
