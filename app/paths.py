@@ -1,0 +1,55 @@
+"""Where things lie on this machine. Imports no Qt.
+
+The environment variables INFERDECK_DATA_DIR and INFERDECK_CONFIG_DIR override the user's folders,
+for tests and for trying something without touching one's own chats and settings.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+import resources
+
+APP_NAME = "inferdeck"
+
+
+def data_dir() -> Path:
+    """Chats: what must never be deleted by a cleaner of caches."""
+    override = os.environ.get("INFERDECK_DATA_DIR")
+    return _made(Path(override) if override else platformdirs.user_data_path(APP_NAME, False))
+
+
+def config_dir() -> Path:
+    """The window's settings and layout."""
+    override = os.environ.get("INFERDECK_CONFIG_DIR")
+    return _made(Path(override) if override else platformdirs.user_config_path(APP_NAME, False))
+
+
+def chats_file() -> Path:
+    return data_dir() / "chats.sqlite3"
+
+
+def settings_file() -> Path:
+    return config_dir() / "window.ini"
+
+
+def resources_dir() -> Path:
+    return Path(next(iter(resources.__path__)))
+
+
+def starter_model() -> Path:
+    """The small chat model that comes with the program."""
+    return resources_dir() / "starter" / "chat"
+
+
+def shapes_dir() -> Path:
+    """Folders with a config.json each: real model shapes, to run with random weights."""
+    return resources_dir() / "shapes"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

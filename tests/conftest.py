@@ -1,0 +1,163 @@
+"""Fixtures of every test, and the guards that fail a Qt test which leaves something behind.
+
+Works where pytest-qt and PySide6 are not installed: engine tests also run on machines without a
+window system.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+try:
+    import hypothesis
+except ImportError:
+    pass
+else:
+    hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+    hypothesis.settings.load_profile("repeatable")
+
+ALLOWED_QT_WARNINGS = {
+    "This plugin does not support propagateSizeHints()",
+    "This plugin does not support raise()",
+}
+"""What the offscreen platform always says."""
+
+LINGERING_THREADS = ("TMonitor", "pydevd")
+"""Threads of other libraries that live as long as the process: tqdm's monitor, a debugger."""
+
+QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chats and settings of a test go to its own folder, never to the user's."""
+    monkeypatch.setenv("INFERDECK_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("INFERDECK_CONFIG_DIR", str(tmp_path / "config"))
+
+
+@pytest.fixture(autouse=True)
+def qt_guard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a Qt test on a Qt warning, and on a thread, an active timer or a window left behind."""
+    if not QT_FIXTURES & set(request.fixturenames) or "PySide6.QtCore" not in sys.modules:
+        yield
+        return
+    request.getfixturevalue("qapp")
+    warnings = _QtWarnings()
+    threads = set(threading.enumerate())
+    timers, windows = _active_timers(), _windows()
+    with warnings:
+        yield
+        leaks = _leaks(threads, timers, windows)
+    problems = [f"Qt warning: {text}" for text in warnings.unexpected] + leaks
+    if problems:
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+class _QtWarnings:
+    """Collects Qt's messages from warning upwards, passing each on to the handler before."""
+
+    def __init__(self) -> None:
+        self.unexpected: list[str] = []
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        from PySide6.QtCore import qInstallMessageHandler
+
+        self._before = qInstallMessageHandler(self._on_message)
+
+    def __exit__(self, *exc: object) -> None:
+        from PySide6.QtCore import qInstallMessageHandler
+
+        qInstallMessageHandler(self._before)
+
+    def _on_message(self, kind: Any, context: Any, text: str) -> None:
+        from PySide6.QtCore import QtMsgType
+
+        serious = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
+        if kind in serious and text not in ALLOWED_QT_WARNINGS:
+            self.unexpected.append(text)
+        elif self._before is not None:
+            self._before(kind, context, text)
+
+
+def _leaks(threads: set[threading.Thread], timers: set[int], windows: set[int]) -> list[str]:
+    """What is there now and was not before, in words. A thread has two seconds to end."""
+    from PySide6.QtCore import QCoreApplication, QEvent
+
+    QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    if _active_timers() - timers or _windows() - windows:
+        gc.collect()  # what only a reference cycle keeps is not a leak
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
+    problems = [f"leaked timer: {_timer_name(t)}" for t in _active_timers() - timers]
+    problems += [f"leaked window: {_window_name(w)}" for w in _windows() - windows]
+    deadline = time.monotonic() + 2.0
+    while (left := _new_threads(threads)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return problems + [f"leaked thread: {thread.name}" for thread in left]
+
+
+def _new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before
+        and not isinstance(thread, threading._DummyThread)
+        and not thread.name.startswith(LINGERING_THREADS)
+        and type(thread).__name__ not in LINGERING_THREADS
+    ]
+
+
+def _timers() -> dict[int, Any]:
+    import shiboken6
+    from PySide6.QtCore import QTimer
+
+    return {
+        shiboken6.getCppPointer(o)[0]: o
+        for o in shiboken6.getAllValidWrappers()
+        if isinstance(o, QTimer) and o.isActive()
+    }
+
+
+def _active_timers() -> set[int]:
+    return set(_timers())
+
+
+def _timer_name(pointer: int) -> str:
+    timer = _timers()[pointer]
+    parent = timer.parent()
+    return f"{timer.interval()} ms, parent {type(parent).__name__} {timer.objectName()}".strip()
+
+
+def _top_level() -> dict[int, Any]:
+    import shiboken6
+    from PySide6.QtWidgets import QApplication
+
+    if not isinstance(QApplication.instance(), QApplication):
+        return {}
+    return {
+        shiboken6.getCppPointer(w)[0]: w
+        for w in QApplication.topLevelWidgets()
+        if w.parent() is None and w.metaObject().className() != "QTipLabel"
+    }
+
+
+def _windows() -> set[int]:
+    return set(_top_level())
+
+
+def _window_name(pointer: int) -> str:
+    widget = _top_level()[pointer]
+    return f"{type(widget).__name__} {widget.objectName()} {widget.windowTitle()!r}".strip()
