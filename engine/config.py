@@ -174,11 +174,11 @@ class EngineConfig:
 
     @property
     def step_token_limit(self) -> int:
-        """Most tokens of one step; without chunking a whole context has to fit (needs
-        max_model_len resolved)."""
+        """Most tokens of one step. Without chunking a whole context has to fit beside one token
+        of every other request (needs max_model_len resolved)."""
         if self.enable_chunked_prefill:
             return self.max_num_batched_tokens
-        return max(self.max_num_batched_tokens, self.max_model_len or 0)
+        return max(self.max_num_batched_tokens, (self.max_model_len or 0) + self.max_num_seqs)
 
     def replace(self, **changes: Any) -> EngineConfig:
         """A copy with `changes`; raises ConfigError for an unknown name or a value not allowed."""

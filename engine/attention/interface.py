@@ -1,0 +1,150 @@
+"""How a model of transformers reaches our attention.
+
+transformers calls one registered function per layer with the packed queries, keys and values of
+the step. What it does not pass (block tables, lengths) stands in a context object that the model
+runner activates around the forward pass: several model families drop unknown forward kwargs, so a
+context is the only way that works for all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from engine.batch import Batch
+from engine.errors import UnsupportedModelError
+
+NAME = "inferdeck"
+
+
+class LayerSpec(NamedTuple):
+    """What the KV cache of one layer has to hold per token."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def bytes_per_token(self, itemsize: int) -> int:
+        return self.num_kv_heads * (self.key_dim + self.value_dim) * itemsize
+
+
+class AttentionOptions(NamedTuple):
+    """Variants of one layer. window: most recent keys visible, the query's own included.
+    softcap: scores become softcap * tanh(scores / softcap). sinks[Hq]: one extra score per head
+    that takes part in the softmax and has no value."""
+
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
+class AttentionBackend(Protocol):
+    """Owns the KV cache of every layer and attends over it.
+
+    `begin_step` prepares what all layers of a step share. `forward` writes the step's keys
+    k[T, Hkv, Dk] and values v[T, Hkv, Dv] to the batch's slots, attends with q[T, Hq, Dk] over
+    all keys of each token's own sequence up to itself, and returns [T, Hq, Dv].
+    """
+
+    def begin_step(self, batch: Batch) -> None: ...
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor: ...
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros: what was in them must not be read again."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class AttentionContext(Protocol):
+    """What is active during a forward pass: a backend with its step, or a probe."""
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor: ...
+
+
+class _Active(threading.local):
+    context: AttentionContext | None = None
+
+
+_active = _Active()
+
+
+@contextmanager
+def active(context: AttentionContext) -> Iterator[None]:
+    """Serve this thread's forward passes from `context`."""
+    before, _active.context = _active.context, context
+    try:
+        yield
+    finally:
+        _active.context = before
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: q[1, Hq, T, Dk], k[1, Hkv, T, Dk], v[1, Hkv, T, Dv] after
+    rotary, to [1, T, Hq, Dv]."""
+    context = _active.context
+    if context is None:
+        raise RuntimeError("Paged attention was called outside the model runner.")
+    options = AttentionOptions(
+        scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    output = context.forward(
+        module.layer_idx,  # type: ignore[arg-type]
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        options,
+    )
+    return output.unsqueeze(0), None
+
+
+def register() -> None:
+    """Make `NAME` known to transformers. It has no entry in the mask registry on purpose: then no
+    mask is built."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, _attention)
+
+
+class KVProbe:
+    """Finds what each layer stores by watching one forward pass (on the meta device too)."""
+
+    def __init__(self) -> None:
+        self.layers: dict[int, LayerSpec] = {}
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        if layer in self.layers:
+            raise UnsupportedModelError(
+                f"Two attention modules of the model call themselves layer {layer}.",
+                "Use a decoder-only model with one attention per layer.",
+            )
+        self.layers[layer] = LayerSpec(k.shape[1], k.shape[2], v.shape[2])
+        return q.new_zeros(q.shape[0], q.shape[1], v.shape[2])

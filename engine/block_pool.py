@@ -1,0 +1,155 @@
+"""The pool of KV blocks: reference counts, a free list in LRU order, and the prefix cache.
+
+    free list   least recently used first; blocks without a published prefix before all others
+
+      [ never used | freed, unpublished ] [ cached: tail ... head of old sequences | newer ones ]
+        ^ allocate() takes from here                          free() appends its blocks here,
+                                                              the sequence's tail first
+
+A block is *free* when nobody references it. A free block that holds a published prefix is also
+*cached*: a later request can take it back by its hash until it is evicted by being allocated.
+Pure Python: no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from engine.errors import InferdeckError
+
+
+class IntegrityError(InferdeckError):
+    """The pool's books do not add up: a fault of the engine, never of the user."""
+
+
+def root_hash(namespace: Sequence[object]) -> bytes:
+    """Start of a chain of block hashes. `namespace` holds whatever makes KV incomparable: the
+    model's epoch, the KV dtype, an adapter."""
+    return hashlib.sha256(repr(tuple(namespace)).encode()).digest()
+
+
+def chain_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Hash of a full block: it names these tokens after everything that the parent names."""
+    return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()
+
+
+class BlockPool:
+    """`num_blocks` physical blocks of `block_size` tokens. Every operation is O(1) per block."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.ref_count = [0] * num_blocks
+        self.block_hash: list[bytes | None] = [None] * num_blocks
+        self.num_evictions = 0
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._by_hash: dict[bytes, int] = {}
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that nobody references, cached ones included."""
+        return len(self._free)
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Published blocks that nobody references."""
+        return sum(self.ref_count[block] == 0 for block in self._by_hash.values())
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks, evicting the least recently used prefixes. The caller has checked
+        `num_free_blocks`."""
+        if count > len(self._free):
+            raise IntegrityError(f"{count} blocks asked for, {len(self._free)} are free.")
+        blocks = []
+        for _ in range(count):
+            block, _ = self._free.popitem(last=False)
+            if self.block_hash[block] is not None:
+                self._unpublish(block)
+                self.num_evictions += 1
+            self.ref_count[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def acquire(self, blocks: Iterable[int]) -> None:
+        """Reference cached or shared blocks once more."""
+        for block in blocks:
+            if self.ref_count[block] == 0:
+                del self._free[block]
+            self.ref_count[block] += 1
+
+    def free(self, block_table: Sequence[int]) -> None:
+        """Drop one reference of each block of a sequence (given head first)."""
+        for block in reversed(block_table):
+            self.ref_count[block] -= 1
+            if self.ref_count[block] < 0:
+                raise IntegrityError(f"Block {block} was freed more often than referenced.")
+            if self.ref_count[block] == 0:
+                self._free[block] = None
+                if self.block_hash[block] is None:
+                    self._free.move_to_end(block, last=False)
+
+    def lookup(self, block_hashes: Iterable[bytes]) -> list[int]:
+        """Blocks of the longest published run from the beginning of a chain."""
+        found = []
+        for block_hash in block_hashes:
+            block = self._by_hash.get(block_hash)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def publish(self, block: int, block_hash: bytes) -> None:
+        """Make a full, computed, referenced block available as a prefix. Of two blocks with the
+        same content the first keeps the name."""
+        if self.ref_count[block] == 0:
+            raise IntegrityError(f"Block {block} is published without an owner.")
+        if self.block_hash[block] is None and block_hash not in self._by_hash:
+            self.block_hash[block] = block_hash
+            self._by_hash[block_hash] = block
+
+    def clear_prefixes(self) -> None:
+        """Forget every published prefix; references stay."""
+        for block in list(self._by_hash.values()):
+            self._unpublish(block)
+            if self.ref_count[block] == 0:
+                self._free.move_to_end(block, last=False)
+
+    def withdraw(self, blocks: Iterable[int]) -> None:
+        """Forget the prefixes of these blocks: their content turned out to be damaged."""
+        for block in blocks:
+            if self.block_hash[block] is not None:
+                self._unpublish(block)
+
+    def _unpublish(self, block: int) -> None:
+        block_hash = self.block_hash[block]
+        if block_hash is not None:
+            del self._by_hash[block_hash]
+            self.block_hash[block] = None
+
+    def check_integrity(self, block_tables: Iterable[Sequence[int]]) -> None:
+        """Raise IntegrityError unless the books add up against all block tables in use."""
+        counts = [0] * self.num_blocks
+        for table in block_tables:
+            if len(set(table)) != len(table):
+                raise IntegrityError(f"A block table names a block twice: {list(table)}.")
+            for block in table:
+                counts[block] += 1
+        if counts != self.ref_count:
+            wrong = [b for b in range(self.num_blocks) if counts[b] != self.ref_count[b]]
+            raise IntegrityError(f"Reference counts of blocks {wrong[:8]} are wrong.")
+        for block in range(self.num_blocks):
+            if (self.ref_count[block] == 0) != (block in self._free):
+                raise IntegrityError(f"Block {block} is neither free nor referenced, or both.")
+        for block_hash, block in self._by_hash.items():
+            if self.block_hash[block] != block_hash:
+                raise IntegrityError(f"The prefix table and block {block} disagree.")
+        if len(self._by_hash) != sum(h is not None for h in self.block_hash):
+            raise IntegrityError("A published block is missing from the prefix table.")

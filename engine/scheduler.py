@@ -1,0 +1,337 @@
+"""Which request computes how many tokens in the next step. Pure Python: no torch.
+
+One rule serves prefill, chunked prefill, prefix-cache hits, decode and resume after preemption:
+each step grants a request min(its uncomputed tokens, what is left of the token budget). Running
+requests first, in the order in which they were admitted; then waiting ones, in the order of
+arrival. When blocks run out the request admitted last is preempted: its blocks are freed and it
+is computed again later (with prefix hits where its blocks survived). A step that preempted admits
+nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.block_pool import BlockPool, IntegrityError, chain_hash
+from engine.config import EngineConfig
+from engine.request import Request
+from engine.snapshot import FinishReason, RequestState
+
+
+class Grant(NamedTuple):
+    """`num_tokens` tokens of `request`, from position `start`, are computed in this step."""
+
+    request: Request
+    start: int
+    num_tokens: int
+    num_cached_tokens: int = 0  # skipped by a prefix hit at admission in this step
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the last token, so that the next one can be sampled."""
+        return self.start + self.num_tokens == self.request.num_tokens
+
+    @property
+    def is_decode(self) -> bool:
+        return self.num_tokens == 1 and self.start >= self.request.num_prompt_tokens
+
+
+class StepPlan(NamedTuple):
+    grants: tuple[Grant, ...]
+    preempted: tuple[Request, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(grant.num_tokens for grant in self.grants)
+
+
+class Outcome(NamedTuple):
+    """What sampling gave a request: its new tokens, and why it ends if it does."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(slots=True)
+class PrefixStatistics:
+    """Tokens looked up in and served by the prefix cache, at first admission."""
+
+    queries: int = 0
+    hits: int = 0
+
+
+class Scheduler:
+    """Owns the waiting and running requests and their block tables.
+
+    The cycle is `plan()`, the model, `commit()`. Between the two nothing else may be called but
+    `abort`-free reads; `add`, `abort` and `update` belong between cycles.
+    """
+
+    def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+        self.config = config
+        self.pool = pool
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.prefix = PrefixStatistics()
+        self.num_preemptions = 0
+        self._root = root
+        self._batch_places = 0  # static batching: who may still join the batch that is filling
+
+    # -- requests ---------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> list[Request]:
+        return [*self.running, *self.waiting]
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def can_ever_fit(self, max_kv_tokens: int) -> bool:
+        return self.pool.blocks_for(max_kv_tokens) <= self.pool.num_blocks
+
+    def add(self, request: Request) -> None:
+        """Queue a request by its arrival. The caller has checked `can_ever_fit`."""
+        insort(self.waiting, request, key=lambda r: r.arrival_index)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out at any time between steps and free its blocks."""
+        (self.running if request in self.running else self.waiting).remove(request)
+        self._release(request)
+
+    def preempt_all(self) -> None:
+        """Send every running request back to the queue, last admitted first."""
+        while self.running:
+            self._preempt(self.running.pop())
+
+    def update(self, config: EngineConfig) -> None:
+        """Live settings hold from the next step on."""
+        if not config.enable_prefix_caching:
+            self.pool.clear_prefixes()
+            for request in self.requests:
+                request.num_published_blocks = 0
+        self.config = config
+
+    def replace_pool(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+        """Continue on a new pool after a cache rebuild; nobody may hold blocks."""
+        if any(request.block_table for request in self.requests):
+            raise IntegrityError("The block pool was replaced while requests hold blocks.")
+        self.config, self.pool, self._root = config, pool, root
+        for request in self.requests:
+            request.block_hashes.clear()
+
+    # -- one step ---------------------------------------------------------------------------
+
+    def plan(self, now: float = 0.0) -> StepPlan:
+        preempted: list[Request] = []
+        while len(self.running) > self.config.max_num_seqs:
+            preempted.append(self._preempt(self.running.pop()))
+        budget = self.config.step_token_limit
+        grants: list[Grant] = []
+        for request in list(self.running):
+            if budget == 0:
+                break
+            num_tokens = min(request.num_uncomputed_tokens, budget)
+            if request not in self.running or not self._make_room(request, num_tokens, preempted):
+                break
+            grants.append(Grant(request, request.num_computed_tokens, num_tokens))
+            budget -= num_tokens
+        if not preempted:
+            grants += self._admit(budget, now)
+        return StepPlan(tuple(grants), tuple(preempted))
+
+    def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
+        """Book a computed step: tokens appended, full blocks published, the finished freed."""
+        for grant in plan.grants:
+            request = grant.request
+            request.num_computed_tokens += grant.num_tokens
+            outcome = outcomes.get(request.request_id, Outcome(()))
+            failed = outcome.finish_reason is FinishReason.ERROR
+            if self.config.enable_prefix_caching and not failed:
+                self._publish(request)
+            request.token_ids += outcome.token_ids
+            if outcome.finish_reason is not None:
+                if failed:
+                    self.pool.withdraw(b for b in request.block_table if self._owned_alone(b))
+                self.finish(request, outcome.finish_reason, now)
+
+    def finish(self, request: Request, reason: FinishReason, now: float) -> None:
+        self.remove(request)
+        request.state = RequestState.FINISHED
+        request.finish_reason = reason
+        request.finished = now
+
+    # -- blocks -----------------------------------------------------------------------------
+
+    def _make_room(self, request: Request, num_tokens: int, preempted: list[Request]) -> bool:
+        """Blocks for the request's next tokens, preempting from the end of the running list.
+        False if the request itself had to go."""
+        needed = self._missing_blocks(request, request.num_computed_tokens + num_tokens)
+        while needed > self.pool.num_free_blocks:
+            victim = self.running.pop()
+            preempted.append(self._preempt(victim))
+            if victim is request:
+                return False
+        request.block_table += self.pool.allocate(needed)
+        return True
+
+    def _admit(self, budget: int, now: float) -> list[Grant]:
+        grants: list[Grant] = []
+        if not self.running:
+            self._batch_places = min(len(self.waiting), self.config.max_num_seqs)
+        promised = sum(self._missing_blocks(r, self._admitted_tokens(r)) for r in self.running)
+        while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
+            if self.config.batching == "static" and self._batch_places == 0:
+                break
+            request = self.waiting[0]
+            cached = self._cached_blocks(request)
+            num_cached_tokens = len(cached) * self.pool.block_size
+            num_tokens = min(request.num_tokens - num_cached_tokens, budget)
+            whole = num_cached_tokens + num_tokens == request.num_tokens
+            if not whole and not self.config.enable_chunked_prefill:
+                break
+            total = self.pool.blocks_for(self._admitted_tokens(request)) - len(cached)
+            if not self._has_room(total, cached, promised):
+                self._batch_places = 0
+                break
+            self.waiting.pop(0)
+            self.pool.acquire(cached)
+            request.block_table += cached
+            now_needed = self._reserved_tokens(request, num_cached_tokens + num_tokens)
+            new = self.pool.allocate(self._missing_blocks(request, now_needed))
+            request.block_table += new
+            promised += total - len(new)
+            self._start(request, num_cached_tokens, now)
+            grants.append(Grant(request, num_cached_tokens, num_tokens, num_cached_tokens))
+            self._batch_places = max(0, self._batch_places - 1)
+            budget -= num_tokens
+        return grants
+
+    def _start(self, request: Request, num_cached_tokens: int, now: float) -> None:
+        if request.first_scheduled is None:
+            request.first_scheduled = now
+            request.num_cached_tokens = num_cached_tokens
+            if self.config.enable_prefix_caching:
+                self.prefix.queries += request.num_prompt_tokens
+                self.prefix.hits += num_cached_tokens
+        request.num_computed_tokens = num_cached_tokens
+        request.num_published_blocks = num_cached_tokens // self.pool.block_size
+        request.state = RequestState.RUNNING
+        self.running.append(request)
+
+    def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
+        """Whether `needed` new blocks and the cached ones leave the watermark free. What running
+        requests still need for their own prompts is promised to them."""
+        taken_back = sum(self.pool.ref_count[block] == 0 for block in cached)
+        left = self.pool.num_free_blocks - taken_back - needed - promised
+        watermark = int(self.config.watermark * self.pool.num_blocks) if self.running else 0
+        return left >= watermark
+
+    def _admitted_tokens(self, request: Request) -> int:
+        """Tokens whose blocks must be there, or promised, for the request to be admitted."""
+        return self._reserved_tokens(request, request.num_tokens)
+
+    def _reserved_tokens(self, request: Request, num_tokens: int) -> int:
+        if self.config.kv_allocation == "contiguous":
+            return max(request.max_kv_tokens, num_tokens)
+        return num_tokens
+
+    def _missing_blocks(self, request: Request, num_tokens: int) -> int:
+        return max(0, self.pool.blocks_for(num_tokens) - len(request.block_table))
+
+    def _cached_blocks(self, request: Request) -> list[int]:
+        """Published blocks of the request's beginning; at least one token stays to compute."""
+        if not self.config.enable_prefix_caching:
+            return []
+        limit = (request.num_tokens - 1) // self.pool.block_size
+        self._hash_blocks(request, limit)
+        return self.pool.lookup(request.block_hashes[:limit])
+
+    def _hash_blocks(self, request: Request, count: int) -> None:
+        size = self.pool.block_size
+        for index in range(len(request.block_hashes), count):
+            parent = request.block_hashes[-1] if index else self._root
+            tokens = request.token_ids[index * size : (index + 1) * size]
+            request.block_hashes.append(chain_hash(parent, tokens))
+
+    def _publish(self, request: Request) -> None:
+        full = request.num_computed_tokens // self.pool.block_size
+        if full > request.num_published_blocks:
+            self._hash_blocks(request, full)
+            for index in range(request.num_published_blocks, full):
+                self.pool.publish(request.block_table[index], request.block_hashes[index])
+            request.num_published_blocks = full
+
+    def _preempt(self, request: Request) -> Request:
+        """Free the request's blocks and queue it again; the caller took it off the running."""
+        self._release(request)
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        request.state = RequestState.PREEMPTED
+        self.add(request)
+        return request
+
+    def _release(self, request: Request) -> None:
+        self.pool.free(request.block_table)
+        request.block_table.clear()
+        request.num_computed_tokens = 0
+        request.num_published_blocks = 0
+
+    def _owned_alone(self, block: int) -> bool:
+        return self.pool.ref_count[block] == 1
+
+    # -- checks -----------------------------------------------------------------------------
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless every invariant of scheduler and pool holds between steps."""
+        self.pool.check_integrity(r.block_table for r in self.requests)
+        _require(
+            all(not r.block_table and not r.num_computed_tokens for r in self.waiting),
+            "A waiting request holds blocks.",
+        )
+        order = [r.arrival_index for r in self.waiting]
+        _require(order == sorted(order), "Waiting requests are out of order.")
+        _require(len({r.request_id for r in self.requests}) == len(self.requests), "Doubled id.")
+        for request in self.running:
+            self._check_blocks(request)
+
+    def _check_blocks(self, request: Request) -> None:
+        size, table = self.pool.block_size, request.block_table
+        enough = self.pool.blocks_for(request.num_computed_tokens)
+        reserved = self.pool.blocks_for(
+            self._reserved_tokens(request, max(request.num_computed_tokens, 1))
+        )
+        _require(enough <= len(table), f"{request.request_id} computed more than it holds.")
+        if self.config.kv_allocation == "paged":
+            _require(
+                len(table) <= reserved, f"{request.request_id} holds more blocks than it needs."
+            )
+        for index, block in enumerate(table):
+            block_hash = self.pool.block_hash[block]
+            if block_hash is not None:
+                full = (index + 1) * size <= request.num_computed_tokens
+                _require(full, f"Block {block} is published but not full.")
+                _require(
+                    block_hash == request.block_hashes[index],
+                    f"Block {block} is published under another prefix.",
+                )
+        writable = table[request.num_computed_tokens // size :]
+        _require(
+            all(self._owned_alone(block) for block in writable),
+            f"{request.request_id} would write into a shared block.",
+        )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise IntegrityError(message)
+
+
+def waste(requests: Iterable[Request], block_size: int) -> int:
+    """Token places that are reserved by running requests and hold no token."""
+    return sum(len(r.block_table) * block_size - r.num_computed_tokens for r in requests)
+
+
