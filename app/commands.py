@@ -1,0 +1,133 @@
+"""One registry of what the window can do; menus, shortcuts and their overview are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from PySide6.QtGui import QAction, QActionGroup, QKeySequence
+from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
+
+from widgets.icons import set_icon
+
+MENUS = ("File", "View", "Chat", "Help")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One thing the user can do.
+
+    id: "area.verb", unique. where: the menu. section: commands of one section stand together,
+    with a line between sections. is_checked makes it checkable; choice names a group of which one
+    is checked. is_enabled and is_checked are asked whenever the menu opens.
+    """
+
+    id: str
+    text: str
+    callback: Callable[[], object]
+    where: str
+    shortcut: str = ""
+    icon: str = ""
+    section: str = ""
+    choice: str = ""
+    is_checked: Callable[[], bool] | None = None
+    is_enabled: Callable[[], bool] | None = None
+
+
+class CommandRegistry:
+    """Commands in the order in which they were added, and their actions on one window."""
+
+    def __init__(self, window: QWidget) -> None:
+        self._window = window
+        self._commands: dict[str, Command] = {}
+        self._actions: dict[str, QAction] = {}
+        self._groups: dict[str, QActionGroup] = {}
+
+    def add(self, *commands: Command) -> None:
+        for command in commands:
+            self._check(command)
+            self._commands[command.id] = command
+            self._actions[command.id] = self._make_action(command)
+
+    def __iter__(self) -> Iterator[Command]:
+        return iter(self._commands.values())
+
+    def action(self, command_id: str) -> QAction:
+        return self._actions[command_id]
+
+    def run(self, command_id: str) -> None:
+        """Do it as if the user had chosen it (nothing happens while it is disabled)."""
+        self.refresh()
+        self._actions[command_id].trigger()
+
+    def refresh(self) -> None:
+        """Ask every command whether it is enabled and checked now."""
+        for command in self:
+            action = self._actions[command.id]
+            if command.is_enabled is not None:
+                action.setEnabled(command.is_enabled())
+            if command.is_checked is not None:
+                action.setChecked(command.is_checked())
+
+    def fill(self, bar: QMenuBar, submenus: dict[str, Iterable[QMenu]] | None = None) -> None:
+        """Make the menus; `submenus` stand in the menu of their key after its first section."""
+        for name in dict.fromkeys([*MENUS, *(c.where for c in self)]):
+            commands = [c for c in self if c.where == name]
+            if not commands:
+                continue
+            menu = bar.addMenu(name)
+            menu.setToolTipsVisible(True)
+            menu.aboutToShow.connect(self.refresh)
+            self._fill_menu(menu, commands, (submenus or {}).get(name, ()))
+
+    def shortcuts(self) -> dict[str, list[tuple[str, str]]]:
+        """Menu -> (text, shortcut in this platform's words) of the commands that have one."""
+        table: dict[str, list[tuple[str, str]]] = {}
+        for command in self:
+            if command.shortcut:
+                native = QKeySequence(command.shortcut).toString(
+                    QKeySequence.SequenceFormat.NativeText
+                )
+                table.setdefault(command.where, []).append((command.text.rstrip("…"), native))
+        return table
+
+    def _fill_menu(self, menu: QMenu, commands: list[Command], submenus: Iterable[QMenu]) -> None:
+        sections = list(dict.fromkeys(c.section for c in commands))
+        for number, section in enumerate(sections):
+            if number:
+                menu.addSeparator()
+            for command in commands:
+                if command.section == section:
+                    menu.addAction(self._actions[command.id])
+            if number == 0:
+                for submenu in submenus:
+                    menu.addMenu(submenu)
+
+    def _make_action(self, command: Command) -> QAction:
+        action = QAction(command.text, self._window)
+        action.setObjectName(command.id)
+        if command.shortcut:
+            action.setShortcut(QKeySequence(command.shortcut))
+        if command.icon:
+            set_icon(action, command.icon)
+        if command.is_checked is not None:
+            action.setCheckable(True)
+        if command.choice:
+            self._group(command.choice).addAction(action)
+        action.triggered.connect(lambda: command.callback())
+        self._window.addAction(action)  # so that the shortcut works without the menu
+        return action
+
+    def _group(self, name: str) -> QActionGroup:
+        if name not in self._groups:
+            self._groups[name] = QActionGroup(self._window)
+        return self._groups[name]
+
+    def _check(self, command: Command) -> None:
+        if command.id in self._commands:
+            raise ValueError(f"There are two commands {command.id!r}.")
+        taken = {c.shortcut: c.id for c in self if c.shortcut}
+        if command.shortcut in taken:
+            raise ValueError(
+                f"{command.id!r} and {taken[command.shortcut]!r} both want {command.shortcut}."
+            )

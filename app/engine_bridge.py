@@ -1,0 +1,317 @@
+"""The border between the window and the engine's thread.
+
+    GUI thread                                    engine thread
+    bridge.add_request(...)  -- submit(command) -->  queue
+    Qt signals  <-- one posted wake-up <-- deque <-- on_event(event)
+
+Nothing here waits for the engine, and the engine never waits for the window: `on_event` appends
+to a deque and posts at most one wake-up. What is urgent (the first token of a reply, its end,
+errors, answers to commands) is handed on by that wake-up at once; the rest is handed on together
+when a short timer fires, which runs only while something is pending.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from threading import Lock
+from typing import Any, Protocol
+
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
+
+from engine import messages
+from engine.config import EngineConfig
+from engine.sampling_params import SamplingParams
+from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
+
+log = logging.getLogger(__name__)
+
+OUTPUT_INTERVAL_MS = 33
+"""Text of all replies is handed on together this often."""
+SNAPSHOT_INTERVAL_MS = 100
+"""At most ten redraws a second: more costs the engine's steps more than it shows."""
+
+
+class EngineState(StrEnum):
+    EMPTY = "no model"
+    LOADING = "loading"
+    READY = "ready"
+    CRASHED = "crashed"
+
+
+class EngineThreadLike(Protocol):
+    """What the bridge needs of `engine.engine_thread.EngineThread`."""
+
+    def start(self) -> None: ...
+    def is_alive(self) -> bool: ...
+    def submit(self, command: messages.Command) -> None: ...
+    def cancel_load(self) -> None: ...
+    def stop(self, timeout_s: float = ...) -> Any: ...
+
+
+ThreadFactory = Callable[[Callable[[messages.Event], None]], EngineThreadLike]
+
+
+def engine_thread(on_event: Callable[[messages.Event], None]) -> EngineThreadLike:
+    """The real engine's thread. Imported late: what it needs is loaded after the window shows."""
+    from engine.engine_thread import EngineThread
+
+    return EngineThread(on_event)
+
+
+_WAKE = QEvent.Type(QEvent.registerEventType())
+
+
+class EngineBridge(QObject):
+    """Commands in, Qt signals out. Lives in the GUI thread; `on_event` alone is called elsewhere.
+
+    state_changed fires after `state`, `model`, `config` or `plan` have changed and before the
+    signal of the event that changed them.
+    """
+
+    outputs = Signal(object)  # list[OutputEvent], in order
+    request_failed = Signal(object)  # RequestFailed
+    load_progress = Signal(object)  # LoadProgress, the latest
+    loaded = Signal(object)  # Loaded
+    load_failed = Signal(object)  # LoadFailed
+    unloaded = Signal()
+    reconfigured = Signal(object)  # Reconfigured
+    reconfigure_failed = Signal(object)  # ReconfigureFailed
+    snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all that it merges
+    crashed = Signal(object)  # EngineCrashed
+    state_changed = Signal(object)  # EngineState
+
+    def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
+        super().__init__(parent)
+        self._make_thread = make_thread
+        self._thread: EngineThreadLike | None = None
+        self._closed = False
+        self._inbox: deque[messages.Event] = deque()
+        self._lock = Lock()  # of the two flags below, which both threads set
+        self._wake_posted = False
+        self._timer_soon = False
+        self._outputs: list[messages.OutputEvent] = []
+        self._progress: messages.LoadProgress | None = None
+        self._snapshots: list[EngineSnapshot] = []
+        self._last_snapshot_at = 0.0
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self._on_timer)
+        self.state = EngineState.EMPTY
+        self.model: ModelInfo | None = None
+        self.config: EngineConfig | None = None
+        self.plan: MemoryPlan | None = None
+        self._requested: EngineConfig | None = None
+
+    # Commands --------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request that is added now would be served."""
+        return self.state is EngineState.READY
+
+    @property
+    def requested(self) -> EngineConfig | None:
+        """The configuration that was last asked for, before `auto` values were resolved."""
+        return self._requested
+
+    def load(self, config: EngineConfig) -> None:
+        self._requested = config
+        self._set_state(EngineState.LOADING)
+        self._submit(messages.Load(config))
+
+    def cancel_load(self) -> None:
+        if self._thread is not None:
+            self._thread.cancel_load()
+
+    def unload(self) -> None:
+        self._submit(messages.Unload())
+
+    def add_request(
+        self, request_id: str, prompt: messages.Prompt, params: SamplingParams | None = None
+    ) -> None:
+        self._submit(messages.AddRequest(request_id, prompt, params or SamplingParams()))
+
+    def abort(self, request_id: str) -> None:
+        self._submit(messages.Abort(request_id))
+
+    def reconfigure(self, **changes: Any) -> None:
+        self._submit(messages.Reconfigure(changes))
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """End the engine's thread and hand on what it said last. The one call that waits."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None and thread.is_alive():
+            thread.cancel_load()
+            thread.stop(timeout_s=timeout)
+            if thread.is_alive():
+                log.error("the engine's thread did not end within %.1f s", timeout)
+        self._deliver()
+        self._flush_outputs()
+        self._timer.stop()
+        self._snapshots.clear()
+
+    def _submit(self, command: messages.Command) -> None:
+        if self._closed:
+            return
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = self._make_thread(self.on_event)
+            self._thread.start()
+        self._thread.submit(command)
+
+    # The engine's thread ---------------------------------------------------------------------
+
+    def on_event(self, event: messages.Event) -> None:
+        """Called by the engine's thread: note the event, and wake the window once if need be."""
+        self._inbox.append(event)
+        if self._closed:
+            return
+        urgent = _is_urgent(event)
+        with self._lock:
+            if self._wake_posted or (self._timer_soon and not urgent):
+                return
+            self._wake_posted = True
+        levels = Qt.EventPriority
+        priority = levels.HighEventPriority if urgent else levels.NormalEventPriority
+        QCoreApplication.postEvent(self, QEvent(_WAKE), priority.value)
+
+    # The GUI thread --------------------------------------------------------------------------
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() != _WAKE:
+            return super().event(event)
+        with self._lock:
+            self._wake_posted = False
+        self._deliver()
+        self._run_timer()
+        return True
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._timer_soon = False
+        self._deliver()
+        self._flush_outputs()
+        self._flush_progress()
+        if self._snapshot_due_ms() <= 0:
+            self._flush_snapshots()
+        self._run_timer()
+
+    def _run_timer(self) -> None:
+        """Start the timer if something is pending and it does not run yet."""
+        if self._closed:
+            return
+        if self._outputs or self._progress:
+            wait = OUTPUT_INTERVAL_MS
+        elif self._snapshots:
+            wait = max(OUTPUT_INTERVAL_MS, self._snapshot_due_ms())
+        else:
+            return
+        if self._timer.isActive() and self._timer.remainingTime() <= wait:
+            return
+        with self._lock:
+            self._timer_soon = wait <= OUTPUT_INTERVAL_MS
+        self._timer.start(wait)
+
+    def _snapshot_due_ms(self) -> int:
+        elapsed = (time.perf_counter() - self._last_snapshot_at) * 1000
+        return int(SNAPSHOT_INTERVAL_MS - elapsed)
+
+    def _deliver(self) -> None:
+        """Take what arrived, in order: hand on the urgent, keep the rest for the timer."""
+        while self._inbox:
+            event = self._inbox.popleft()
+            if isinstance(event, messages.OutputEvent):
+                self._outputs.append(event)
+                if _is_urgent(event):
+                    self._flush_outputs()
+            elif isinstance(event, messages.SnapshotEvent):
+                self._snapshots.append(event.snapshot)
+            elif isinstance(event, messages.LoadProgress):
+                self._progress = event
+            else:
+                self._flush_outputs()
+                self._flush_progress()
+                self._answer(event)
+
+    def _answer(self, event: messages.Event) -> None:
+        match event:
+            case messages.Loaded(config, model, plan):
+                self._now(EngineState.READY, model, config, plan)
+                self.loaded.emit(event)
+            case messages.LoadFailed(serving=None):
+                self._now(EngineState.EMPTY)
+                self.load_failed.emit(event)
+            case messages.LoadFailed():
+                self._set_state(EngineState.READY)
+                self.load_failed.emit(event)
+            case messages.Unloaded():
+                self._now(EngineState.EMPTY)
+                self.unloaded.emit()
+            case messages.Reconfigured(config):
+                self.config = config
+                self._set_state(self.state)
+                self.reconfigured.emit(event)
+            case messages.ReconfigureFailed(config):
+                self.config = config
+                self.reconfigure_failed.emit(event)
+            case messages.RequestFailed():
+                self.request_failed.emit(event)
+            case messages.EngineCrashed():
+                self._now(EngineState.CRASHED)
+                self.crashed.emit(event)
+
+    def _now(
+        self,
+        state: EngineState,
+        model: ModelInfo | None = None,
+        config: EngineConfig | None = None,
+        plan: MemoryPlan | None = None,
+    ) -> None:
+        self.model, self.config, self.plan = model, config, plan
+        self._snapshots.clear()  # they tell of the model before
+        self._set_state(state)
+
+    def _set_state(self, state: EngineState) -> None:
+        self.state = state
+        self.state_changed.emit(state)
+
+    def _flush_outputs(self) -> None:
+        if self._outputs:
+            batch, self._outputs = self._outputs, []
+            self.outputs.emit(batch)
+
+    def _flush_progress(self) -> None:
+        if self._progress is not None:
+            latest, self._progress = self._progress, None
+            self.load_progress.emit(latest)
+
+    def _flush_snapshots(self) -> None:
+        if self._snapshots:
+            merged, self._snapshots = merge_snapshots(self._snapshots), []
+            self._last_snapshot_at = time.perf_counter()
+            self.snapshot.emit(merged)
+
+
+def _is_urgent(event: messages.Event) -> bool:
+    if isinstance(event, messages.OutputEvent):
+        return event.is_first or event.finish_reason is not None
+    return not isinstance(event, messages.SnapshotEvent | messages.LoadProgress)
+
+
+def merge_snapshots(snapshots: list[EngineSnapshot]) -> EngineSnapshot:
+    """The last of `snapshots` with the steps and samples of all of them."""
+    latest = snapshots[-1]
+    if len(snapshots) == 1:
+        return latest
+    return dataclasses.replace(
+        latest,
+        steps=tuple(step for s in snapshots for step in s.steps),
+        ttft=tuple(sample for s in snapshots for sample in s.ttft),
+        itl=tuple(sample for s in snapshots for sample in s.itl),
+    )

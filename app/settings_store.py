@@ -1,0 +1,151 @@
+"""What the window remembers between two runs: layout, look, recent models and their settings.
+
+An ini file in the user's configuration folder. Every value is read through a typed property, and
+a value that cannot be read falls back to its default: a damaged file costs the layout, never the
+start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from PySide6.QtCore import QByteArray, QSettings
+
+from app.paths import settings_file
+from engine.config import SETTINGS, EngineConfig
+from engine.errors import ConfigError
+
+VERSION = 1
+MAX_RECENT = 10
+ThemeMode = Literal["light", "dark", "system"]
+NOT_REMEMBERED = ("model", "load_format")
+"""These make the entry itself, they are not among its settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentModel:
+    """A model that was opened, with the engine settings the user chose for it.
+
+    `settings` holds what differs from the defaults because the user said so; values that the
+    engine resolved by itself (dtype auto) are not in it.
+    """
+
+    path: str
+    load_format: str = "auto"
+    name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.name or Path(self.path).name
+
+    def config(self) -> EngineConfig:
+        """The configuration to load it with; settings that this version refuses are left out."""
+        config = EngineConfig(model=self.path, load_format=self.load_format)
+        for name, value in self.settings.items():
+            try:
+                config = config.replace(**{name: value})
+            except ConfigError:
+                continue
+        return config
+
+    def is_same(self, other: RecentModel) -> bool:
+        return (self.path, self.load_format) == (other.path, other.load_format)
+
+
+def chosen_settings(config: EngineConfig) -> dict[str, Any]:
+    """What of `config` (as it was asked for) differs from the defaults."""
+    return {
+        name: getattr(config, name)
+        for name, setting in SETTINGS.items()
+        if name not in NOT_REMEMBERED and getattr(config, name) != setting.default
+    }
+
+
+class SettingsStore:
+    """Typed access to the ini file. Values are written when they are set."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or settings_file()
+        self._ini = QSettings(str(self.path), QSettings.Format.IniFormat)
+        self._ini.setValue("version", VERSION)
+
+    def sync(self) -> None:
+        """Write to the disk now."""
+        self._ini.sync()
+
+    # The look ----------------------------------------------------------------------------------
+
+    @property
+    def theme(self) -> ThemeMode:
+        stored = self._text("look/theme", "system")
+        return cast(ThemeMode, stored) if stored in get_args(ThemeMode) else "system"
+
+    @theme.setter
+    def theme(self, mode: ThemeMode) -> None:
+        self._ini.setValue("look/theme", mode)
+
+    @property
+    def geometry(self) -> QByteArray:
+        return self._bytes("window/geometry")
+
+    @geometry.setter
+    def geometry(self, value: QByteArray) -> None:
+        self._ini.setValue("window/geometry", value)
+
+    @property
+    def docks(self) -> QByteArray:
+        return self._bytes("window/docks")
+
+    @docks.setter
+    def docks(self, value: QByteArray) -> None:
+        self._ini.setValue("window/docks", value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A remembered yes or no, such as whether the list of chats is shown."""
+        return self._text(f"flags/{name}", "true" if default else "false") == "true"
+
+    def set_flag(self, name: str, value: bool) -> None:
+        self._ini.setValue(f"flags/{name}", "true" if value else "false")
+
+    # Models ------------------------------------------------------------------------------------
+
+    @property
+    def recent(self) -> list[RecentModel]:
+        """The models opened last, newest first."""
+        try:
+            entries = json.loads(self._text("models/recent", "[]"))
+            return [RecentModel(**entry) for entry in entries][:MAX_RECENT]
+        except (ValueError, TypeError):
+            return []
+
+    def remember_model(self, model: RecentModel) -> None:
+        """Put `model` first in the recent list, in place of an entry for the same one."""
+        others = [known for known in self.recent if not known.is_same(model)]
+        self._write_recent([model, *others])
+
+    def forget_model(self, model: RecentModel) -> None:
+        self._write_recent([known for known in self.recent if not known.is_same(model)])
+
+    def settings_of(self, path: str, load_format: str) -> Mapping[str, Any]:
+        """The engine settings that the user chose for this model."""
+        wanted = RecentModel(path, load_format)
+        return next((known.settings for known in self.recent if known.is_same(wanted)), {})
+
+    def _write_recent(self, models: list[RecentModel]) -> None:
+        entries = [asdict(model) for model in models[:MAX_RECENT]]
+        self._ini.setValue("models/recent", json.dumps(entries))
+
+    # -------------------------------------------------------------------------------------------
+
+    def _text(self, key: str, default: str) -> str:
+        value = self._ini.value(key, default)
+        return value if isinstance(value, str) else default
+
+    def _bytes(self, key: str) -> QByteArray:
+        value = self._ini.value(key)
+        return value if isinstance(value, QByteArray) else QByteArray()

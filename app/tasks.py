@@ -1,0 +1,93 @@
+"""Work that would hold up the window: run in a thread, its result handled in the GUI thread.
+
+    run_task(owner, lambda: describe_model(path), self._show_report, self._show_error)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import shiboken6
+from PySide6.QtCore import QObject, Qt, Signal, Slot
+
+from engine.errors import ErrorInfo, describe
+
+T = TypeVar("T")
+
+
+class Task(QObject):
+    """One piece of work. `cancel` drops its result; what already runs is not interrupted."""
+
+    _finished = Signal(object, object)  # result, ErrorInfo | None
+
+    def __init__(
+        self,
+        owner: QObject,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[ErrorInfo], None],
+    ) -> None:
+        super().__init__()
+        self._owner = owner
+        self._work, self._done, self._failed = work, done, failed
+        self._cancelled = False
+        self._finished.connect(self._deliver, Qt.ConnectionType.QueuedConnection)
+        # A daemon: leaving the program does not wait for somebody else's import or scan.
+        self._thread = threading.Thread(target=self._run, name="task", daemon=True)
+
+    def start(self) -> Task:
+        _running.add(self)
+        self._thread.start()
+        return self
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def _run(self) -> None:
+        result: Any = None
+        error: ErrorInfo | None = None
+        try:
+            result = self._work()
+        except Exception as problem:  # any failure of the work is the user's to read
+            error = describe(problem)
+        if shiboken6.isValid(self):
+            self._finished.emit(result, error)
+
+    @Slot(object, object)
+    def _deliver(self, result: Any, error: ErrorInfo | None) -> None:
+        self._thread.join()  # it has nothing left to do
+        _running.discard(self)
+        if self._cancelled or not shiboken6.isValid(self._owner):
+            return
+        if error is None:
+            self._done(result)
+        else:
+            self._failed(error)
+
+
+_running: set[Task] = set()
+
+
+def run_task(
+    owner: QObject,
+    work: Callable[[], T],
+    done: Callable[[T], None],
+    failed: Callable[[ErrorInfo], None],
+) -> Task:
+    """Run `work` in a thread; then call `done(result)` or `failed(error)` in the GUI thread,
+    unless `owner` is gone by then."""
+    return Task(owner, work, done, failed).start()
+
+
+def wait_for_tasks(timeout_s: float) -> bool:
+    """Drop the results of all tasks and wait for their threads; False if one still runs."""
+    deadline = time.monotonic() + timeout_s
+    for task in list(_running):
+        task.cancel()
+        task._thread.join(max(0.0, deadline - time.monotonic()))
+        if not task._thread.is_alive():
+            _running.discard(task)
+    return not _running
