@@ -1,0 +1,222 @@
+"""`ChatStore`: conversations in one SQLite file.
+
+    GUI thread -- reads on its own connection ------------------.
+        |                                                        v
+        '-- add, save, delete --> queue --> writer thread --> chats.sqlite3 (WAL)
+
+A write returns a Future that is done when the change is on the disk (WAL with synchronous=FULL),
+and that raises a StorageError where it failed; then nothing of it was written. One process writes:
+it holds a lock on `chats.sqlite3.lock`, which the operating system gives back whatever ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from app import paths
+from app.storage.connection import connect, copy_readable, process_lock
+from app.storage.errors import (
+    StorageError,
+    StorageLockedError,
+    StorageReadOnlyError,
+    explain,
+)
+from app.storage.records import SearchHit, StoredConversation, StoredMessage
+from app.storage.rows import (
+    CONVERSATION,
+    MESSAGE,
+    conversation_of,
+    mark_interrupted,
+    message_of,
+    put_conversation,
+    put_message,
+)
+from app.storage.schema import migrate
+from app.storage.search import search
+from app.storage.writer import Writer
+from engine.errors import ErrorInfo
+
+log = logging.getLogger(__name__)
+
+
+class ChatStore:
+    """The conversations in `path` (default: the user's data folder).
+
+    `problem` is None, or says why what is written here does not reach the user's file (see
+    `open_store`). Raises StorageError where the file cannot be opened for writing.
+    """
+
+    problem: ErrorInfo | None = None
+
+    def __init__(self, path: Path | None = None) -> None:
+        try:
+            self.path = Path(path) if path is not None else paths.chats_file()
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain(error, Path(path) if path else Path("chats.sqlite3")) from error
+        self._read_lock = threading.Lock()
+        self._temporary: Path | None = None
+        opened: list[sqlite3.Connection] = []
+        try:
+            self._lock = process_lock(self.path)
+            opened.append(self._lock)
+            self._reader = connect(self.path)
+            opened.append(self._reader)
+            migrate(self._reader, self.path)
+            self._writer = Writer(self.path, lambda: connect(self.path))
+        except (sqlite3.Error, OSError, StorageError) as error:
+            for connection in opened:
+                connection.close()
+            raise explain(error, self.path) from error
+        try:
+            self._writer.submit(mark_interrupted).result()
+        except StorageError:
+            self.close()
+            raise
+        self.purge_deleted()
+
+    def close(self) -> None:
+        """Write what is queued and let the file go."""
+        self._writer.close()
+        self._reader.close()
+        self._lock.close()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def flush(self) -> None:
+        """Wait until everything queued so far is written, or has failed."""
+        done: Future[None] = self._writer.submit(lambda connection: None)
+        done.exception()
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def conversations(self) -> list[StoredConversation]:
+        """All that are not deleted, the last used first."""
+        rows = self._read(
+            f"SELECT {CONVERSATION} FROM conversations WHERE deleted_at IS NULL"
+            " ORDER BY updated DESC, rowid DESC"
+        )
+        return [conversation_of(row) for row in rows]
+
+    def messages(self, conversation_id: str) -> list[StoredMessage]:
+        """All versions of all messages, in the order in which they were added."""
+        rows = self._read(
+            f"SELECT {MESSAGE} FROM messages WHERE conversation_id = ? ORDER BY number",
+            conversation_id,
+        )
+        return [message_of(row) for row in rows]
+
+    def presets(self) -> dict[str, dict[str, Any]]:
+        """The user's own sampling presets by name."""
+        rows = self._read("SELECT name, sampling FROM presets ORDER BY name COLLATE NOCASE")
+        return {name: json.loads(sampling) for name, sampling in rows}
+
+    def search(self, query: str, limit: int = 100) -> list[SearchHit]:
+        """See `app.storage.search.search`."""
+        with self._read_lock:
+            try:
+                return search(self._reader, query, limit)
+            except sqlite3.Error as error:
+                raise explain(error, self.path) from error
+
+    def _read(self, sql: str, *values: Any) -> list[tuple]:
+        with self._read_lock:
+            try:
+                return self._reader.execute(sql, values).fetchall()
+            except sqlite3.Error as error:
+                raise explain(error, self.path) from error
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def add_messages(
+        self, conversation: StoredConversation, *messages: StoredMessage
+    ) -> Future[None]:
+        """Save `messages` and their conversation (new or changed) together: all or nothing.
+
+        What the user wrote and the empty reply to it go in one call, and the text may be sent
+        when the Future is done.
+        """
+
+        def job(connection: sqlite3.Connection) -> None:
+            put_conversation(connection, conversation)
+            for message in messages:
+                put_message(connection, message)
+
+        return self._writer.submit(job)
+
+    def save_message(self, message: StoredMessage) -> Future[None]:
+        """Save the text, state and figures that a message has now."""
+        return self._writer.submit(lambda connection: put_message(connection, message))
+
+    def save_conversation(self, conversation: StoredConversation) -> Future[None]:
+        """Save title, system prompt, sampling and times."""
+        return self._writer.submit(lambda connection: put_conversation(connection, conversation))
+
+    def show_versions(self, shown: Mapping[str, int]) -> Future[None]:
+        """Set `shown` of messages by id."""
+        values = [(number, message_id) for message_id, number in shown.items()]
+        return self._execute_many("UPDATE messages SET shown = ? WHERE id = ?", values)
+
+    def delete_conversation(self, conversation_id: str, when: float | None = None) -> Future[None]:
+        """Hide a conversation. `restore_conversation` brings it back until it is purged."""
+        moment = time.time() if when is None else when
+        sql = "UPDATE conversations SET deleted_at = ? WHERE id = ?"
+        return self._execute_many(sql, [(moment, conversation_id)])
+
+    def restore_conversation(self, conversation_id: str) -> Future[None]:
+        sql = "UPDATE conversations SET deleted_at = NULL WHERE id = ?"
+        return self._execute_many(sql, [(conversation_id,)])
+
+    def purge_deleted(self, conversation_id: str | None = None) -> Future[None]:
+        """Remove one deleted conversation, or all, for good."""
+        if conversation_id is None:
+            sql, values = "DELETE FROM conversations WHERE deleted_at IS NOT NULL", [()]
+        else:
+            sql = "DELETE FROM conversations WHERE deleted_at IS NOT NULL AND id = ?"
+            values = [(conversation_id,)]  # type: ignore[list-item]
+        return self._execute_many(sql, values)
+
+    def save_preset(self, name: str, sampling: Mapping[str, Any]) -> Future[None]:
+        sql = "INSERT OR REPLACE INTO presets(name, sampling) VALUES(?, ?)"
+        return self._execute_many(sql, [(name, json.dumps(dict(sampling)))])
+
+    def delete_preset(self, name: str) -> Future[None]:
+        return self._execute_many("DELETE FROM presets WHERE name = ?", [(name,)])
+
+    def _execute_many(self, sql: str, values: list[tuple]) -> Future[None]:
+        def job(connection: sqlite3.Connection) -> None:
+            for row in values:
+                connection.execute(sql, row)
+
+        return self._writer.submit(job)
+
+
+def open_store(path: Path | None = None) -> ChatStore:
+    """The store in `path`; where it cannot be written, a temporary one that says so in `problem`.
+
+    So the window opens whatever has happened to the file. The chats of a file that is locked or
+    read-only are copied and can be read; a damaged or newer file is left alone.
+    """
+    try:
+        return ChatStore(path)
+    except StorageError as error:
+        log.warning("the chats cannot be opened: %s", error)
+        folder = Path(tempfile.mkdtemp(prefix="inferdeck-chats-"))
+        copy = folder / "chats.sqlite3"
+        if isinstance(error, StorageLockedError | StorageReadOnlyError):
+            copy_readable(Path(path) if path is not None else paths.chats_file(), copy)
+        store = ChatStore(copy)
+        store._temporary = folder
+        kept = "What you write now is kept until this window closes."
+        store.problem = error.info()._replace(remedy=f"{error.remedy} {kept}".strip())
+        return store

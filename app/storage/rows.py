@@ -1,0 +1,92 @@
+"""Records to rows and back; every function runs inside a transaction of the writer."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from app.storage.records import (
+    INTERRUPTED,
+    STREAMING,
+    WAITING,
+    StoredConversation,
+    StoredMessage,
+)
+from app.storage.search import indexed
+
+CONVERSATION = (
+    "id, title, title_is_automatic, system_prompt, sampling, preset, created, updated, deleted_at"
+)
+MESSAGE = "id, conversation_id, parent_id, role, text, state, shown, created, figures, error"
+
+
+def mark_interrupted(connection: sqlite3.Connection) -> None:
+    """What was waiting or streaming belongs to a process that ended."""
+    rows = connection.execute(
+        "UPDATE messages SET state = ? WHERE state IN (?, ?) RETURNING number, text",
+        (INTERRUPTED, WAITING, STREAMING),
+    ).fetchall()
+    for number, text in rows:
+        _index(connection, number, text)
+
+
+def put_conversation(connection: sqlite3.Connection, c: StoredConversation) -> None:
+    connection.execute(
+        f"INSERT INTO conversations({CONVERSATION}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(id) DO UPDATE SET title = excluded.title,"
+        " title_is_automatic = excluded.title_is_automatic,"
+        " system_prompt = excluded.system_prompt, sampling = excluded.sampling,"
+        " preset = excluded.preset, updated = excluded.updated",
+        (
+            c.id, c.title, c.title_is_automatic, c.system_prompt, json.dumps(dict(c.sampling)),
+            c.preset, c.created, c.updated, c.deleted_at,
+        ),
+    )  # fmt: skip
+
+
+def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
+    ((number,),) = connection.execute(
+        f"INSERT INTO messages({MESSAGE}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT(id) DO UPDATE SET text = excluded.text, state = excluded.state,"
+        " shown = excluded.shown, figures = excluded.figures, error = excluded.error"
+        " RETURNING number",
+        (
+            m.id, m.conversation_id, m.parent_id, m.role, m.text, m.state, m.shown, m.created,
+            to_json(m.figures), to_json(m.error),
+        ),
+    ).fetchall()  # fmt: skip
+    # a tail that is saved every second is indexed once, when it is finished
+    if m.state not in (WAITING, STREAMING):
+        _index(connection, number, m.text)
+
+
+def _index(connection: sqlite3.Connection, number: int, text: str) -> None:
+    connection.execute("DELETE FROM messages_fts WHERE rowid = ?", (number,))
+    connection.execute(
+        "INSERT INTO messages_fts(rowid, text) VALUES(?, ?)", (number, indexed(text))
+    )
+
+
+def conversation_of(row: tuple) -> StoredConversation:
+    """The record of a row of CONVERSATION's columns."""
+    return StoredConversation(
+        row[0], row[1], bool(row[2]), row[3], json.loads(row[4]), row[5], row[6], row[7], row[8]
+    )
+
+
+def message_of(row: tuple) -> StoredMessage:
+    """The record of a row of MESSAGE's columns."""
+    figures, error = from_json(row[8]), from_json(row[9])
+    return StoredMessage(
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], figures, error
+    )
+
+
+def to_json(value: Mapping[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(dict(value))
+
+
+def from_json(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,263 @@
+"""The store of the chats: what was written is there, whatever ended the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.storage import (
+    ChatStore,
+    StorageCorruptError,
+    StorageFullError,
+    StorageLockedError,
+    StorageNewerError,
+    StorageReadOnlyError,
+    StoredConversation,
+    StoredMessage,
+    open_store,
+)
+from app.storage.schema import VERSION
+from app.storage.search import contains, terms_of
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+CONVERSATION = StoredConversation("c1", "First chat", created=1.0, updated=1.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ChatStore]:
+    opened = ChatStore(tmp_path / "chats.sqlite3")
+    yield opened
+    opened.close()
+
+
+def message(text: str, number: int = 1, **changes: object) -> StoredMessage:
+    made = StoredMessage(f"m{number}", "c1", None, "user", text, created=float(number))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@settings(max_examples=25)
+@given(
+    texts=st.lists(TEXT, max_size=6),
+    title=TEXT,
+    prompt=TEXT,
+    figures=st.none() | st.dictionaries(TEXT, st.integers() | st.floats(allow_nan=False) | TEXT),
+)
+def test_what_was_written_is_there_after_reopening(
+    texts: list[str], title: str, prompt: str, figures: dict | None
+) -> None:
+    conversation = replace(
+        CONVERSATION, title=title, system_prompt=prompt, sampling={"temperature": 0.5}, preset="P"
+    )
+    messages = [message(text, n, figures=figures) for n, text in enumerate(texts)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "chats.sqlite3"
+        store = ChatStore(path)
+        store.add_messages(conversation, *messages).result(5)
+        store.close()
+        store = ChatStore(path)
+        try:
+            assert store.conversations() == [conversation]
+            assert store.messages("c1") == messages
+        finally:
+            store.close()
+
+
+@settings(max_examples=25)
+@given(texts=st.lists(TEXT, min_size=1, max_size=4), data=st.data())
+def test_search_finds_every_part_of_every_text(texts: list[str], data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = ChatStore(Path(folder) / "chats.sqlite3")
+        try:
+            for n, text in enumerate(texts):
+                conversation = replace(CONVERSATION, id=f"c{n}", title="")
+                added = message(text, n, conversation_id=f"c{n}")
+                store.add_messages(conversation, added).result(5)
+            n = data.draw(st.integers(0, len(texts) - 1))
+            start = data.draw(st.integers(0, len(texts[n])))
+            part = texts[n][start : data.draw(st.integers(start, len(texts[n])))]
+            found = {hit.conversation_id for hit in store.search(part)}
+            if terms_of(part):
+                assert f"c{n}" in found
+            expected = {
+                f"c{i}"
+                for i, text in enumerate(texts)
+                if terms_of(part) and all(contains(text, term) for term in terms_of(part))
+            }
+            assert found <= expected | {f"c{n}"}
+        finally:
+            store.close()
+
+
+def test_search_needs_every_word_in_any_order_and_case(store: ChatStore) -> None:
+    store.add_messages(CONVERSATION, message("Paged attention keeps KV in blocks")).result(5)
+    (hit,) = store.search("BLOCKS pag kv")
+    assert (hit.conversation_id, hit.message_id) == ("c1", "m1")
+    assert [hit.snippet[a:b].lower() for a, b in hit.marks] == ["pag", "kv", "blocks"]
+    assert store.search("blocks speculation") == []
+    assert store.search('"') == [] and store.search("  ") == []
+
+
+def test_search_hits_titles_and_forgets_what_was_deleted(store: ChatStore) -> None:
+    store.add_messages(CONVERSATION, message("hello")).result(5)
+    assert [hit.message_id for hit in store.search("first")] == [None]
+    store.delete_conversation("c1").result(5)
+    assert store.search("first") == store.search("hello") == []
+    store.restore_conversation("c1").result(5)
+    assert len(store.search("hello")) == 1
+    store.delete_conversation("c1").result(5)
+    store.purge_deleted("c1").result(5)
+    store.restore_conversation("c1").result(5)
+    assert store.conversations() == [] and store.messages("c1") == [] and store.search("he") == []
+
+
+def test_a_text_that_changed_is_found_by_its_new_words_only(store: ChatStore) -> None:
+    reply = message("", role="assistant", state="streaming")
+    store.add_messages(CONVERSATION, reply).result(5)
+    store.save_message(replace(reply, text="half a watermark")).result(5)
+    assert store.search("watermark") == []  # indexed when finished
+    store.save_message(replace(reply, text="a watermark", state="complete")).result(5)
+    assert len(store.search("watermark")) == 1 and store.search("half") == []
+
+
+def test_messages_are_added_with_their_conversation_or_not_at_all(store: ChatStore) -> None:
+    wrong = message("x", conversation_id="unknown")
+    assert store.add_messages(CONVERSATION, wrong).exception(5) is not None
+    assert store.conversations() == []
+
+
+def test_a_killed_process_loses_only_the_tail(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    script = """
+import sys, time
+from pathlib import Path
+from app.storage import ChatStore, StoredConversation, StoredMessage
+store = ChatStore(Path(sys.argv[1]))
+user = StoredMessage("m1", "c1", None, "user", "my question")
+reply = StoredMessage("m2", "c1", "m1", "assistant", "the first half", "streaming")
+store.add_messages(StoredConversation("c1", "t"), user, reply).result(5)
+print("durable", flush=True)
+time.sleep(60)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "durable\n"
+    with pytest.raises(StorageLockedError, match="Another Inferdeck"):
+        ChatStore(path)
+    reading = open_store(path)  # a second window can read, and says that it does not save
+    assert reading.problem is not None and "locked" in reading.problem.cause
+    assert [m.text for m in reading.messages("c1")] == ["my question", "the first half"]
+    reading.close()
+    assert not reading.path.parent.exists()
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+    child.stdout.close()
+    store = ChatStore(path)
+    try:
+        assert [(m.text, m.state) for m in store.messages("c1")] == [
+            ("my question", "complete"),
+            ("the first half", "interrupted"),
+        ]
+        assert len(store.search("first half")) == 1
+    finally:
+        store.close()
+
+
+def test_one_process_has_one_store(store: ChatStore) -> None:
+    with pytest.raises(StorageLockedError):
+        ChatStore(store.path)
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    ChatStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 3}")
+    connection.close()
+    with pytest.raises(StorageNewerError, match=f"format {VERSION + 3}"):
+        ChatStore(path)
+    store = open_store(path)
+    assert store.problem is not None and store.path != path and store.conversations() == []
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "truncated"])
+def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "chats.sqlite3"
+    store = ChatStore(path)
+    store.add_messages(CONVERSATION, message("x" * 9000)).result(5)
+    store.close()
+    content = b"no database " * 400 if damage == "garbage" else path.read_bytes()[:5000]
+    path.write_bytes(content)
+    with pytest.raises(StorageCorruptError, match="damaged.*MiB"):
+        ChatStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_full_disk_is_reported_and_writing_goes_on_when_there_is_room(store: ChatStore) -> None:
+    limited = store._writer.submit(
+        lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone()
+    )
+    limited.result(5)
+    error = store.add_messages(CONVERSATION, message("x" * 200_000)).exception(5)
+    assert isinstance(error, StorageFullError) and "MiB free" in error.cause
+    assert store.conversations() == []
+    store._writer.submit(
+        lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchone()
+    ).result(5)
+    store.add_messages(CONVERSATION, message("x" * 200_000)).result(5)
+    assert len(store.messages("c1")) == 1
+
+
+def test_a_file_that_cannot_be_written_is_reported(store: ChatStore) -> None:
+    store._writer._connection.execute("PRAGMA query_only = 1")
+    error = store.add_messages(CONVERSATION, message("x")).exception(5)
+    assert isinstance(error, StorageReadOnlyError) and str(store.path) in error.cause
+    assert error.remedy
+
+
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(Exception, match="could not be") as caught:
+        ChatStore(tmp_path / "file" / "chats.sqlite3")
+    assert "file" in str(caught.value)
+
+
+def test_the_data_folder_comes_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERDECK_DATA_DIR", str(tmp_path / "elsewhere"))
+    store = ChatStore()
+    assert store.path.parent == tmp_path / "elsewhere"
+    store.close()
+    assert store.add_messages(CONVERSATION).exception(5) is not None  # closed, and says so
+
+
+def test_presets_are_kept(store: ChatStore) -> None:
+    store.save_preset("Mine", {"temperature": 0.2}).result(5)
+    store.save_preset("Mine", {"temperature": 0.3}).result(5)
+    assert store.presets() == {"Mine": {"temperature": 0.3}}
+    store.delete_preset("Mine").result(5)
+    assert store.presets() == {}
+
+
+def test_closing_writes_what_is_queued(tmp_path: Path) -> None:
+    store = ChatStore(tmp_path / "chats.sqlite3")
+    started = time.perf_counter()
+    futures = [store.add_messages(CONVERSATION, message("x", n)) for n in range(50)]
+    store.close()
+    assert all(future.done() and future.exception() is None for future in futures)
+    assert time.perf_counter() - started < 10
