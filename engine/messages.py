@@ -123,6 +123,7 @@ class OutputEvent:
     finish_reason: FinishReason | None = None
     times: RequestTimes | None = None  # with the finish only
     is_first: bool = False
+    error: ErrorInfo | None = None  # with finish_reason ERROR
 
 
 @dataclass(frozen=True, slots=True)

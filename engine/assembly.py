@@ -1,0 +1,180 @@
+"""From a configuration to a loaded model with its cache: resolve, plan, load, measure."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from engine.attention import register
+from engine.attention.cpu import CPUAttention
+from engine.attention.interface import LayerSpec
+from engine.config import EngineConfig
+from engine.errors import ConfigError, OutOfMemoryError
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.loader import LoadedModel, load_model
+from engine.machine import default_dtype, machine_info
+from engine.memory import plan_memory
+from engine.model_runner import ModelRunner, probe_kv
+from engine.snapshot import MemoryPlan, ModelInfo
+from engine.tokenization import Tokenizer
+
+Progress = Callable[[str, int, int], None]
+Cancelled = Callable[[], bool]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    loaded: LoadedModel
+    layers: dict[int, LayerSpec]
+    plan: MemoryPlan
+    runner: ModelRunner
+    info: ModelInfo
+    load_seconds: float
+
+
+def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
+    """Open the checkpoint and settle what the configuration left open. Reads no weights."""
+    checkpoint = Checkpoint.open(config.model, dummy=config.load_format == "dummy")
+    limit = checkpoint.context_length
+    length = config.max_model_len or limit
+    if limit is not None and length is not None and length > limit:
+        raise ConfigError(
+            f"max_model_len is {length:,}, but {checkpoint.name} was made for {limit:,} tokens.",
+            f"Set max_model_len to {limit:,} or less.",
+        )
+    machine = machine_info()
+    dtype = config.dtype if config.dtype != "auto" else default_dtype(checkpoint.stored_dtype)
+    return (
+        config.replace(
+            dtype=dtype,
+            max_model_len=length or 4096,
+            num_threads=config.num_threads or machine.default_threads,
+        ),
+        checkpoint,
+    )
+
+
+def assemble(
+    config: EngineConfig,
+    progress: Progress = lambda stage, done, total: None,
+    cancelled: Cancelled = lambda: False,
+) -> Assembly:
+    """Load the model of `config` and build its cache. Raises CheckpointError,
+    UnsupportedModelError, OutOfMemoryError, ConfigError or LoadCancelled."""
+    progress("Reading the model's description", 0, 0)
+    config, checkpoint = resolve(config)
+    return build(config, checkpoint, progress, cancelled)
+
+
+def build(
+    config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
+) -> Assembly:
+    """`assemble` for a configuration that is resolved already."""
+    began = time.perf_counter()
+    register()
+    assert config.num_threads is not None and config.max_model_len is not None
+    torch.set_num_threads(config.num_threads)
+    tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
+    plan = plan_memory(checkpoint, config)
+    loaded = load_model(
+        checkpoint,
+        dtype=DTYPES[config.dtype],
+        device=config.device,
+        load_format=config.load_format,
+        seed=config.seed,
+        max_model_len=config.max_model_len,
+        progress=progress,
+        cancelled=cancelled,
+    )
+    layers = probe_kv(loaded.model)
+    runner = ModelRunner(loaded.model, build_cache(config, layers, plan))
+    # What lives as long as the model need not be looked at in every collection.
+    gc.collect()
+    gc.freeze()
+    return Assembly(
+        config=config,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        loaded=loaded,
+        layers=layers,
+        plan=plan,
+        runner=runner,
+        info=_describe(config, checkpoint, tokenizer, loaded, layers),
+        load_seconds=time.perf_counter() - began,
+    )
+
+
+def build_cache(
+    config: EngineConfig, layers: dict[int, LayerSpec], plan: MemoryPlan
+) -> CPUAttention:
+    """The KV cache of `plan`; OutOfMemoryError with the numbers where it does not fit."""
+    dtype = DTYPES[config.dtype]
+    fast = dtype is torch.float32 or machine_info().fast_bf16
+    try:
+        return CPUAttention(
+            layers, plan.num_blocks, config.block_size, dtype, dtype if fast else torch.float32
+        )
+    except (MemoryError, RuntimeError) as error:
+        raise OutOfMemoryError(
+            f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
+            "Choose a smaller cache or context length, or close other programs.",
+        ) from error
+
+
+def release_memory() -> None:
+    """Give the memory of what was just dropped back to the system."""
+    gc.unfreeze()
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+        if trim is not None:
+            trim(0)
+
+
+def _describe(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    loaded: LoadedModel,
+    layers: dict[int, LayerSpec],
+) -> ModelInfo:
+    text = checkpoint.config
+    first = layers[min(layers)]
+    notices = list(loaded.notices)
+    if tokenizer.notice:
+        notices.append(tokenizer.notice)
+    if config.load_format == "dummy":
+        notices.append("Random weights: replies are noise, speed and memory are real.")
+    return ModelInfo(
+        name=checkpoint.name,
+        path=str(checkpoint.path),
+        architecture=checkpoint.architecture,
+        dtype=config.dtype,
+        device=config.device,
+        num_parameters=checkpoint.num_parameters,
+        weights_bytes=loaded.weights_bytes,
+        num_layers=len(layers),
+        hidden_size=text.hidden_size,
+        num_heads=text.num_attention_heads,
+        num_kv_heads=first.num_kv_heads,
+        head_dim=first.key_dim,
+        vocab_size=text.vocab_size,
+        max_model_len=config.max_model_len or 0,
+        is_dummy=config.load_format == "dummy",
+        has_chat_template=tokenizer.has_chat_template,
+        kernels=dict(loaded.kernels),
+        notices=tuple(notices),
+    )

@@ -1,0 +1,264 @@
+"""The thread that owns the engine: commands in through a queue, events out through a callback.
+
+    caller  -- submit(Command) -->  queue  -->  EngineThread: commands, one step, events, snapshot
+    caller  <-- on_event(Event) --------------------------------------------------'
+
+Nobody waits for anybody: `submit` returns at once, and `on_event` runs on the engine's thread and
+must return quickly (the window's bridge appends to a deque).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.config import EngineConfig
+from engine.errors import InferdeckError, InvalidRequestError, LoadCancelled, describe
+from engine.messages import (
+    Abort,
+    AddRequest,
+    Command,
+    EngineCrashed,
+    Event,
+    Load,
+    Loaded,
+    LoadFailed,
+    LoadProgress,
+    OutputEvent,
+    Reconfigure,
+    Reconfigured,
+    ReconfigureFailed,
+    RequestFailed,
+    SnapshotEvent,
+    Stop,
+    Unload,
+    Unloaded,
+)
+from engine.snapshot import FinishReason
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine
+
+EngineFactory = Callable[
+    [EngineConfig, Callable[[str, int, int], None], Callable[[], bool]], "LLMEngine"
+]
+PROGRESS_INTERVAL_S = 0.05
+
+
+def _make_engine(
+    config: EngineConfig,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> LLMEngine:
+    # Imported here, on the engine's thread: torch and transformers take seconds.
+    from engine.llm_engine import LLMEngine
+
+    return LLMEngine(config, progress, cancelled)
+
+
+class EngineThread(threading.Thread):
+    """Serves commands and runs steps until `stop`. `factory` is replaced in tests."""
+
+    def __init__(
+        self,
+        on_event: Callable[[Event], None],
+        *,
+        snapshot_interval_s: float = 0.05,
+        name: str = "engine",
+        factory: EngineFactory = _make_engine,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._emit = on_event
+        self._interval = snapshot_interval_s
+        self._factory = factory
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._cancel = threading.Event()
+        self._stopping = threading.Event()
+        self._engine: LLMEngine | None = None
+        self._last_snapshot = 0.0
+        self._last_progress = 0.0
+        self._stale = False  # something changed since the last snapshot
+
+    # -- called from any thread -------------------------------------------------------------
+
+    def submit(self, command: Command) -> None:
+        if isinstance(command, Load):
+            self._cancel.clear()
+        self._commands.put(command)
+
+    def cancel_load(self) -> None:
+        """Give up the load (or reload) that is under way; without one, nothing happens."""
+        self._cancel.set()
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Abort everything and end the thread. True if it ended within the time."""
+        self._stopping.set()
+        self._cancel.set()
+        self._commands.put(Stop())
+        if self.is_alive():
+            self.join(timeout_s)
+        return not self.is_alive()
+
+    # -- the thread -------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._serve_commands()
+                if self._stopping.is_set():
+                    break
+                self._step()
+                self._publish()
+        finally:
+            self._close_engine()
+
+    def _serve_commands(self) -> None:
+        """Handle what is queued; with nothing to compute wait for the next command."""
+        busy = self._engine is not None and self._engine.has_unfinished
+        try:
+            command = self._commands.get_nowait() if busy or self._stale else self._commands.get()
+            while True:
+                self._handle(command)
+                command = self._commands.get_nowait()
+        except queue.Empty:
+            pass
+
+    def _handle(self, command: Command) -> None:
+        self._stale = True
+        try:
+            match command:
+                case Load():
+                    self._load(command.config)
+                case Unload():
+                    self._close_engine()
+                    self._emit(Unloaded())
+                case AddRequest():
+                    self._add(command)
+                case Abort():
+                    if self._engine is not None:
+                        self._engine.abort(command.request_id)
+                case Reconfigure():
+                    self._reconfigure(command)
+                case Stop():
+                    self._stopping.set()
+        except Exception as error:  # a fault of the engine: say so, and serve on
+            self._crash(error)
+
+    def _load(self, config: EngineConfig) -> None:
+        self._cancel.clear()
+        before = None if self._engine is None else self._engine.config
+        if before is not None and not self._can_open(config, before):
+            return
+        self._close_engine()
+        try:
+            self._engine = self._factory(config, self._progress, self._cancel.is_set)
+        except (InferdeckError, MemoryError, OSError) as error:
+            self._load_failed(error, before)
+            return
+        self._announce()
+
+    def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
+        """Refuse what cannot be loaded while the model before it still serves untouched."""
+        from engine.assembly import resolve
+
+        try:
+            resolve(config)
+        except (InferdeckError, OSError) as error:
+            self._emit(LoadFailed(describe(error), serving=serving.model))
+            return False
+        return True
+
+    def _load_failed(self, error: BaseException, before: EngineConfig | None) -> None:
+        cancelled = isinstance(error, LoadCancelled)
+        if before is not None and not self._stopping.is_set():
+            self._engine = self._factory(before, self._progress, self._stopping.is_set)
+        serving = None if self._engine is None else before and before.model
+        self._emit(LoadFailed(describe(error), cancelled=cancelled, serving=serving))
+        if self._engine is not None:
+            self._announce()
+
+    def _announce(self) -> None:
+        engine = self._engine
+        assert engine is not None
+        self._emit(Loaded(engine.config, engine.model_info, engine.plan))
+
+    def _add(self, command: AddRequest) -> None:
+        if self._engine is None:
+            error = InvalidRequestError("No model is loaded.", "Open a model first.")
+            self._emit(RequestFailed(command.request_id, error.info()))
+            return
+        try:
+            self._engine.add_request(command.prompt, command.params, command.request_id)
+        except InferdeckError as error:
+            self._emit(RequestFailed(command.request_id, error.info()))
+
+    def _reconfigure(self, command: Reconfigure) -> None:
+        engine = self._engine
+        if engine is None:
+            return
+        self._cancel.clear()
+        began, num_notices = time.perf_counter(), len(engine.model_info.notices)
+        try:
+            change = engine.reconfigure(self._progress, self._cancel.is_set, **command.changes)
+        except InferdeckError as error:
+            self._emit(ReconfigureFailed(engine.config, error.info()))
+            return
+        notices = engine.model_info.notices[num_notices:]
+        seconds = time.perf_counter() - began
+        self._emit(Reconfigured(engine.config, change, seconds, notices))
+
+    def _step(self) -> None:
+        engine = self._engine
+        if engine is None or not engine.has_unfinished:
+            return
+        try:
+            events = engine.step()
+        except Exception as error:
+            self._crash(error)
+            return
+        self._stale = True
+        for event in events:
+            self._emit_output(event)
+
+    def _emit_output(self, event: OutputEvent) -> None:
+        self._emit(event)
+        if event.finish_reason is FinishReason.ERROR and event.error is not None:
+            self._emit(RequestFailed(event.request_id, event.error))
+
+    def _publish(self) -> None:
+        """A snapshot, at most one per interval; the last one before idling is never left out."""
+        engine = self._engine
+        if engine is None or not self._stale:
+            self._stale = False
+            return
+        now = time.perf_counter()
+        idle = not engine.has_unfinished
+        if idle or now - self._last_snapshot >= self._interval:
+            self._last_snapshot = now
+            self._stale = False
+            self._emit(SnapshotEvent(engine.snapshot()))
+
+    def _progress(self, stage: str, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if done >= total or now - self._last_progress >= PROGRESS_INTERVAL_S:
+            self._last_progress = now
+            self._emit(LoadProgress(stage, done, total))
+
+    def _crash(self, error: Exception) -> None:
+        """Requests in flight are lost; the thread lives on and waits for a Load."""
+        engine, self._engine = self._engine, None
+        self._emit(EngineCrashed(describe(error), "".join(traceback.format_exception(error))))
+        if engine is not None:
+            engine.shutdown()
+
+    def _close_engine(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        engine.shutdown()
+        for event in engine.step():
+            self._emit_output(event)

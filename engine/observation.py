@@ -1,0 +1,88 @@
+"""Makes snapshots: the state of scheduler, pool and memory as plain immutable records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from engine.assembly import Assembly
+from engine.block_pool import BlockPool
+from engine.config import EngineConfig
+from engine.machine import free_memory, process_memory
+from engine.recorder import Recorder
+from engine.request import Request
+from engine.scheduler import Scheduler, waste
+from engine.snapshot import (
+    BLOCK_CACHED,
+    BLOCK_FREE,
+    BlockSnapshot,
+    EngineSnapshot,
+    MemorySnapshot,
+)
+
+
+def observe(
+    config: EngineConfig,
+    assembly: Assembly,
+    scheduler: Scheduler,
+    recorder: Recorder,
+    now: float,
+) -> EngineSnapshot:
+    """The engine now, with the steps and samples that `recorder` gathered since the last call."""
+    steps, ttft, itl = recorder.drain()
+    blocks = observe_blocks(scheduler.pool, scheduler.running)
+    return EngineSnapshot(
+        time=now,
+        step_index=recorder.num_steps,
+        config=config,
+        model=assembly.info,
+        requests=tuple(request.snapshot() for request in scheduler.requests),
+        blocks=blocks,
+        memory=observe_memory(assembly, scheduler, blocks),
+        counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
+        steps=steps,
+        ttft=ttft,
+        itl=itl,
+    )
+
+
+def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
+    ref_count = np.array(pool.ref_count, dtype=np.int32)
+    hashed = np.array([block_hash is not None for block_hash in pool.block_hash], dtype=np.bool_)
+    owner = np.where(hashed, BLOCK_CACHED, BLOCK_FREE).astype(np.int32)
+    fill = np.where(hashed, pool.block_size, 0).astype(np.int32)
+    for index, request in enumerate(running):
+        table = np.array(request.block_table, dtype=np.int64)
+        starts = np.arange(len(table)) * pool.block_size
+        owner[table] = index
+        fill[table] = np.clip(request.num_computed_tokens - starts, 0, pool.block_size)
+    return BlockSnapshot(
+        block_size=pool.block_size,
+        owners=tuple(request.request_id for request in running),
+        owner=owner,
+        ref_count=ref_count,
+        fill=fill,
+        hashed=hashed,
+    )
+
+
+def observe_memory(
+    assembly: Assembly, scheduler: Scheduler, blocks: BlockSnapshot
+) -> MemorySnapshot:
+    plan = assembly.plan
+    process = process_memory()
+    free, total = free_memory()
+    used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
+    weights = assembly.loaded.weights_bytes
+    bytes_per_token = plan.bytes_per_block // blocks.block_size
+    return MemorySnapshot(
+        plan=plan,
+        weights=weights,
+        kv_cache=assembly.runner.backend.nbytes,
+        kv_used=used,
+        kv_cached=cached,
+        other=max(0, process - weights - used - cached),
+        process=process,
+        free=free,
+        total=total,
+        wasted=waste(scheduler.running, blocks.block_size) * bytes_per_token,
+    )

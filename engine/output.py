@@ -1,0 +1,104 @@
+"""A request's output on its way to the caller: text, stop strings, log probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from engine.detokenizer import IncrementalDetokenizer
+from engine.errors import ErrorInfo
+from engine.messages import OutputEvent, TokenLogprob
+from engine.request import Request
+from engine.sampler import RowLogprobs
+from engine.scheduler import Outcome
+from engine.snapshot import FinishReason, RequestTimes
+from engine.tokenization import Tokenizer
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """The finished (or growing) output of one request, as `LLMEngine.generate` returns it."""
+
+    request_id: str
+    num_prompt_tokens: int
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    metrics: RequestTimes | None = None
+    error: ErrorInfo | None = None
+
+    def extend(self, event: OutputEvent) -> None:
+        self.text += event.text
+        self.token_ids += event.token_ids
+        self.logprobs += event.logprobs
+        self.num_cached_tokens = event.num_cached_tokens
+        self.finish_reason = event.finish_reason
+        self.metrics = event.times
+        self.error = event.error
+
+
+class OutputStream:
+    """Turns sampled tokens of one request into text and decides where it ends."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self._tokenizer = tokenizer
+        self._detokenizer = IncrementalDetokenizer(
+            tokenizer, request.params, request.prompt_token_ids
+        )
+        self._text = ""
+        self._logprobs: tuple[TokenLogprob, ...] = ()
+        self.error: ErrorInfo | None = None
+
+    def accept(self, token_id: int, logprobs: RowLogprobs | None) -> Outcome:
+        """The outcome of sampling `token_id`, which the scheduler has not booked yet."""
+        reason = self.request.stop_reason(token_id)
+        stopped_by_token = reason is FinishReason.STOP
+        result = self._detokenizer.append(() if stopped_by_token else (token_id,))
+        self._text = result.text
+        if result.stopped_by is not None:
+            reason = FinishReason.STOP
+        elif reason is not None:
+            self._text += self._detokenizer.flush()
+        self._logprobs = () if logprobs is None else (self._describe(token_id, logprobs),)
+        return Outcome((token_id,), reason)
+
+    def fail(self, error: ErrorInfo) -> None:
+        """The request ends with `error` in this step; its held-back text goes out with it."""
+        self.error = error
+        self._text = self._detokenizer.flush()
+        self._logprobs = ()
+
+    def closing_event(self, reason: FinishReason, now: float, step_index: int) -> OutputEvent:
+        """The last event of a request that ends from outside a step."""
+        self._text = self._detokenizer.flush()
+        self._logprobs = ()
+        return self.event(Outcome((), reason), now, step_index)
+
+    def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
+        request = self.request
+        return OutputEvent(
+            request_id=request.request_id,
+            text=self._text,
+            token_ids=outcome.token_ids,
+            time=now,
+            step_index=step_index,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_cached_tokens=request.num_cached_tokens,
+            logprobs=self._logprobs,
+            finish_reason=outcome.finish_reason,
+            times=request.times() if outcome.finish_reason else None,
+            is_first=len(request.token_events) == 1 and bool(outcome.token_ids),
+            error=self.error,
+        )
+
+    def _describe(self, token_id: int, row: RowLogprobs) -> TokenLogprob:
+        token_text = self._tokenizer.token_text
+        return TokenLogprob(
+            token_id=token_id,
+            token=token_text(token_id),
+            logprob=row.logprob,
+            rank=row.rank,
+            alternatives=tuple((i, token_text(i), value) for i, value in row.alternatives),
+        )

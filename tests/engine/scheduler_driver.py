@@ -1,0 +1,127 @@
+"""Drives a scheduler without a model: "sampling" is a function of the sequence alone, so that
+the right output of a request is known however it is scheduled."""
+
+from __future__ import annotations
+
+import itertools
+
+from engine.block_pool import BlockPool, root_hash
+from engine.config import EngineConfig
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+from engine.scheduler import Outcome, Scheduler, StepPlan
+from engine.snapshot import FinishReason
+
+VOCAB = 50
+
+
+def next_token(token_ids: list[int]) -> int:
+    """The only right continuation of a sequence."""
+    return (sum(token_ids) * 31 + len(token_ids) * 7) % VOCAB
+
+
+def expected_output(prompt: list[int], max_tokens: int) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(max_tokens):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+class Driver:
+    """A scheduler, a pool, and a fake KV cache that remembers which token each slot holds."""
+
+    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+        self.config = config
+        self.arrivals = itertools.count()
+        self.done: dict[str, Request] = {}
+        self.wanted: dict[str, list[int]] = {}
+        self._new_pool(config, num_blocks)
+        self.scheduler = Scheduler(config, self.pool, self.root)
+
+    def _new_pool(self, config: EngineConfig, num_blocks: int) -> None:
+        self.pool = BlockPool(num_blocks, config.block_size)
+        self.root = root_hash((next(self.arrivals),))
+        self.slots: dict[int, tuple[int, int]] = {}  # slot -> (position, token)
+
+    def add(self, prompt: list[int], max_tokens: int) -> Request | None:
+        """None where the request can never fit."""
+        if not self.scheduler.can_ever_fit(len(prompt) + max_tokens - 1):
+            return None
+        index = next(self.arrivals)
+        request = Request(
+            request_id=f"r{index}",
+            prompt_token_ids=prompt,
+            params=SamplingParams(max_tokens=max_tokens),
+            arrival_index=index,
+            arrival_time=float(index),
+            max_num_tokens=len(prompt) + max_tokens,
+        )
+        self.wanted[request.request_id] = expected_output(prompt, max_tokens)
+        self.scheduler.add(request)
+        return request
+
+    def rebuild(self, config: EngineConfig, num_blocks: int) -> None:
+        self.scheduler.preempt_all()
+        self._new_pool(config, num_blocks)
+        self.config = config
+        self.scheduler.replace_pool(config, self.pool, self.root)
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan()
+        self._check_plan(plan)
+        outcomes: dict[str, Outcome] = {}
+        for grant in plan.grants:
+            self._write(grant.request, grant.start, grant.num_tokens)
+            self._check_read(grant.request, grant.start + grant.num_tokens)
+            if grant.samples:
+                token = next_token(grant.request.token_ids)
+                last = grant.request.num_tokens + 1 >= grant.request.max_num_tokens
+                reason = FinishReason.LENGTH if last else None
+                outcomes[grant.request.request_id] = Outcome((token,), reason)
+        self.scheduler.commit(plan, outcomes)
+        self.scheduler.check_integrity()
+        for grant in plan.grants:
+            if grant.request.finish_reason:
+                self.done[grant.request.request_id] = grant.request
+                assert grant.request.output_token_ids == self.wanted[grant.request.request_id]
+        return plan
+
+    def run(self, limit: int = 10_000) -> int:
+        for steps in range(limit):
+            if not self.scheduler.has_unfinished:
+                return steps
+            assert self.step().grants, "a step that computes nothing would repeat for ever"
+        raise AssertionError(f"not finished after {limit} steps")
+
+    def _slot(self, request: Request, position: int) -> int:
+        block, offset = divmod(position, self.pool.block_size)
+        return request.block_table[block] * self.pool.block_size + offset
+
+    def _write(self, request: Request, start: int, count: int) -> None:
+        for position in range(start, start + count):
+            block = request.block_table[position // self.pool.block_size]
+            assert self.pool.ref_count[block] == 1, "writes into a block that is shared"
+            assert self.pool.block_hash[block] is None, "writes into a published block"
+            self.slots[self._slot(request, position)] = (position, request.token_ids[position])
+
+    def _check_read(self, request: Request, end: int) -> None:
+        for position in range(end):
+            assert self.slots[self._slot(request, position)] == (
+                position,
+                request.token_ids[position],
+            ), "the cache holds another token than the sequence"
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        assert plan.num_tokens <= self.scheduler.config.step_token_limit
+        assert len(self.scheduler.running) <= self.scheduler.config.max_num_seqs
+        assert all(grant.num_tokens > 0 for grant in plan.grants)
+        written = [
+            self._slot(grant.request, position)
+            for grant in plan.grants
+            for position in range(grant.start, grant.start + grant.num_tokens)
+        ]
+        assert len(set(written)) == len(written), "two tokens go to one slot"
+        if self.config.kv_allocation == "paged":
+            for grant in plan.grants:
+                held = len(grant.request.block_table) * self.pool.block_size
+                assert held - (grant.start + grant.num_tokens) < self.pool.block_size
