@@ -1,0 +1,219 @@
+"""The sampler: logits of a batch in, one token per row out.
+
+A row is a request at one position. A plain step has one row per request; a speculative step may
+have several rows of a request at consecutive positions, each with the output tokens before it.
+
+The order in which a row is treated (vLLM's):
+
+    NaN or infinite? -> the row fails, its batch mates do not
+    logit_bias, min_tokens, penalties          engine/sampling/edits.py, penalties.py
+    temperature 0 or top_k 1: the largest logit
+    temperature, min_p, top_k, top_p           engine/sampling/filters.py
+    one uniform number keyed by (seed, position), inverse distribution function in float64
+
+What a row draws depends on its own logits, parameters, seed and position alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.errors import InvalidRequestError
+from engine.sampling import padded_vocab
+from engine.sampling.draw import inverse_cdf, row_maxima
+from engine.sampling.edits import apply_edits, has_edits
+from engine.sampling.filters import Filters
+from engine.sampling.logprobs import RowLogprobs, row_logprobs
+from engine.sampling.penalties import PenalizedRow, SeenTokens, apply_penalties
+from engine.sampling.uniform import uniforms
+from engine.sampling_params import SamplingParams
+
+T = TypeVar("T")
+
+__all__ = ["RowLogprobs", "SampledTokens", "Sampler", "SamplingRow", "check_token_ids"]
+
+_GREEDY_TEMPERATURE = 1e-5
+"""Below it, dividing by the temperature leaves nothing but the maximum (vLLM's bound)."""
+
+_CHUNK_ELEMENTS = 2**21
+"""Logits worked on at once: bounds the scratch memory to three buffers of 8 MiB."""
+
+
+class SamplingRow(NamedTuple):
+    """position: the index, in prompt and output together, of the token that is being sampled.
+    output_token_ids: the output before it (in a speculative row with the drafts before it)."""
+
+    request_id: str
+    params: SamplingParams
+    seed: int
+    position: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    eos_token_ids: frozenset[int] = frozenset()
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.params.temperature < _GREEDY_TEMPERATURE or self.params.top_k == 1
+
+    @property
+    def is_argmax_of_raw(self) -> bool:
+        return self.is_greedy and not self.params.has_penalties and not has_edits(self)
+
+
+class SampledTokens(NamedTuple):
+    """token_ids: one per row, -1 for a failed row. logprobs: for the rows whose parameters ask.
+    failed: rows whose logits were NaN, infinite or all -inf."""
+
+    token_ids: list[int]
+    logprobs: list[RowLogprobs | None]
+    failed: list[int]
+
+
+def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequestError where `params` names a token that the model does not have."""
+    for name, token_ids in (
+        ("logit_bias", tuple(params.logit_bias)),
+        ("stop_token_ids", params.stop_token_ids),
+    ):
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidRequestError(
+                    f"{name} names token {token_id}; the model has tokens 0 to {vocab_size - 1}.",
+                    f"Change {name}.",
+                )
+
+
+class Sampler:
+    """Keeps the penalty state of requests until `forget`, and scratch buffers; nothing else."""
+
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+        self.vocab_size = vocab_size
+        self.device = torch.device(device)
+        self._width = padded_vocab(vocab_size)
+        self._chunk_rows = max(1, _CHUNK_ELEMENTS // self._width)
+        self._buffers: list[Tensor] = []
+        self._seen: dict[str, SeenTokens] = {}
+
+    @torch.inference_mode()
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> SampledTokens:
+        """Sample one token for every row of `logits` [len(rows), vocab_size], any float dtype.
+        `logits` is not changed. Rows of one request come in order of their positions."""
+        if logits.shape != (len(rows), self.vocab_size):
+            raise ValueError(
+                f"logits are {tuple(logits.shape)}, not {(len(rows), self.vocab_size)}"
+            )
+        token_ids = [-1] * len(rows)
+        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
+        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
+        if plain:
+            _place(token_ids, plain, _finite_argmax(_select(logits, plain)))
+        for chunk in self._chunks(others):
+            chunk_rows = [rows[i] for i in chunk]
+            _place(token_ids, chunk, self._sample_chunk(_select(logits, chunk), chunk_rows))
+        failed = [i for i, token_id in enumerate(token_ids) if token_id < 0]
+        return SampledTokens(token_ids, self._logprobs(logits, rows, token_ids), failed)
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a request that has ended; unknown ids are ignored."""
+        self._seen.pop(request_id, None)
+
+    def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
+        for start in range(0, len(indices), self._chunk_rows):
+            yield indices[start : start + self._chunk_rows]
+
+    def _sample_chunk(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+        """Token ids of a few rows, -1 where a row failed."""
+        work = self._buffer(0, len(rows))
+        work[:, : self.vocab_size] = logits
+        work[:, self.vocab_size :] = -torch.inf
+        failed = _zero_bad_rows(work)
+        apply_edits(work, rows, self.vocab_size)
+        apply_penalties(work, self._penalized(rows))
+        failed |= _zero_bad_rows(work)  # everything may be forbidden now
+        greedy = [i for i, row in enumerate(rows) if row.is_greedy]
+        sampled = [i for i, row in enumerate(rows) if not row.is_greedy]
+        token_ids = [-1] * len(rows)
+        if greedy:
+            _place(token_ids, greedy, row_maxima(_select(work, greedy)).token_ids.tolist())
+        if sampled:
+            _place(token_ids, sampled, self._draw(_select(work, sampled), rows, sampled))
+        return [-1 if i in failed else token_id for i, token_id in enumerate(token_ids)]
+
+    def _draw(self, work: Tensor, rows: Sequence[SamplingRow], indices: list[int]) -> list[int]:
+        chosen = [rows[i] for i in indices]
+        temperatures = torch.tensor([[row.params.temperature] for row in chosen])
+        # Less the maximum first: a small temperature cannot overflow then.
+        work.sub_(work.amax(1, keepdim=True)).div_(temperatures.to(self.device))
+        probs = torch.softmax(work, dim=1, out=self._buffer(1, len(chosen)))
+        filters = Filters([row.params for row in chosen], self.vocab_size)
+        masses = filters.apply(work, probs, lambda: self._buffer(2, len(chosen)))
+        u = uniforms([row.seed for row in chosen], [row.position for row in chosen])
+        token_ids: list[int] = inverse_cdf(
+            probs, masses, torch.from_numpy(u).to(self.device)
+        ).tolist()
+        return token_ids
+
+    def _penalized(self, rows: Sequence[SamplingRow]) -> list[PenalizedRow]:
+        penalized = []
+        for index, row in enumerate(rows):
+            if not row.params.has_penalties:
+                continue
+            seen = self._seen.get(row.request_id)
+            if seen is None:
+                seen = SeenTokens(row.prompt_token_ids, self.vocab_size)
+                self._seen[row.request_id] = seen
+            seen.follow(row.output_token_ids)
+            # The next row of the same request moves `seen` on: keep what it is now.
+            penalized.append(
+                PenalizedRow(index, row.params, seen.ids.copy(), seen.counts.copy(), seen.seen)
+            )
+        return penalized
+
+    def _logprobs(
+        self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
+    ) -> list[RowLogprobs | None]:
+        reports: list[RowLogprobs | None] = [None] * len(rows)
+        wanted = [
+            i for i, row in enumerate(rows) if row.params.logprobs is not None and token_ids[i] >= 0
+        ]
+        for chunk in self._chunks(wanted):
+            sizes = [rows[i].params.logprobs or 0 for i in chunk]
+            chosen = [token_ids[i] for i in chunk]
+            _place(reports, chunk, row_logprobs(_select(logits, chunk), chosen, sizes))
+        return reports
+
+    def _buffer(self, index: int, num_rows: int) -> Tensor:
+        """Scratch [num_rows, padded_vocab], kept between steps: fresh memory of this size costs
+        page faults every time."""
+        while len(self._buffers) <= index:
+            self._buffers.append(torch.empty(0, self._width, device=self.device))
+        if len(self._buffers[index]) < num_rows:
+            self._buffers[index] = torch.empty(num_rows, self._width, device=self.device)
+        return self._buffers[index][:num_rows]
+
+
+def _select(x: Tensor, rows: list[int]) -> Tensor:
+    return x if len(rows) == len(x) else x[rows]
+
+
+def _place(target: list[T], indices: Sequence[int], values: Sequence[T]) -> None:
+    for index, value in zip(indices, values, strict=True):
+        target[index] = value
+
+
+def _finite_argmax(logits: Tensor) -> list[int]:
+    maxima = row_maxima(logits)
+    token_ids: list[int] = torch.where(maxima.values.isfinite(), maxima.token_ids, -1).tolist()
+    return token_ids
+
+
+def _zero_bad_rows(work: Tensor) -> set[int]:
+    """Rows without a finite maximum (amax hands on a NaN); zeroed, to keep the rest simple."""
+    bad = [i for i, ok in enumerate(work.amax(1).isfinite().tolist()) if not ok]
+    if bad:
+        work[bad] = 0.0
+    return set(bad)

@@ -1,0 +1,132 @@
+"""Repetition, presence and frequency penalties.
+
+    repetition   x / r if x > 0 else x * r    tokens of prompt or output (Keskar et al. 2019)
+    frequency    x - f * count                count in the output (OpenAI)
+    presence     x - p                        tokens of the output
+
+in this order, as in vLLM. A request has seen few of the vocabulary's tokens, so its state is a
+sparse list of them, kept up to date token by token, and applying it is one gather and one
+scatter over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.sampling_params import SamplingParams
+
+
+class SeenTokens:
+    """The distinct tokens of one request: how often each is in the output, and whether it is in
+    the prompt. Token ids outside the vocabulary are left out."""
+
+    def __init__(self, prompt_token_ids: Sequence[int], vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        prompt = np.unique(np.asarray(prompt_token_ids, dtype=np.int64))
+        prompt = prompt[(prompt >= 0) & (prompt < vocab_size)]
+        self._num_prompt_ids = len(prompt)  # these come first in the arrays
+        self._ids = prompt
+        self._counts = np.zeros(len(prompt), dtype=np.float32)
+        self._slots = {int(token): slot for slot, token in enumerate(prompt)}
+        self._outputs: list[int] = []
+
+    def follow(self, output_token_ids: Sequence[int]) -> None:
+        """Count exactly these output tokens: adds what is new, and takes back what is gone (the
+        rejected tokens of a speculative step, or a sequence that started again)."""
+        known = self._outputs
+        # Comparing in C is microseconds for thousands of tokens, and makes the state always right.
+        if list(output_token_ids[: len(known)]) != known:
+            self._take_back(_common_length(known, output_token_ids))
+        self._add(output_token_ids[len(self._outputs) :])
+
+    @property
+    def num_ids(self) -> int:
+        return len(self._slots)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The distinct tokens, [num_ids]."""
+        return self._ids[: self.num_ids]
+
+    @property
+    def counts(self) -> NDArray[np.float32]:
+        """Occurrences in the output, [num_ids]."""
+        return self._counts[: self.num_ids]
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """In the prompt or in the output, [num_ids]; False for tokens taken back."""
+        seen = self.counts > 0
+        seen[: self._num_prompt_ids] = True
+        return seen
+
+    def _add(self, token_ids: Iterable[int]) -> None:
+        for token in token_ids:
+            self._outputs.append(token)
+            if 0 <= token < self._vocab_size:
+                slot = self._slot(token)  # may replace the arrays: before they are indexed
+                self._counts[slot] += 1
+
+    def _take_back(self, length: int) -> None:
+        for token in self._outputs[length:]:
+            if token in self._slots:
+                self._counts[self._slots[token]] -= 1
+        del self._outputs[length:]
+
+    def _slot(self, token: int) -> int:
+        slot = self._slots.setdefault(token, len(self._slots))
+        if slot == len(self._ids):
+            room = max(64, slot)
+            self._ids = np.concatenate([self._ids, np.zeros(room, dtype=np.int64)])
+            self._counts = np.concatenate([self._counts, np.zeros(room, dtype=np.float32)])
+        self._ids[slot] = token
+        return slot
+
+
+class PenalizedRow(NamedTuple):
+    """A row of `work`, with copies of its request's state at that row's position."""
+
+    row: int
+    params: SamplingParams
+    ids: NDArray[np.int64]
+    counts: NDArray[np.float32]
+    seen: NDArray[np.bool_]
+
+
+def apply_penalties(work: Tensor, rows: Sequence[PenalizedRow]) -> None:
+    """Penalize in place the rows of `work` [R, padded_vocab] that `rows` names, once each."""
+    if not rows:
+        return
+    width = work.shape[1]
+    sizes = [len(row.ids) for row in rows]
+
+    def spread(values: Sequence[float]) -> Tensor:
+        return _tensor(np.repeat(np.array(values, dtype=np.float32), sizes), work.device)
+
+    index = _tensor(np.concatenate([row.row * width + row.ids for row in rows]), work.device)
+    counts = _tensor(np.concatenate([row.counts for row in rows]), work.device)
+    seen = _tensor(np.concatenate([row.seen for row in rows]), work.device)
+    repetition = spread([row.params.repetition_penalty for row in rows])
+    flat = work.view(-1)
+    x = flat[index]
+    x = torch.where(seen, torch.where(x > 0, x / repetition, x * repetition), x)
+    x -= spread([row.params.frequency_penalty for row in rows]) * counts
+    x -= spread([row.params.presence_penalty for row in rows]) * (counts > 0)
+    flat[index] = x
+
+
+def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device)
+
+
+def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
