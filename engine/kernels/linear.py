@@ -1,0 +1,101 @@
+"""Matrix product with weights kept in one place, computed by the implementation chosen for them.
+
+y[..., out] = x[..., in] @ weight[out, in]^T + bias[out]
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from engine.kernels.select import choose_linear
+
+Implementation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+_TILE_BYTES = 4 * 1024 * 1024  # of float32: stays in the last-level cache
+_scratch = threading.local()
+
+
+class Linear(nn.Module):
+    """A linear layer. `weight` is [out_features, in_features], `bias` [out_features] or None."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = False,
+        device: torch.device | str = "meta",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = _parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        if bias:
+            self.bias = _parameter(torch.empty(out_features, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., in_features] -> [..., out_features]."""
+        return linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x [..., in] @ weight [out, in]^T + bias [out]; result [..., out] in x's dtype."""
+    if weight.dtype is torch.float32:  # one implementation: nothing to choose
+        return F.linear(x, weight, bias)
+    rows = x.numel() // x.shape[-1]
+    name = choose_linear(weight.dtype, weight.device.type, rows)
+    return IMPLEMENTATIONS[name](x, weight, bias)
+
+
+def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """For CPUs without 16-bit products: tiles of the weight are converted to float32 into a
+    scratch buffer that stays in the cache, and multiplied there. Accumulates in float32."""
+    flat = x.reshape(-1, x.shape[-1]).float()
+    rows, width = flat.shape
+    outputs = weight.shape[0]
+    tile_rows = max(1, min(outputs, _TILE_BYTES // (4 * width)))
+    tile = _buffer("tile", tile_rows * width).view(tile_rows, width)
+    # transposed, so that each tile writes a contiguous part
+    product = _buffer("product", outputs * rows).view(outputs, rows)
+    columns = flat.t()
+    for start in range(0, outputs, tile_rows):
+        count = min(tile_rows, outputs - start)
+        tile[:count].copy_(weight[start : start + count])
+        torch.mm(tile[:count], columns, out=product[start : start + count])
+    if bias is not None:
+        product += bias.unsqueeze(1)
+    result = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    result.copy_(product.t())
+    return result.view(*x.shape[:-1], outputs)
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {"torch": F.linear, "upcast": upcast}
+
+
+def _buffer(name: str, size: int) -> torch.Tensor:
+    """`size` float32 elements that this thread reuses: a fresh buffer costs page faults."""
+    held: torch.Tensor | None = getattr(_scratch, name, None)
+    if held is None or held.numel() < size:
+        # not an inference tensor, so that it can be written inside and outside inference mode
+        with torch.inference_mode(False):
+            held = torch.empty(size, dtype=torch.float32)
+        setattr(_scratch, name, held)
+    return held[:size]
+
+
+def _parameter(tensor: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)

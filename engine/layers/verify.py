@@ -1,0 +1,115 @@
+"""The numeric check of replacements: each kind against what it replaces, on real weights."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.layers.swap import Swap, apply_all, restore_all
+
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""Largest relative difference (2-norm over the hidden states of the check) that is let pass."""
+
+_NUM_TOKENS = 6
+_MAX_LAYERS = 3
+_lock = threading.Lock()
+
+
+def keep_what_agrees(
+    model: nn.Module, swaps: Sequence[Swap], dtype: torch.dtype
+) -> tuple[list[Swap], dict[str, str]]:
+    """Compare each kind of replacement with the originals and take out those that differ.
+
+    All swaps are applied when this is called; the originals must see the same weights. Runs the
+    body of `model` on a few tokens through one layer of each structure.
+    Returns the swaps that stay applied, and kind -> outcome in words.
+    """
+    kinds = list(dict.fromkeys(swap.kind for swap in swaps))
+    restore_all(swaps)
+    stay: list[Swap] = []
+    outcomes: dict[str, str] = {}
+    with _short_body(model) as body, torch.inference_mode():
+        expected = _run(body)
+        for kind in kinds:
+            group = [swap for swap in swaps if swap.kind == kind]
+            apply_all(group)
+            try:
+                difference = _relative_difference(_run(body), expected)
+                reason = f"differs by {difference:.1e}"
+            except Exception as error:  # any failure means that the pattern did not fit
+                difference, reason = float("inf"), f"failed: {type(error).__name__}"
+            if difference <= TOLERANCE[dtype]:
+                stay += group
+                outcomes[kind] = f"fused, differs by {difference:.0e} ({_sites(group)})"
+            else:
+                restore_all(group)
+                outcomes[kind] = f"original ({reason})"
+    return stay, outcomes
+
+
+def _sites(swaps: Sequence[Swap]) -> str:
+    """How many places: the swaps of one packed linear share their parent."""
+    parents = Counter(id(getattr(s, "parent", None) or getattr(s, "module", s)) for s in swaps)
+    names = {getattr(s, "name", "") for s in swaps}
+    shared = {"q_proj", "k_proj", "v_proj"} <= names
+    count = len(parents) if shared else len(swaps)
+    return f"{count} {'place' if count == 1 else 'places'}"
+
+
+def _run(body: nn.Module) -> torch.Tensor:
+    """Hidden states [1, T, H] of a few fixed tokens."""
+    parameter = next(body.parameters())
+    vocabulary = body.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    tokens = torch.arange(1, _NUM_TOKENS + 1, device=parameter.device) * 7919 % vocabulary
+    positions = torch.arange(_NUM_TOKENS, device=parameter.device)
+    output = body(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+    hidden: torch.Tensor = output[0]
+    return hidden
+
+
+def _relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    if found.shape != expected.shape:
+        return float("inf")
+    scale = expected.float().norm().clamp_min(1e-20)
+    difference = float((found.float() - expected.float()).norm() / scale)
+    return difference if difference == difference else float("inf")
+
+
+@contextmanager
+def _short_body(model: nn.Module) -> Iterator[nn.Module]:
+    """The model without its head, cut to one layer of each structure, with plain attention."""
+    body: nn.Module = model.base_model  # type: ignore[assignment]
+    config: Any = model.config
+    parent, name, layers = _layers(body, config.num_hidden_layers)
+    before = config._attn_implementation
+    with _lock:
+        parent._modules[name] = nn.ModuleList(_distinct(layers))
+        config._attn_implementation = "eager"
+        try:
+            yield body
+        finally:
+            config._attn_implementation = before
+            parent._modules[name] = layers
+
+
+def _layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]:
+    for parent in body.modules():
+        for name, child in parent._modules.items():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                return parent, name, child
+    raise LookupError("no list of layers")
+
+
+def _distinct(layers: nn.ModuleList) -> list[nn.Module]:
+    """The first layer of each structure (classes of its modules), in order."""
+    found: dict[tuple[str, ...], nn.Module] = {}
+    for layer in layers:
+        structure = tuple(f"{n}:{type(m).__name__}" for n, m in layer.named_modules())
+        found.setdefault(structure, layer)
+    return list(found.values())[:_MAX_LAYERS]

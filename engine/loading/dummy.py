@@ -1,0 +1,81 @@
+"""Seeded random weights, for measuring speed at a model's shape without its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.errors import LoadCancelled
+from engine.loading.materialise import Slots
+
+_POOL = 16 * 1024 * 1024  # elements
+
+
+class DummyFiller:
+    """Normal(0, std) values for matrices, ones for norms, zeros for biases.
+
+    The values come from one pool of up to 16 million random numbers, which is laid out again
+    from a random place for every chunk: so an 8-billion-parameter model fills at the speed of a
+    copy. Speed and memory are those of real weights; the text is noise either way. The same
+    seed, model and dtype give the same weights.
+    """
+
+    def __init__(self, seed: int, std: float, dtype: torch.dtype, num_elements: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed % 2**63)
+        size = max(1024, min(_POOL, num_elements))
+        pool = torch.empty(size).normal_(0.0, std, generator=self._generator)
+        self._pool = pool.to(dtype)
+
+    def fill(self, name: str, tensor: torch.Tensor) -> None:
+        if not tensor.is_floating_point():
+            tensor.zero_()
+        elif tensor.dim() >= 2:
+            self._fill_random(tensor)
+        elif "norm" in name.lower() or ".ln_" in name or name.startswith("ln_"):
+            tensor.fill_(0.0 if name.endswith("bias") else 1.0)
+        else:
+            tensor.zero_()
+
+    def _fill_random(self, tensor: torch.Tensor) -> None:
+        if not tensor.is_contiguous():  # a transposed or strided view: by rows
+            for row in tensor:
+                row.copy_(self._take(row.numel()).view(row.shape))
+            return
+        flat = tensor.view(-1)
+        size = self._pool.numel() // 2
+        for start in range(0, flat.numel(), size):
+            part = flat[start : start + size]
+            part.copy_(self._take(part.numel()))
+
+    def _take(self, count: int) -> torch.Tensor:
+        """`count` values of the pool from a random place, going round at its end."""
+        size = self._pool.numel()
+        offset = int(torch.randint(size, (), generator=self._generator))
+        if offset + count <= size:
+            return self._pool[offset : offset + count]
+        repeats = -(-(offset + count) // size)
+        return self._pool.repeat(repeats)[offset : offset + count]
+
+
+def fill_dummy(
+    slots: Slots,
+    tied: frozenset[str],
+    *,
+    seed: int,
+    std: float,
+    dtype: torch.dtype,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> None:
+    """Fill every slot but the tied ones; progress in bytes. Raises LoadCancelled."""
+    views = {name: slot.view() for name, slot in slots.items() if name not in tied}
+    total = sum(view.nbytes for view in views.values())
+    filler = DummyFiller(seed, std, dtype, sum(v.numel() for v in views.values()))
+    done = 0
+    for name, view in views.items():
+        if cancelled():
+            raise LoadCancelled("Loading was cancelled.")
+        filler.fill(name, view)
+        done += view.nbytes
+        progress("Filling with random weights", done, total)

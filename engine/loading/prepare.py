@@ -1,0 +1,90 @@
+"""A model on the meta device, with its replacements in place, before it has memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from engine.kernels.linear import Linear
+from engine.layers.norm import norm_swaps
+from engine.layers.packing import GatedMLP, PackedLinear, gate_up_swaps, qkv_swaps
+from engine.layers.rotary import apply_swaps
+from engine.layers.swap import Swap, apply_all
+from engine.loading.materialise import Slot, Slots, own_slots
+
+
+@dataclass
+class Prepared:
+    """`slots`: where each parameter of the unmodified class lives now. `homes`: the module that
+    holds it when the replacements are taken out."""
+
+    model: nn.Module
+    slots: Slots
+    homes: Slots
+    swaps: list[Swap] = field(default_factory=list)
+
+    def bind_originals(self) -> None:
+        """Let the replaced modules see the weights, through views: no second copy."""
+        for name, home in self.homes.items():
+            slot = self.slots[name]
+            if slot.module is not home.module:
+                view = slot.view()
+                home.module._parameters[home.attribute] = nn.Parameter(view, requires_grad=False)
+
+
+def prepare(model: nn.Module) -> Prepared:
+    """Replace what is known to go faster. All of it can be taken back but for the linears, which
+    compute the same and choose among implementations."""
+    slots = own_slots(model)
+    _use_own_linears(model, slots)
+    prepared = Prepared(model, slots, dict(slots))
+    paths = {id(module): path for path, module in model.named_modules()}
+    for swap, packed, part in list(qkv_swaps(model)):
+        path = f"{paths[id(swap.parent)]}.{swap.name}"
+        _place(slots, path, packed, packed.rows(part))
+        prepared.swaps.append(swap)
+    for swap, mlp in list(gate_up_swaps(model)):
+        _place_mlp(slots, f"{paths[id(swap.parent)]}.{swap.name}", mlp)
+        prepared.swaps.append(swap)
+    for swap in list(norm_swaps(model)):
+        path = f"{paths[id(swap.parent)]}.{swap.name}".removeprefix(".")
+        slots[f"{path}.weight"] = Slot(swap.replacement, "weight")
+        prepared.swaps.append(swap)
+    prepared.swaps += list(apply_swaps(model))
+    apply_all(prepared.swaps)
+    return prepared
+
+
+def _use_own_linears(model: nn.Module, slots: Slots) -> None:
+    """Every nn.Linear, and GPT-2's transposed Conv1D, becomes a kernels.linear.Linear."""
+    from transformers.pytorch_utils import Conv1D
+
+    for parent_path, parent in list(model.named_modules()):
+        for name, module in list(parent._modules.items()):
+            if module is None:
+                continue
+            path = f"{parent_path}.{name}".removeprefix(".")
+            if type(module) is nn.Linear:
+                shape = (module.in_features, module.out_features)
+            elif type(module) is Conv1D:
+                shape = (module.nx, module.nf)
+            else:
+                continue
+            own = Linear(*shape, bias=module.bias is not None, dtype=module.weight.dtype)
+            parent._modules[name] = own
+            is_transposed = type(module) is Conv1D
+            slots[f"{path}.weight"] = Slot(own, "weight", is_transposed=is_transposed)
+            if own.bias is not None:
+                slots[f"{path}.bias"] = Slot(own, "bias")
+
+
+def _place(slots: Slots, path: str, packed: PackedLinear, rows: slice) -> None:
+    slots[f"{path}.weight"] = Slot(packed, "weight", rows)
+    if packed.bias is not None:
+        slots[f"{path}.bias"] = Slot(packed, "bias", rows)
+
+
+def _place_mlp(slots: Slots, path: str, mlp: GatedMLP) -> None:
+    for part, name in enumerate(("gate_proj", "up_proj")):
+        _place(slots, f"{path}.{name}", mlp.gate_up_proj, mlp.gate_up_proj.rows(part))

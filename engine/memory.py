@@ -1,0 +1,207 @@
+"""Plans the memory of a model before it is loaded.
+
+total                                                    the machine's, or the cgroup's
+|<------------------ limit ------------------>|
+| weights | activations |      KV cache       |  reserve for the desktop, and what others use
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import OutOfMemoryError
+from engine.loading.architecture import describe_checkpoint
+from engine.loading.checkpoint import Checkpoint
+from engine.machine import free_memory
+from engine.snapshot import MemoryPlan
+
+GIB = 2**30
+_RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
+_FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, tables, the sampler
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """The numbers of a model that decide its memory. `kv_elements_per_token`: summed over the
+    layers, which may differ in heads and head dimensions."""
+
+    weights: int
+    kv_elements_per_token: int
+    itemsize: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    head_dim: int
+    vocab_size: int
+
+
+def plan_memory(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    *,
+    in_use: int = 0,
+    memory: tuple[int, int] | None = None,
+) -> MemoryPlan:
+    """Plan for `checkpoint` under `config` (its dtype and max_model_len resolved).
+
+    `in_use`: bytes that this engine holds now and gives back first. `memory`: (free, total) in
+    bytes, measured if None. Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
+    """
+    free, total = memory or free_memory()
+    sizes = model_sizes(checkpoint, getattr(torch, config.dtype))
+    return plan(sizes, config, free=min(free + in_use, total), total=total)
+
+
+def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> ModelSizes:
+    """Count a checkpoint's sizes in `dtype` on its class, without reading weights."""
+    key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False))
+    return _sizes(_Held(checkpoint, key), dtype)
+
+
+def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> MemoryPlan:
+    """Divide `free` of `total` bytes.
+
+    The KV cache takes what is left, but no more than max_num_seqs requests of max_model_len
+    tokens can use; or exactly kv_cache_memory_bytes, rounded down to blocks.
+    """
+    assert config.max_model_len is not None, "max_model_len has to be resolved first"
+    reserve = min(max(_RESERVE, total // 20), total // 10)
+    limit = max(0, min(int(config.gpu_memory_utilization * total), free - reserve))
+    activations = activation_bytes(sizes, config)
+    bytes_per_block = config.block_size * sizes.kv_elements_per_token * sizes.itemsize
+    base = sizes.weights + activations
+    if config.kv_cache_memory_bytes is not None:
+        num_blocks = config.kv_cache_memory_bytes // bytes_per_block
+        if num_blocks < 1:
+            raise OutOfMemoryError(
+                f"The KV cache of {config.kv_cache_memory_bytes:,} bytes is smaller than one "
+                f"block of {bytes_per_block:,} bytes.",
+                f"Set kv_cache_memory_bytes to at least {bytes_per_block:,}, or choose smaller "
+                "blocks.",
+            )
+        needed = base + num_blocks * bytes_per_block
+        if needed > limit:
+            raise _does_not_fit(
+                needed,
+                limit,
+                free,
+                total,
+                sizes,
+                activations,
+                num_blocks * bytes_per_block,
+                "a smaller kv_cache_memory_bytes",
+            )
+    else:
+        one_request = blocks_of(config.max_model_len, config)
+        wanted = max_useful_blocks(config)
+        num_blocks = min((limit - base) // bytes_per_block, wanted)
+        if num_blocks < one_request:
+            kv = one_request * bytes_per_block
+            raise _does_not_fit(
+                base + kv,
+                limit,
+                free,
+                total,
+                sizes,
+                activations,
+                kv,
+                f"a context length (max_model_len) below {config.max_model_len:,}",
+            )
+    return MemoryPlan(
+        total=total,
+        free=free,
+        reserve=reserve,
+        limit=limit,
+        weights=sizes.weights,
+        activations=activations,
+        kv_cache=num_blocks * bytes_per_block,
+        bytes_per_block=bytes_per_block,
+        num_blocks=num_blocks,
+    )
+
+
+def blocks_of(num_tokens: int, config: EngineConfig) -> int:
+    return -(-num_tokens // config.block_size)
+
+
+def max_useful_blocks(config: EngineConfig) -> int:
+    """Blocks of max_num_seqs requests of max_model_len tokens, above the watermark."""
+    assert config.max_model_len is not None
+    full = config.max_num_seqs * blocks_of(config.max_model_len, config)
+    return math.ceil(full / (1.0 - config.watermark))
+
+
+def activation_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
+    """An estimate of what one step allocates beside weights and cache.
+
+    Per token: residual, its norm and the attention's output; q, k, v; gate and up of the MLP and
+    their product. Per sampled row: logits in float32, and a sorted copy of them.
+    """
+    tokens = config.step_token_limit
+    per_token = (
+        4 * sizes.hidden_size + 4 * sizes.num_heads * sizes.head_dim + 3 * sizes.intermediate_size
+    )
+    logits = min(config.max_num_seqs, tokens) * sizes.vocab_size * 4 * 3
+    # 16-bit activations are widened to float32 inside norms and products
+    return _FIXED_ACTIVATIONS + tokens * per_token * max(4, sizes.itemsize) + logits
+
+
+def _does_not_fit(
+    needed: int,
+    limit: int,
+    free: int,
+    total: int,
+    sizes: ModelSizes,
+    activations: int,
+    kv: int,
+    remedy: str,
+) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"{_gib(needed)} are needed (weights {_gib(sizes.weights)}, activations "
+        f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
+        f"({_gib(free)} of {_gib(total)} are free).",
+        f"Choose {remedy}, a smaller model or a 16-bit dtype; or close other programs.",
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"
+
+
+class _Held:
+    """A checkpoint as a cache key, equal where folder and config are."""
+
+    def __init__(self, checkpoint: Checkpoint, key: tuple[Path, str]) -> None:
+        self.checkpoint = checkpoint
+        self._key = key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self._key == other._key
+
+
+@lru_cache(maxsize=8)
+def _sizes(held: _Held, dtype: torch.dtype) -> ModelSizes:
+    from engine.errors import UnsupportedModelError
+
+    report = describe_checkpoint(held.checkpoint, dtype=dtype)
+    if not report.supported:
+        raise UnsupportedModelError(report.reason)
+    return ModelSizes(
+        weights=report.weights_bytes,
+        kv_elements_per_token=report.kv_bytes_per_token // dtype.itemsize,
+        itemsize=dtype.itemsize,
+        hidden_size=report.hidden_size,
+        intermediate_size=report.intermediate_size,
+        num_heads=report.num_heads,
+        head_dim=report.head_dim,
+        vocab_size=report.vocab_size,
+    )
