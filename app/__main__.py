@@ -1,0 +1,17 @@
+"""`inferdeck` and `python -m app`: the window, or one of the commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (sys.argv's without it); the process's exit code."""
+    from app.cli.main import main as run
+
+    return run(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measuring the engine under load: workloads, the load generator, and the report."""

@@ -1,0 +1,107 @@
+"""What a benchmark run comes to: one flat record of figures. Milliseconds, bytes, fractions 0 to 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.bench.load import LoadResult
+
+MIN_SAMPLES_P99 = 100
+"""The 99th percentile of fewer samples is just their maximum: it is left out, and that given."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the figures need to know of the engine and the machine. Sizes in bytes.
+
+    weights_per_step: read by one decode step; None where it depends on the tokens (experts).
+    read_bandwidth: measured bytes per second; None where there was no memory to measure it.
+    """
+
+    weights_bytes: int
+    kv_cache_bytes: int
+    weights_per_step: int | None
+    kv_bytes_per_token: float
+    read_bandwidth: float | None
+
+
+def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
+    """The figures of one or more runs of the same work, their samples pooled."""
+    requests = [request for run in runs for request in run.requests]
+    seen = [run.observed for run in runs]
+    duration = sum(run.duration_s for run in runs)
+    num_output = sum(run.num_output_tokens for run in runs)
+    num_total = num_output + sum(run.num_prompt_tokens for run in runs)
+    waste = [value for one in seen for value in one.waste]
+    decode = decode_bandwidth(runs, facts)
+    return {
+        "completed": len(requests),
+        "failed": sum(run.num_failed for run in runs),
+        "duration_s": duration,
+        "output_tokens_per_s": _rate(num_output, duration),
+        "total_tokens_per_s": _rate(num_total, duration),
+        "requests_per_s": _rate(len(requests), duration),
+        "ttft_ms": latency([r.ttft_s for r in requests]),
+        "tpot_ms": latency([r.tpot_s for r in requests]),
+        "itl_ms": latency([gap for r in requests for gap in r.itl_s]),
+        "e2e_ms": latency([r.e2e_s for r in requests]),
+        "peak_kv_usage": max(one.peak_kv_usage for one in seen),
+        "kv_waste": {
+            "mean": math.fsum(waste) / len(waste) if waste else None,
+            "max": max(waste, default=None),
+            "num_samples": len(waste),
+        },
+        "max_concurrent_requests": max(one.max_concurrent_requests for one in seen),
+        "prefix_cache_hit_rate": _rate(
+            sum(one.prefix_hits for one in seen), sum(one.prefix_queries for one in seen)
+        ),
+        "preemptions": sum(one.preemptions for one in seen),
+        "weights_bytes": facts.weights_bytes,
+        "kv_cache_bytes": facts.kv_cache_bytes,
+        "decode_bytes_per_s": decode,
+        "memory_read_bytes_per_s": facts.read_bandwidth,
+        "memory_bandwidth_utilization": (
+            decode / facts.read_bandwidth if decode and facts.read_bandwidth else None
+        ),
+    }
+
+
+def latency(seconds: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and percentiles in milliseconds; the missing (None) are not counted."""
+    values = sorted(value * 1000 for value in seconds if value is not None)
+    if not values:
+        nothing = dict.fromkeys(("mean", "p50", "p90", "p99", "max"))
+        return {**nothing, "num_samples": 0}
+    return {
+        "mean": math.fsum(values) / len(values),
+        "p50": _percentile(values, 0.5),
+        "p90": _percentile(values, 0.9),
+        "p99": _percentile(values, 0.99) if len(values) >= MIN_SAMPLES_P99 else None,
+        "max": values[-1],
+        "num_samples": len(values),
+    }
+
+
+def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | None:
+    """Bytes of weights and KV read per second, over the steps in which every request decoded."""
+    seconds = sum(run.observed.decode_s for run in runs)
+    if not seconds or facts.weights_per_step is None:
+        return None
+    steps = sum(run.observed.num_decode_steps for run in runs)
+    context = sum(run.observed.decode_context_tokens for run in runs)
+    return (steps * facts.weights_per_step + context * facts.kv_bytes_per_token) / seconds
+
+
+def _rate(amount: float, per: float) -> float | None:
+    return amount / per if per else None
+
+
+def _percentile(ordered: Sequence[float], fraction: float) -> float:
+    """Linear interpolation between the closest ranks."""
+    position = (len(ordered) - 1) * fraction
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -1,0 +1,150 @@
+"""Runs workloads on an engine: warm-up, measured runs, variants, and comparisons of a setting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.bench.bandwidth import (
+    SUM_BYTES,
+    kv_bytes_per_token,
+    read_bandwidth,
+    weights_read_per_step,
+)
+from app.bench.figures import EngineFacts, figures
+from app.bench.load import LoadResult, Pace, run_load
+from app.bench.workload import Workload, special_token_ids, usable_token_ids
+from engine.errors import ConfigError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine
+
+Progress = Callable[[str, int, int], None]
+WARMUP_OUTPUT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run, how fast, and how often."""
+
+    workload: Workload
+    pace: Pace
+    seed: int = 0
+    num_warmups: int = 1
+    rounds: int = 1
+
+
+class BenchRunner:
+    """Runs a plan on one engine.
+
+    Every run has token ids of its own, so that no run finds the prefixes of the one before; equal
+    seeds make equal lengths and arrivals.
+    """
+
+    def __init__(
+        self,
+        engine: LLMEngine,
+        plan: Plan,
+        progress: Progress = lambda stage, done, total: None,
+        bandwidth: bool = True,
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._progress = progress
+        self._vocabulary = usable_token_ids(
+            engine.model_info.vocab_size, special_token_ids(Path(engine.config.model))
+        )
+        self._num_runs = 0
+        self._check_fits()
+        self._bandwidth = self._measure_bandwidth() if bandwidth else None
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Figures of each variant of the workload, by its name."""
+        found = {}
+        for name in self._plan.workload.variants:
+            self._warm_up(name)
+            runs = [self._run(name, name) for _ in range(self._plan.rounds)]
+            found[name] = figures(runs, self._facts())
+        return found
+
+    def compare(self, setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
+        """Figures for each value of an engine setting, by the value's name.
+
+        The values take turns, each round in the opposite order of the one before, so that a drift
+        of the machine meets all of them.
+        """
+        variant = next(iter(self._plan.workload.variants))
+        runs: dict[str, list[LoadResult]] = {str(value): [] for value in values}
+        facts: dict[str, EngineFacts] = {}
+        for index in range(self._plan.rounds):
+            for value in values if index % 2 == 0 else reversed(values):
+                self._engine.reconfigure(**{setting: value})
+                self._warm_up(variant)
+                runs[str(value)].append(self._run(variant, f"{setting}={value}"))
+                facts[str(value)] = self._facts()
+        return {name: figures(results, facts[name]) for name, results in runs.items()}
+
+    def _run(self, variant: str, label: str) -> LoadResult:
+        plan = self._plan
+        self._num_runs += 1
+        requests = plan.workload.requests(variant, self._vocabulary, plan.seed, self._num_runs)
+        return run_load(
+            self._engine,
+            requests,
+            plan.pace,
+            plan.seed,
+            progress=lambda done, total: self._progress(label, done, total),
+        )
+
+    def _warm_up(self, variant: str) -> None:
+        plan = self._plan
+        if plan.num_warmups:
+            requests = plan.workload.requests(variant, self._vocabulary, plan.seed, "warm-up")
+            short = [r._replace(output_len=min(r.output_len, WARMUP_OUTPUT)) for r in requests]
+            chosen = random.Random(plan.seed).sample(short, min(plan.num_warmups, len(short)))
+            run_load(self._engine, chosen, plan.pace)
+
+    def _facts(self) -> EngineFacts:
+        snapshot = self._engine.snapshot()
+        return EngineFacts(
+            weights_bytes=snapshot.memory.weights,
+            kv_cache_bytes=snapshot.memory.kv_cache,
+            weights_per_step=weights_read_per_step(snapshot),
+            kv_bytes_per_token=kv_bytes_per_token(snapshot),
+            read_bandwidth=self._bandwidth,
+        )
+
+    def _measure_bandwidth(self) -> float | None:
+        # The cache was planned to leave a reserve; without it there is nothing to measure with.
+        if self._engine.snapshot().memory.free < 2 * SUM_BYTES:
+            return None
+        self._progress("memory bandwidth", 0, 1)
+        return read_bandwidth(self._engine.config.num_threads or 1)
+
+    def _check_fits(self) -> None:
+        """Refuse before the first run what could only fail in the middle of it."""
+        longest, name = self._plan.workload.longest_request, self._plan.workload.name
+        context = self._engine.model_info.max_model_len
+        if longest > context:
+            raise ConfigError(
+                f"{name} needs {longest:,} tokens of context; {self._engine.model_info.name} has "
+                f"{context:,}.",
+                "Choose shorter lengths (--input-len, --output-len), or a model with more context.",
+            )
+        plan = self._engine.plan
+        capacity = plan.num_blocks * self._engine.config.block_size
+        if longest > capacity + 1:
+            raise OutOfMemoryError(
+                f"{name} needs {longest:,} tokens for one request; the KV cache holds {capacity:,}.",
+                "Raise --kv-cache-memory-bytes, or choose shorter lengths.",
+            )
+
+
+def describe_engine(engine: LLMEngine) -> dict[str, Any]:
+    """The model as plain data, for the report."""
+    info = asdict(engine.model_info)
+    info["notices"] = list(info["notices"])
+    return info

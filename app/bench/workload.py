@@ -1,0 +1,169 @@
+"""Workloads: how many requests of what lengths, and what their prompts share.
+
+Presets are JSON files in resources/workloads. Prompts are random token ids: what the tokens say
+does not change the speed, their number does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from app.paths import resources_dir
+from engine.errors import ConfigError
+
+
+class BenchRequest(NamedTuple):
+    """`output_len` tokens are taken; `max_tokens` is what the request was allowed.
+
+    Where they differ the request ends before its limit, as replies do that a model ends itself.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    output_len: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A distribution of lengths in tokens: log-normal with a median, or uniform without one."""
+
+    low: int
+    high: int
+    median: float | None = None
+    sigma: float = 0.0
+
+    @classmethod
+    def parse(cls, value: int | Mapping[str, float]) -> Length:
+        """From a preset: a number, {min, max}, or {median, sigma, min, max}."""
+        if isinstance(value, int):
+            return cls(value, value)
+        return cls(
+            int(value["min"]), int(value["max"]), value.get("median"), value.get("sigma", 0.0)
+        )
+
+    def draw(self, rng: random.Random) -> int:
+        if self.median is None:
+            return rng.randint(self.low, self.high)
+        value = round(self.median * rng.lognormvariate(0.0, self.sigma))
+        return min(max(value, self.low), self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`variants` maps a name to the number of tokens that all its prompts begin with."""
+
+    name: str
+    title: str
+    num_requests: int
+    input: Length
+    output: Length
+    concurrency: int | None = None  # requests in flight; None: all of them
+    max_tokens: int | None = None  # allowed per reply; None: exactly its length
+    variants: Mapping[str, int] = dataclasses.field(default_factory=lambda: {"unique": 0})
+    description: str = ""
+
+    @property
+    def longest_request(self) -> int:
+        """Most tokens that one request may reach, prompt and reply."""
+        return self.input.high + max(self.output.high, self.max_tokens or 0)
+
+    def requests(
+        self, variant: str, vocabulary: list[int], seed: int, salt: object = 0
+    ) -> list[BenchRequest]:
+        """The workload's requests. Lengths depend on `seed`, the token ids on `salt` as well: runs
+        that differ in their salt alone do equal work and share no prefix."""
+        lengths = random.Random(f"lengths-{self.name}-{seed}")
+        tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-{salt}")
+        prefix = tokens.choices(vocabulary, k=self.variants[variant])
+        made = []
+        for _ in range(self.num_requests):
+            num_prompt, num_output = self.input.draw(lengths), self.output.draw(lengths)
+            own = tokens.choices(vocabulary, k=max(1, num_prompt - len(prefix)))
+            made.append(
+                BenchRequest((*prefix, *own), num_output, self.max_tokens or num_output)
+            )
+        return made
+
+
+def workloads_dir() -> Path:
+    return resources_dir() / "workloads"
+
+
+def preset_names() -> list[str]:
+    return sorted(file.stem for file in workloads_dir().glob("*.json"))
+
+
+def preset(name: str) -> Workload:
+    """The preset `name`; ConfigError with the known names where there is none."""
+    file = workloads_dir() / f"{name}.json"
+    if name not in preset_names():
+        raise ConfigError(
+            f"There is no workload {name!r}.", f"Known: {', '.join(preset_names())}."
+        )
+    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return Workload(
+        name=name,
+        title=values["title"],
+        description=values["description"],
+        num_requests=values["num_requests"],
+        concurrency=values["concurrency"],
+        input=Length.parse(values["input"]),
+        output=Length.parse(values["output"]),
+        max_tokens=values.get("max_tokens"),
+        variants={key: v["shared_prefix"] for key, v in values["variants"].items()},
+    )
+
+
+def fixed(input_len: int, output_len: int, num_requests: int) -> Workload:
+    """A workload of equal lengths."""
+    return Workload(
+        name="fixed-lengths",
+        title="Fixed lengths",
+        num_requests=num_requests,
+        input=Length(input_len, input_len),
+        output=Length(output_len, output_len),
+    )
+
+
+def usable_token_ids(vocab_size: int, special: Iterable[int]) -> list[int]:
+    """Every id of the vocabulary but the special ones."""
+    avoid = set(special)
+    return [token for token in range(vocab_size) if token not in avoid]
+
+
+def special_token_ids(model: Path) -> set[int]:
+    """Ids that mean something to the model: begin, end, padding, chat roles. From the files of
+    its folder; empty where they say nothing."""
+    if model.is_file():
+        return _named_ids(_read(model))
+    found = _named_ids(_read(model / "config.json"))
+    found |= _named_ids(_read(model / "generation_config.json"))
+    tokenizer = _read(model / "tokenizer.json")
+    found |= {int(t["id"]) for t in tokenizer.get("added_tokens") or [] if t.get("special")}
+    settings = _read(model / "tokenizer_config.json")
+    found |= {int(key) for key in settings.get("added_tokens_decoder") or {}}
+    return found
+
+
+def _named_ids(values: Mapping[str, Any]) -> set[int]:
+    found: set[int] = set()
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = values.get(key)
+        found |= {v for v in (value if isinstance(value, list) else [value]) if v is not None}
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    values = json.loads(file.read_text(encoding="utf-8"))
+    return values if isinstance(values, dict) else {}

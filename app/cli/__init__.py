@@ -1,0 +1,1 @@
+"""The command line. Imports no Qt, and no torch before a command needs it."""

@@ -1,0 +1,255 @@
+"""`inferdeck bench`: a workload on a model, measured."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.bench.workload import Workload, fixed, preset, preset_names
+from app.cli.options import add_engine_options, engine_config, setting_value
+from app.cli.session import StatusLine, open_engine
+from engine.config import SETTINGS
+from engine.errors import ConfigError
+
+# What follows needs numpy, which `--help` need not wait for.
+if TYPE_CHECKING:
+    from app.bench.load import Pace
+    from app.bench.runner import Plan
+
+NAME = "bench"
+HELP = "measure a model under load"
+DESCRIPTION = "Send a workload to a model and report throughput, latencies and memory."
+EPILOG = """\
+examples:
+  inferdeck bench --workload query-rewrite
+  inferdeck bench --model DIR --workload voice-bot --output-json voice-bot.json
+  inferdeck bench --model DIR --load-format dummy --input-len 128 --output-len 64 --num-requests 8
+  inferdeck bench --workload mixed-lengths --request-rate 2
+  inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
+
+Prompts are random tokens, replies run to their length: the speed is real, the text is noise.
+TTFT: arrival to first token. ITL: the gap between output events, pooled over all requests.
+TPOT: (end to end - TTFT) / (tokens - 1), per request."""
+
+DEFAULT_COMPARE_ROUNDS = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    work = parser.add_argument_group("workload")
+    work.add_argument(
+        "--workload", metavar="NAME", help=f"a preset: {', '.join(preset_names())}"
+    )
+    work.add_argument(
+        "--variant", metavar="NAME", help="only this variant of the preset, such as unique or shared"
+    )
+    work.add_argument("--input-len", type=_count, metavar="N", help="tokens of each prompt")
+    work.add_argument("--output-len", type=_count, metavar="N", help="tokens of each reply")
+    work.add_argument("--num-requests", type=_count, metavar="N", help="how many requests")
+    pace = parser.add_mutually_exclusive_group()
+    pace.add_argument(
+        "--concurrency", type=_count, metavar="N",
+        help="requests in flight at a time (default: the preset's; else all at once)",
+    )  # fmt: skip
+    pace.add_argument(
+        "--request-rate", type=_rate, metavar="R", help="requests a second on average (Poisson)"
+    )
+    parser.add_argument(
+        "--num-warmups", type=_count_or_zero, metavar="N", default=1,
+        help="requests before the measurement (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=_count, metavar="N",
+        help=f"repeat the run and pool the samples (default: 1; {DEFAULT_COMPARE_ROUNDS} with "
+        "--compare)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", metavar="SETTING=V1,V2",
+        help="run the same work with each value of an engine setting, taking turns",
+    )  # fmt: skip
+    parser.add_argument("--output-json", metavar="FILE", type=Path, help="write the report there")
+    parser.add_argument(
+        "--json", action="store_true", help="print the report as one JSON object, and nothing else"
+    )
+    add_engine_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from app.bench.load import Pace
+    from app.bench.report import table
+    from app.bench.runner import BenchRunner, Plan, describe_engine
+
+    workload = _workload(args)
+    comparison = _comparison(args.compare)
+    pace = Pace(args.concurrency, args.request_rate)
+    if pace == Pace():
+        pace = Pace(workload.concurrency)
+    rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
+    config = engine_config(args)
+    if args.output_json:
+        _check_writable(args.output_json)
+    status = StatusLine()
+    with open_engine(config) as engine:
+        plan = Plan(workload, pace, config.seed, args.num_warmups, rounds)
+        runner = BenchRunner(
+            engine,
+            plan,
+            lambda label, done, total: status.show_at_times(f"{label}: {done} of {total}"),
+        )
+        if comparison:
+            columns = runner.compare(*comparison)
+        else:
+            columns = runner.variants()
+        report = {
+            "config": engine.config.as_dict(),
+            "model": describe_engine(engine),
+            "machine": _machine(),
+            "workload": _describe(workload, pace, plan),
+            **_results(columns, comparison),
+        }
+        status.clear()
+    if args.output_json:
+        _write(args.output_json, report)
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(_heading(report, workload, pace))
+        print()
+        print(table(columns))
+    return 0
+
+
+def _results(
+    columns: Mapping[str, dict[str, Any]], comparison: tuple[str, list[Any]] | None
+) -> dict[str, Any]:
+    """The figures of the only (or first) run stand at the top of the report; with several, all of
+    them also stand under their names."""
+    first = next(iter(columns.values()))
+    if comparison:
+        return {"compare": comparison[0], "runs": dict(columns)}
+    return dict(first) if len(columns) == 1 else {**first, "variants": dict(columns)}
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    lengths = (args.input_len, args.output_len)
+    if args.workload is None:
+        if args.variant:
+            raise ConfigError("--variant names a part of a preset.", "Give --workload as well.")
+        if None in (*lengths, args.num_requests):
+            raise ConfigError(
+                "There is nothing to run.",
+                "Give --workload NAME, or all of --input-len, --output-len and --num-requests.",
+            )
+        return fixed(*lengths, args.num_requests)
+    if lengths != (None, None):
+        raise ConfigError(
+            f"{args.workload} has lengths of its own.",
+            "Give either --workload or --input-len and --output-len.",
+        )
+    workload = preset(args.workload)
+    if args.num_requests:
+        workload = dataclasses.replace(workload, num_requests=args.num_requests)
+    if args.variant is None:
+        return workload
+    if args.variant not in workload.variants:
+        raise ConfigError(
+            f"{workload.name} has no variant {args.variant!r}.",
+            f"It has: {', '.join(workload.variants)}.",
+        )
+    chosen = {args.variant: workload.variants[args.variant]}
+    return dataclasses.replace(workload, variants=chosen)
+
+
+def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
+    """The setting and its values out of "setting=v1,v2"."""
+    if text is None:
+        return None
+    name, _, values = text.partition("=")
+    name = name.strip().removeprefix("--").replace("-", "_")
+    setting = SETTINGS.get(name)
+    if setting is None or name == "model":
+        known = ", ".join(n for n in SETTINGS if n != "model")
+        raise ConfigError(f"--compare {text}: there is no setting {name!r}.", f"Known: {known}.")
+    parsed = [setting_value(setting, value.strip()) for value in values.split(",") if value.strip()]
+    if len(set(parsed)) < 2:
+        raise ConfigError(
+            f"--compare {text}: there is nothing to compare.",
+            "Give two or more values, as in batching=continuous,static.",
+        )
+    return name, list(dict.fromkeys(parsed))
+
+
+def _describe(workload: Workload, pace: Pace, plan: Plan) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(workload),
+        "concurrency": pace.concurrency,
+        "request_rate": pace.request_rate,
+        "seed": plan.seed,
+        "num_warmups": plan.num_warmups,
+        "rounds": plan.rounds,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    from engine.machine import machine_info
+
+    return dataclasses.asdict(machine_info())
+
+
+def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
+    model, config = report["model"], report["config"]
+    weights = " (random weights)" if model["is_dummy"] else ""
+    return (
+        f"{model['name']}{weights}, {model['dtype']}, {config['num_threads']} threads\n"
+        f"{workload.title}: {workload.num_requests} requests, {workload.input} tokens in, "
+        f"{workload.output} out, {pace}"
+    )
+
+
+def _check_writable(file: Path) -> None:
+    """Find out before minutes of measuring that the report could not be written."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder.", "Make it, or choose another --output-json.")
+    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise ConfigError(f"{file} cannot be written.", "Choose another --output-json.")
+
+
+def _write(file: Path, report: Mapping[str, Any]) -> None:
+    """Write beside `file` and put it in its place: a full disk leaves the old report whole."""
+    beside = file.with_name(file.name + ".part")
+    try:
+        beside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+    print(f"Report written to {file}", file=sys.stderr)
+
+
+def _count(text: str) -> int:
+    value = _count_or_zero(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
+    return value
+
+
+def _count_or_zero(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate above 0, in requests a second")
+    return value

@@ -1,0 +1,124 @@
+"""`inferdeck doctor`: what this machine offers, and what was chosen."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from app.paths import config_dir, data_dir, resources_dir, starter_model
+from app.units import format_bytes
+
+NAME = "doctor"
+HELP = "devices, kernels, versions, paths"
+DESCRIPTION = "Show what this machine offers, which kernels were chosen and why, and where data lies."
+EPILOG = """\
+examples:
+  inferdeck doctor
+  inferdeck doctor --json > report.json
+"""
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "PySide6-Essentials",
+            "pyqtgraph")  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, and nothing else"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    report = gather()
+    print(json.dumps(report) if args.json else as_text(report))
+    return 0
+
+
+def gather() -> dict[str, Any]:
+    """Everything as plain data. Sizes in bytes."""
+    import psutil
+
+    from engine.kernels.select import choices
+    from engine.machine import machine_info
+
+    machine = dataclasses.asdict(machine_info())
+    return {
+        "machine": machine,
+        "memory": {
+            "total": psutil.virtual_memory().total,
+            "limit": machine["total_memory"],
+            "free": machine["available_memory"],
+        },
+        "devices": [
+            {
+                "device": "cpu",
+                "name": machine["cpu"],
+                "default_threads": machine["default_threads"],
+                "default_dtype": "bfloat16" if machine["fast_bf16"] else "float32",
+            }
+        ],
+        "kernels": [choice._asdict() for choice in choices()],
+        "versions": _versions(),
+        "paths": {
+            "data": str(data_dir()),
+            "settings": str(config_dir()),
+            "resources": str(resources_dir()),
+            "starter_model": str(starter_model()),
+            "huggingface_cache": _hub_cache(),
+        },
+    }
+
+
+def as_text(report: dict[str, Any]) -> str:
+    machine, memory = report["machine"], report["memory"]
+    sections = {
+        "Machine": {
+            "system": machine["platform"],
+            "CPU": machine["cpu"],
+            "cores": f"{machine['physical_cores']} physical, {machine['logical_cores']} logical",
+            "memory": f"{format_bytes(memory['total'])}, of which this process may use "
+            f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
+            "GPUs": ", ".join(machine["gpus"]) or "none found",
+        },
+        "Engine": {
+            "device": ", ".join(device["device"] for device in report["devices"]),
+            "threads": str(machine["default_threads"]),
+            "precision": report["devices"][0]["default_dtype"],
+        },
+        "Kernels": {
+            f"{c['operation']} {c['dtype']}, {c['rows']}+ rows": f"{c['implementation']} "
+            f"({c['reason']})"
+            for c in report["kernels"]
+        },
+        "Versions": report["versions"],
+        "Paths": report["paths"],
+    }
+    width = max(len(name) for section in sections.values() for name in section)
+    blocks = []
+    for title, section in sections.items():
+        lines = [f"  {name.ljust(width)}  {value}" for name, value in section.items()]
+        blocks.append("\n".join([title, *lines]))
+    return "\n\n".join(blocks)
+
+
+def _versions() -> dict[str, str]:
+    found = {"inferdeck": _version("inferdeck"), "python": platform.python_version()}
+    return {**found, **{name: _version(name) for name in PACKAGES}, "executable": sys.executable}
+
+
+def _version(package: str) -> str:
+    """From the package's metadata: importing torch or Qt just for its number takes seconds."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _hub_cache() -> str:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return str(HF_HUB_CACHE)

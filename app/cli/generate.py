@@ -1,0 +1,152 @@
+"""`inferdeck generate`: one prompt, one reply."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from app.cli.options import (
+    add_engine_options,
+    add_sampling_options,
+    engine_config,
+    parse_ids,
+    sampling_params,
+)
+from app.cli.session import open_engine
+from engine.errors import ErrorInfo, InferdeckError, InvalidRequestError
+
+# What follows needs numpy or torch, which `--help` need not wait for.
+if TYPE_CHECKING:
+    from engine.messages import OutputEvent, Prompt, TokenLogprob
+    from engine.output import RequestOutput
+    from engine.snapshot import RequestTimes
+
+NAME = "generate"
+HELP = "one prompt, one reply"
+DESCRIPTION = "Generate the reply to one prompt, streamed to stdout."
+EPILOG = """\
+examples:
+  inferdeck generate --chat "What is TTFT?"
+  inferdeck generate --model DIR --prompt "Once upon a time" --max-tokens 64 --temperature 0
+  inferdeck generate --model DIR --prompt-token-ids 1,2,3 --logprobs 5 --json
+  cat question.txt | inferdeck generate --chat - --system "Answer in one sentence."
+"""
+
+
+UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("prompt").add_mutually_exclusive_group(required=True)
+    group.add_argument("--prompt", metavar="TEXT", help="text to continue; - reads it from stdin")
+    group.add_argument(
+        "--prompt-token-ids", metavar="IDS", type=parse_ids, help="token ids, such as 1,2,3"
+    )
+    group.add_argument(
+        "--chat", metavar="TEXT", help="a user's message, in the model's chat template; - reads stdin"
+    )
+    parser.add_argument("--system", metavar="TEXT", help="system prompt, with --chat")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object at the end, and nothing else"
+    )
+    add_sampling_options(parser)
+    # --seed is among the sampling options and seeds both
+    add_engine_options(parser, exclude=("seed",))
+
+
+def run(args: argparse.Namespace) -> int:
+    params = sampling_params(args)
+    config = engine_config(args)
+    prompt = _prompt(args)
+    with open_engine(config) as engine:
+        write = _ignore if args.json else _write
+        (output,) = engine.generate([prompt], params, on_event=write)
+    if output.error is not None or output.finish_reason == "error":
+        cause, remedy = (output.error or UNEXPLAINED)[:2]
+        raise InferdeckError(cause, remedy)
+    if args.json:
+        print(json.dumps(as_json(output, wants_logprobs=params.logprobs is not None)))
+        return 0
+    print()
+    print(_summary(output), file=sys.stderr)
+    return 0
+
+
+def as_json(output: RequestOutput, *, wants_logprobs: bool) -> dict[str, Any]:
+    """The object that `--json` prints. Times in milliseconds."""
+    result: dict[str, Any] = {
+        "text": output.text,
+        "token_ids": list(output.token_ids),
+        "logprobs": [entry.logprob for entry in output.logprobs] if wants_logprobs else None,
+        "finish_reason": output.finish_reason,
+        "num_prompt_tokens": output.num_prompt_tokens,
+        "num_cached_tokens": output.num_cached_tokens,
+        "metrics": _metrics(output.metrics),
+    }
+    if wants_logprobs:
+        result["top_logprobs"] = [_alternatives(entry) for entry in output.logprobs]
+    return result
+
+
+def _metrics(times: RequestTimes | None) -> dict[str, Any]:
+    if times is None:
+        return {"ttft_ms": None, "itl_ms": [], "e2e_ms": None}
+    return {
+        "ttft_ms": _ms(times.ttft_s),
+        "itl_ms": [_ms(gap) for gap in times.itl_s],
+        "e2e_ms": _ms(times.e2e_s),
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 4)
+
+
+def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
+    return [
+        {"token_id": token_id, "token": token, "logprob": logprob}
+        for token_id, token, logprob in entry.alternatives
+    ]
+
+
+def _prompt(args: argparse.Namespace) -> Prompt:
+    if args.system is not None and args.chat is None:
+        raise InvalidRequestError(
+            "--system needs the chat template.", "Give the message with --chat."
+        )
+    if args.prompt_token_ids is not None:
+        return tuple(args.prompt_token_ids)
+    if args.prompt is not None:
+        return _text(args.prompt)
+    messages = [{"role": "user", "content": _text(args.chat)}]
+    if args.system is not None:
+        messages.insert(0, {"role": "system", "content": args.system})
+    return tuple(messages)
+
+
+def _text(given: str) -> str:
+    return sys.stdin.read() if given == "-" else given
+
+
+def _write(event: OutputEvent) -> None:
+    sys.stdout.write(event.text)
+    sys.stdout.flush()
+
+
+def _ignore(event: OutputEvent) -> None:
+    pass
+
+
+def _summary(output: RequestOutput) -> str:
+    times = output.metrics
+    parts = [f"{output.num_prompt_tokens} tokens in"]
+    if output.num_cached_tokens:
+        parts[0] += f" ({output.num_cached_tokens} cached)"
+    parts.append(f"{len(output.token_ids)} out ({output.finish_reason})")
+    if times is not None and times.ttft_s is not None:
+        parts.append(f"TTFT {times.ttft_s * 1000:.1f} ms")
+        if times.tpot_s:
+            parts.append(f"{times.tpot_s * 1000:.2f} ms per token ({1 / times.tpot_s:.1f} a second)")
+    return "[" + ", ".join(parts) + "]"

@@ -1,0 +1,159 @@
+"""The parser of `inferdeck`, and what an error becomes: a message on stderr and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from app.cli import bench, doctor, generate
+from engine.errors import (
+    CheckpointError,
+    ConfigError,
+    ErrorInfo,
+    InferdeckError,
+    InvalidRequestError,
+    UnsupportedModelError,
+    describe,
+)
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+USER_ERRORS = (CheckpointError, ConfigError, InvalidRequestError, UnsupportedModelError)
+"""What the user can mend by asking for something else."""
+
+DESCRIPTION = """\
+Inferdeck: a desktop workstation for LLM inference with its own engine.
+Without a command it opens the window."""
+
+EPILOG = """\
+examples:
+  inferdeck
+      open the window on the starter model
+  inferdeck --model ~/models/Qwen3-0.6B
+      open the window on a model of your own
+  inferdeck generate --chat "What is TTFT?"
+      one reply, streamed
+  inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
+      measure a model under load
+  inferdeck doctor
+      what this machine offers, and what was chosen
+
+`inferdeck COMMAND --help` explains a command."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Full names only; an error is its cause and where to look, not a page of usage."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for: reading package metadata takes time."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(f"inferdeck {program_version()}")
+        parser.exit()
+
+
+def program_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("inferdeck")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("--version", action=_Version)
+    # SUPPRESS: a default here would stand in the way of the commands' own flags of these names
+    parser.add_argument(
+        "--model",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="folder of the model to open in the window",
+    )
+    parser.add_argument(
+        "--load-format",
+        choices=("auto", "dummy"),
+        default=argparse.SUPPRESS,
+        help="dummy: random weights in the model's shape (a config.json is enough)",
+    )
+    parser.set_defaults(run=_run_window)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    for module in (generate, bench, doctor):
+        command = commands.add_parser(
+            module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    screenshot = commands.add_parser(
+        "screenshot",
+        help="save a picture of every page",
+        description="Save every page of the window as a PNG, driven with the starter model.",
+    )
+    screenshot.add_argument("--output", metavar="DIR", required=True, help="folder to write to")
+    screenshot.set_defaults(run=_run_screenshot)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args) or 0)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`): without this the interpreter complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
+    except InferdeckError as error:
+        _print_error(error.info())
+        return EXIT_USAGE if isinstance(error, USER_ERRORS) else EXIT_FAILURE
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}." if error.filename else f"{error}."
+        _print_error(ErrorInfo(what, "Check the path, its permissions and the free disk space."))
+        return EXIT_FAILURE
+    except MemoryError as error:
+        _print_error(describe(error))
+        return EXIT_FAILURE
+    except Exception as error:
+        traceback.print_exc()
+        _print_error(describe(error))
+        return EXIT_FAILURE
+
+
+def _print_error(info: ErrorInfo) -> None:
+    print(f"inferdeck: {info.cause}", file=sys.stderr)
+    if info.remedy:
+        print(info.remedy, file=sys.stderr)
+
+
+# The window and its pictures need Qt, which nothing else here imports: found by name, when used.
+
+
+def _run_window(args: argparse.Namespace) -> int:
+    """`args` has `model` and `load_format`, None where they were not given."""
+    for name in ("model", "load_format"):
+        vars(args).setdefault(name, None)
+    return int(importlib.import_module("app.window").run(args) or 0)
+
+
+def _run_screenshot(args: argparse.Namespace) -> int:
+    return int(importlib.import_module("app.screenshot").run(args) or 0)

@@ -1,0 +1,198 @@
+"""Flags made from the engine's registries: its settings, and the sampling parameters."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from app.paths import starter_model
+from app.units import parse_bytes
+from engine.config import SETTINGS, EngineConfig, Setting
+from engine.errors import ConfigError
+from engine.sampling_params import SamplingParams
+
+DEFAULT_MAX_TOKENS = 256
+
+
+def add_engine_options(parser: argparse.ArgumentParser, exclude: Collection[str] = ()) -> None:
+    """One flag for each engine setting. Only those that were given appear in the namespace."""
+    group = parser.add_argument_group("engine options")
+    for setting in SETTINGS.values():
+        if setting.name not in exclude:
+            _add_setting(group, setting)
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The configuration that the flags describe; the starter model where none was named."""
+    given = {name: getattr(args, name) for name in SETTINGS if hasattr(args, name)}
+    given.setdefault("model", str(starter_model()))
+    return EngineConfig().replace(**given)
+
+
+def setting_value(setting: Setting, text: str) -> Any:
+    """`text` as a value of `setting`; ConfigError with what is allowed where it is none."""
+    value = _parse(setting, text)
+    setting.check(value)
+    return value
+
+
+def _add_setting(group: argparse._ArgumentGroup, setting: Setting) -> None:
+    help_text = _help(setting)
+    if setting.type is bool:
+        group.add_argument(
+            setting.flag,
+            dest=setting.name,
+            action=argparse.BooleanOptionalAction,
+            default=argparse.SUPPRESS,
+            help=help_text,
+        )
+        return
+    group.add_argument(
+        setting.flag,
+        dest=setting.name,
+        type=_reader(setting),
+        default=argparse.SUPPRESS,
+        metavar=_metavar(setting),
+        help=help_text,
+    )
+
+
+def _reader(setting: Setting) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return setting_value(setting, text)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(f"{error.cause} {error.remedy}") from None
+
+    return read
+
+
+def _parse(setting: Setting, text: str) -> Any:
+    if setting.optional and text.lower() in ("none", "auto"):
+        return None
+    if setting.type is bool:
+        if text.lower() not in ("true", "false", "on", "off", "1", "0"):
+            raise ConfigError(f"{setting.name} is {text!r}.", "Give true or false.")
+        return text.lower() in ("true", "on", "1")
+    try:
+        if setting.unit == "bytes":
+            return parse_bytes(text)
+        return setting.type(text)
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number"}.get(setting.type, "a value")
+        if setting.unit == "bytes":
+            wanted = "a size such as 2GiB, 512MiB or 4096"
+        raise ConfigError(f"{setting.name} is {text!r}.", f"Give {wanted}.") from None
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.choices:
+        return "{" + ",".join(setting.choices) + "}"
+    if setting.name == "model":
+        return "DIR"
+    if setting.unit == "bytes":
+        return "SIZE"
+    return "X" if setting.type is float else "N"
+
+
+def _help(setting: Setting) -> str:
+    text = setting.help.replace("None:", "Default:")
+    if setting.name == "model":
+        text += " Default: the starter model."
+    elif setting.type is bool:
+        text += f" Default: {'on' if setting.default else 'off'}."
+    elif setting.default is not None:
+        text += f" Default: {setting.default}."
+    return text.replace("%", "%%")
+
+
+def parse_ids(text: str) -> tuple[int, ...]:
+    """Token ids of "1,2,3" (blanks allowed)."""
+    try:
+        return tuple(int(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of token ids; write them like 1,2,3"
+        ) from None
+
+
+def _parse_bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS, such as 42=-100") from None
+
+
+class SamplingOption(NamedTuple):
+    """A flag for one field of SamplingParams, in the words of the parser."""
+
+    field: str
+    help: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+
+def _number(type_: type) -> dict[str, Any]:
+    return {"type": type_, "metavar": "X" if type_ is float else "N"}
+
+
+SAMPLING_OPTIONS = (
+    SamplingOption("max_tokens", f"most tokens to generate, or 'none' for no limit but the "
+                   f"context (default: {DEFAULT_MAX_TOKENS})",
+                   {"type": lambda text: None if text.lower() == "none" else int(text),
+                    "metavar": "N"}),
+    SamplingOption("temperature", "0 is greedy (default: 1)", _number(float)),
+    SamplingOption("top_k", "keep the K most probable tokens; 0 keeps all (default: 0)",
+                   _number(int)),
+    SamplingOption("top_p", "keep the fewest tokens whose probabilities add up to X (default: 1)",
+                   _number(float)),
+    SamplingOption("min_p", "keep tokens at least X times as probable as the best (default: 0)",
+                   _number(float)),
+    SamplingOption("repetition_penalty", "above 1: tokens seen before become less probable "
+                   "(default: 1)", _number(float)),
+    SamplingOption("presence_penalty", "taken off the logit of a token generated before, once "
+                   "(default: 0)", _number(float)),
+    SamplingOption("frequency_penalty", "taken off the logit for each time the token was generated "
+                   "(default: 0)", _number(float)),
+    SamplingOption("logit_bias", "added to the logit of token ID; may be repeated",
+                   {"type": _parse_bias, "action": "append", "metavar": "ID=BIAS"}),
+    SamplingOption("seed", "of the sampling, and of dummy weights (default: 0)", _number(int)),
+    SamplingOption("logprobs", "report log probabilities, with N alternatives for each token "
+                   "(N alone may be left out)",
+                   {"type": int, "nargs": "?", "const": 0, "metavar": "N"}),
+    SamplingOption("min_tokens", "no end before N tokens (default: 0)", _number(int)),
+    SamplingOption("stop", "end before this text; may be repeated",
+                   {"action": "append", "metavar": "TEXT"}),
+    SamplingOption("stop_token_ids", "end at one of these tokens",
+                   {"type": parse_ids, "metavar": "IDS"}),
+    SamplingOption("ignore_eos", "go on after the model's end of text", {"action": "store_true"}),
+    SamplingOption("include_stop_str_in_output", "keep the stop text in the output",
+                   {"action": "store_true"}),
+)  # fmt: skip
+"""Every field of SamplingParams, once."""
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling options")
+    for option in SAMPLING_OPTIONS:
+        group.add_argument(
+            option.flag,
+            dest=option.field,
+            default=argparse.SUPPRESS,
+            help=option.help.replace("%", "%%"),
+            **option.arguments,
+        )
+
+
+def sampling_params(args: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters that the flags describe; InvalidRequestError where impossible."""
+    given = {o.field: getattr(args, o.field) for o in SAMPLING_OPTIONS if hasattr(args, o.field)}
+    given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+    if "logit_bias" in given:
+        given["logit_bias"] = dict(given["logit_bias"])
+    return SamplingParams(**given)

@@ -1,0 +1,72 @@
+"""An engine for the length of one command, with its loading shown on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from app.units import format_bytes
+from engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from engine.llm_engine import LLMEngine
+
+CLEAR_LINE = "\r\x1b[K"
+REFRESH_S = 0.1
+
+
+@contextmanager
+def open_engine(config: EngineConfig) -> Iterator[LLMEngine]:
+    """The engine of `config`, shut down at the end whatever happens. Prints the engine's notices
+    to stderr. Raises what LLMEngine raises."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    status = StatusLine()
+    status.show("Starting the engine")
+    # Imported here: torch and transformers take seconds, which `--help` need not wait for.
+    from engine.llm_engine import LLMEngine
+
+    try:
+        engine = LLMEngine(config, progress=status.loading)
+    finally:
+        status.clear()
+    try:
+        for notice in engine.model_info.notices:
+            print(f"note: {notice}", file=sys.stderr)
+        yield engine
+    finally:
+        status.clear()
+        engine.shutdown()
+
+
+class StatusLine:
+    """One line on stderr that is written over and over, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._next = 0.0
+
+    def show(self, text: str) -> None:
+        if self._shown:
+            print(f"{CLEAR_LINE}{text}", end="", file=sys.stderr, flush=True)
+
+    def show_at_times(self, text: str) -> None:
+        """Show `text` unless something was shown a moment ago."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + REFRESH_S
+            self.show(text)
+
+    def loading(self, stage: str, done: int, total: int) -> None:
+        if total:
+            share = f"{done / total:.0%} of {format_bytes(total)}"
+            self.show_at_times(f"{stage}: {share}")
+        else:
+            self.show_at_times(stage)
+
+    def clear(self) -> None:
+        self.show("")

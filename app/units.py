@@ -1,0 +1,35 @@
+"""Sizes as people write and read them. Imports no Qt."""
+
+from __future__ import annotations
+
+import re
+
+_FACTORS = {
+    "": 1, "b": 1,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of "2GiB", "512MiB", "1.5 GB" or "4096". K, M and G alone are powers of 1,024.
+
+    Raises ValueError naming what was given and what is understood.
+    """
+    match = _SIZE.fullmatch(text)
+    factor = _FACTORS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{text!r} is not a size; write it like 2GiB, 512MiB or 4096")
+    return int(float(match[1]) * factor)
+
+
+def format_bytes(count: float) -> str:
+    """"1.40 GiB", "512 MiB", "17 B": binary units, three significant digits."""
+    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= factor:
+            value = count / factor
+            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+            return f"{value:.{digits}f} {unit}"
+    return f"{count:.0f} B"
