@@ -13,13 +13,13 @@ from torch import Tensor
 
 
 class RowLogprobs(NamedTuple):
-    """`rank` is 1 plus the number of tokens that are more probable than the chosen one. `top` has
-    (token id, log probability), most probable first, the lower id first at ties."""
+    """`rank` is 1 plus the number of tokens that are more probable than the chosen one.
+    `alternatives`: (token id, log probability), most probable first, the lower id at ties."""
 
     token_id: int
     logprob: float
     rank: int
-    top: tuple[tuple[int, float], ...] = ()
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 def row_logprobs(
