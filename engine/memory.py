@@ -71,8 +71,7 @@ def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> M
     tokens can use; or exactly kv_cache_memory_bytes, rounded down to blocks.
     """
     assert config.max_model_len is not None, "max_model_len has to be resolved first"
-    reserve = min(max(_RESERVE, total // 20), total // 10)
-    limit = max(0, min(int(config.gpu_memory_utilization * total), free - reserve))
+    reserve, limit = reserve_and_limit(config, free=free, total=total)
     activations = activation_bytes(sizes, config)
     bytes_per_block = config.block_size * sizes.kv_elements_per_token * sizes.itemsize
     base = sizes.weights + activations
@@ -124,6 +123,12 @@ def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> M
         bytes_per_block=bytes_per_block,
         num_blocks=num_blocks,
     )
+
+
+def reserve_and_limit(config: EngineConfig, *, free: int, total: int) -> tuple[int, int]:
+    """(bytes left for the desktop, bytes that the engine may use)."""
+    reserve = min(max(_RESERVE, total // 20), total // 10)
+    return reserve, max(0, min(int(config.gpu_memory_utilization * total), free - reserve))
 
 
 def blocks_of(num_tokens: int, config: EngineConfig) -> int:

@@ -1,0 +1,1 @@
+"""Choosing a model: where models are found, what one would need, and the dialog."""

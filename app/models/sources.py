@@ -1,0 +1,130 @@
+"""Where a model can be opened from: what comes with the program, what was open before, what the
+Hugging Face cache holds, and real shapes that run with random weights. Imports no Qt."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from app.paths import shapes_dir, starter_model
+from app.units import format_bytes
+
+
+class SourceKind(StrEnum):
+    """Also the headings of the list, in its order."""
+
+    STARTER = "With the program"
+    RECENT = "Opened before"
+    FOLDER = "Chosen folder"
+    CACHE = "Hugging Face cache"
+    SHAPE = "Real shapes, random weights"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Something that can be opened. `subtitle`: one muted line below the title."""
+
+    kind: SourceKind
+    path: str
+    title: str
+    subtitle: str = ""
+    load_format: str = "auto"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.path, self.load_format
+
+
+SHAPE_TITLES = {
+    "qwen3-0.6b": "Qwen3-0.6B",
+    "llama-3.2-1b": "Llama-3.2-1B",
+    "llama-3.1-8b": "Llama-3.1-8B",
+}
+
+
+def starter_source() -> ModelSource:
+    return ModelSource(
+        SourceKind.STARTER, str(starter_model()), "Starter model", "small demonstration model"
+    )
+
+
+def is_starter(path: str) -> bool:
+    """Whether `path` is the model that comes with the program."""
+    return bool(path) and os.path.abspath(path) == os.path.abspath(starter_model())
+
+
+def folder_source(path: str) -> ModelSource:
+    """What the user chose or dropped. A file of a checkpoint stands for its folder; one that is
+    no checkpoint (GGUF) is kept, so that the refusal can name it."""
+    chosen = Path(path)
+    if chosen.is_file() and (chosen.suffix == ".safetensors" or chosen.name == "config.json"):
+        chosen = chosen.parent
+    return ModelSource(SourceKind.FOLDER, str(chosen), chosen.name or str(chosen), str(chosen))
+
+
+def shape_sources() -> list[ModelSource]:
+    """The shapes in resources, smallest first."""
+    folders = [file.parent for file in shapes_dir().glob("*/config.json")]
+    return [
+        ModelSource(
+            SourceKind.SHAPE,
+            str(folder),
+            SHAPE_TITLES.get(folder.name, folder.name),
+            "speed and memory are real, replies are noise",
+            "dummy",
+        )
+        for folder in sorted(folders, key=_hidden_size)
+    ]
+
+
+def _hidden_size(folder: Path) -> int:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return int(config.get("hidden_size", 0))
+
+
+def recent_sources(recent: Iterable[tuple[str, str, str]]) -> list[ModelSource]:
+    """From (path, load_format, title); what stands in a heading of its own is left out."""
+    own = {starter_source().key, *(shape.key for shape in shape_sources())}
+    return [
+        ModelSource(
+            SourceKind.RECENT,
+            path,
+            title,
+            "not there any more" if not os.path.exists(path) else _with_format(path, load_format),
+            load_format,
+        )
+        for path, load_format, title in recent
+        if (path, load_format) not in own
+    ]
+
+
+def _with_format(path: str, load_format: str) -> str:
+    return f"{path} · random weights" if load_format == "dummy" else path
+
+
+def hugging_face_sources() -> list[ModelSource]:
+    """Models in the Hugging Face cache that have a config and safetensors, newest use first.
+
+    Reads the disk: call it off the GUI thread. A cache that is not there is an empty one.
+    """
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    found = []
+    for repo in sorted(repos, key=lambda r: r.last_accessed, reverse=True):
+        if repo.repo_type != "model" or not repo.revisions:
+            continue
+        newest = max(repo.revisions, key=lambda r: r.last_modified)
+        names = {file.file_name for file in newest.files}
+        if "config.json" in names and any(name.endswith(".safetensors") for name in names):
+            size = format_bytes(newest.size_on_disk)
+            path = str(newest.snapshot_path)
+            found.append(ModelSource(SourceKind.CACHE, path, repo.repo_id, size))
+    return found
