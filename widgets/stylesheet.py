@@ -196,7 +196,6 @@ QSlider::handle:horizontal {
 QSlider::handle:horizontal:hover, QSlider::handle:horizontal:focus {
     border: 1px solid $accent; background: $handle;
 }
-QSlider:focus::handle:horizontal { border: 2px solid $accent; width: 10px; height: 10px; }
 QSlider::sub-page:horizontal:disabled { background: $text_disabled; }
 QSlider::handle:horizontal:disabled { background: $raised; border-color: $border; }
 

@@ -1,0 +1,1 @@
+"""What stands around a page: engine settings, notices, progress of loading, page rail, docks."""

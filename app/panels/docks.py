@@ -1,0 +1,97 @@
+"""Docks around the page: cards that can be moved, floated and closed, and remember where they were.
+
+The dock area is a QMainWindow inside the window, so that the page rail and the figures on top
+stay outside of what can be moved.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QByteArray, QRectF, Qt, QTimer
+from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent
+from PySide6.QtWidgets import QDockWidget, QHBoxLayout, QLabel, QMainWindow, QToolButton, QWidget
+
+from widgets.icons import set_icon
+from widgets.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
+
+LAYOUT_VERSION = 1
+"""Raised when docks are added or removed in a way that a stored layout cannot describe."""
+
+
+class PanelDock(QDockWidget):
+    """A dock that looks like the panels of the page: one rounded card, its title inside."""
+
+    def __init__(self, title: str, name: str, content: QWidget) -> None:
+        super().__init__(title)
+        self.setObjectName(name)
+        self.setTitleBarWidget(_TitleBar(self))
+        self.setWidget(content)
+        theme_notifier().changed.connect(self.update)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(theme().color("border"))
+        painter.setBrush(theme().color("panel"))
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
+
+
+class _TitleBar(QWidget):
+    """Title and close button; the rest of it drags the dock (QDockWidget sees to that)."""
+
+    def __init__(self, dock: QDockWidget) -> None:
+        super().__init__(dock)
+        label = QLabel(dock.windowTitle())
+        label.setProperty("role", "title")
+        close = QToolButton()
+        set_icon(close, "close")
+        close.setToolTip("Close (View menu opens it again)")
+        close.setAccessibleName(f"Close {dock.windowTitle()}")
+        close.clicked.connect(dock.close)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_1)
+        layout.addWidget(label)
+        layout.addStretch(1)
+        layout.addWidget(close)
+
+
+class DockArea(QMainWindow):
+    """The page in the middle and docks around it."""
+
+    def __init__(self, page: QWidget, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowFlags(Qt.WindowType.Widget)
+        self.setObjectName("dock-area")
+        self.setDockNestingEnabled(True)
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
+        self.setCentralWidget(page)
+        # The settings keep the full height; the charts lie below the page.
+        right = Qt.DockWidgetArea.RightDockWidgetArea
+        self.setCorner(Qt.Corner.BottomRightCorner, right)
+
+    @property
+    def docks(self) -> list[QDockWidget]:
+        return self.findChildren(QDockWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
+
+    def save(self) -> QByteArray:
+        return self.saveState(LAYOUT_VERSION)
+
+    def restore(self, state: QByteArray) -> bool:
+        """Put the docks where they were; those that floated on a screen that is gone come home."""
+        restored = not state.isEmpty() and self.restoreState(state, LAYOUT_VERSION)
+        QTimer.singleShot(0, self, self.bring_home)
+        return restored
+
+    def bring_home(self) -> None:
+        for dock in self.docks:
+            if dock.isFloating() and not is_on_a_screen(dock):
+                dock.setFloating(False)
+
+
+def is_on_a_screen(window: QWidget) -> bool:
+    """Whether enough of a window can be seen to take hold of it."""
+    frame = window.frameGeometry()
+    for screen in QGuiApplication.screens():
+        seen = frame.intersected(screen.availableGeometry())
+        if seen.width() >= 64 and seen.height() >= 32:
+            return True
+    return False

@@ -1,0 +1,328 @@
+"""The engine's settings beside the page: turn a knob, and read below it what it does.
+
+Live settings are sent when the hand rests; settings that cost a cache rebuild or a reload are
+collected and applied together. What is known is in `SettingsModel`; this is its face.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.engine_bridge import EngineBridge
+from app.panels.hints import Hints
+from app.panels.setting_specs import Machine, sections
+from app.panels.settings_model import Sent, SettingsModel, costliest
+from app.panels.vllm_command import vllm_command, without_vllm_flag
+from app.units import format_bytes
+from engine import messages
+from engine.config import SETTINGS, Change
+from engine.errors import ErrorInfo, LoadCancelled
+from engine.snapshot import EngineSnapshot
+from widgets.setting_row import SettingRow
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+
+LIVE_DELAY_MS = 250
+"""A slider that is dragged sends its last value, not every one that it passes."""
+MESSAGE_MS = 6000
+
+
+class EngineSettingsPanel(QWidget):
+    """`changed` tells what was applied, for the charts' marks and the memory of the window."""
+
+    changed = Signal(str, object)  # e.g. "max_num_seqs 8 → 16"; the settings chosen by now
+
+    def __init__(
+        self, bridge: EngineBridge, machine: Machine | None = None, parent: QWidget | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self.model = SettingsModel()
+        self._machine = machine or Machine()
+        self._hints = Hints()
+        self._rows: dict[str, SettingRow] = {}
+        self._unsent: dict[str, Any] = {}
+        self._errors: dict[str, ErrorInfo] = {}
+        self._delay = QTimer(self)
+        self._delay.setSingleShot(True)
+        self._delay.setInterval(LIVE_DELAY_MS)
+        self._delay.timeout.connect(self._send_live)
+        self._message_timer = QTimer(self)
+        self._message_timer.setSingleShot(True)
+        self._message_timer.setInterval(MESSAGE_MS)
+        self._message_timer.timeout.connect(self._show_state)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self._make_list(), 1)
+        layout.addWidget(self._make_foot())
+        bridge.loaded.connect(self._on_loaded)
+        bridge.unloaded.connect(self._on_gone)
+        bridge.crashed.connect(self._on_gone)
+        bridge.load_failed.connect(self._on_load_failed)
+        bridge.reconfigured.connect(self._on_reconfigured)
+        bridge.reconfigure_failed.connect(self._on_refused)
+        bridge.load_progress.connect(self._on_progress)
+        self._show_values()
+
+    @property
+    def rows(self) -> dict[str, SettingRow]:
+        return self._rows
+
+    # Building ----------------------------------------------------------------------------------
+
+    def _make_list(self) -> QScrollArea:
+        content = QWidget()
+        content.setProperty("bare", True)
+        layout = QVBoxLayout(content)
+        layout.setContentsMargins(SPACE_3, SPACE_1, SPACE_3, SPACE_3)
+        layout.setSpacing(SPACE_3)
+        for number, (title, specs) in enumerate(sections(self._machine).items()):
+            if number:
+                layout.addWidget(_line())
+            heading = QLabel(title)
+            heading.setProperty("role", "small")
+            layout.addWidget(heading)
+            for spec in specs:
+                row = SettingRow(spec)
+                row.value_changed.connect(self._on_chosen)
+                self._rows[spec.name] = row
+                layout.addWidget(row)
+        layout.addStretch(1)
+        area = QScrollArea()
+        area.setProperty("bare", True)
+        area.setWidgetResizable(True)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setWidget(content)
+        return area
+
+    def _make_foot(self) -> QWidget:
+        foot = QWidget()
+        layout = QVBoxLayout(foot)
+        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
+        layout.setSpacing(SPACE_2)
+        layout.addWidget(_line())
+        self._message = QLabel()
+        self._message.setProperty("role", "small")
+        self._message.setWordWrap(True)
+        self._message.hide()
+        self._progress = QProgressBar()
+        self._progress.setTextVisible(False)
+        self._progress.setAccessibleName("Applying settings")
+        self._progress.hide()
+        self._apply = QPushButton("Apply")
+        self._apply.setProperty("kind", "primary")
+        self._apply.clicked.connect(self.apply)
+        self._apply.hide()
+        layout.addWidget(self._message)
+        layout.addWidget(self._progress)
+        layout.addWidget(self._apply)
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        self._undo = QPushButton("Undo")
+        self._undo.clicked.connect(self.undo)
+        self._reset = QPushButton("Defaults")
+        self._reset.setToolTip("Back to the defaults in everything that you changed.")
+        self._reset.clicked.connect(self.reset)
+        self._copy = QPushButton("Copy as vllm serve")
+        self._copy.setToolTip("Copy these settings as the command line of a vLLM server.")
+        self._copy.clicked.connect(self.copy_command)
+        for button in (self._undo, self._reset, self._copy):
+            buttons.addWidget(button, 1 if button is self._copy else 0)
+        layout.addLayout(buttons)
+        return foot
+
+    # What the user does ------------------------------------------------------------------------
+
+    def apply(self) -> None:
+        """Send everything that was collected."""
+        self._submit(self.model.apply())
+
+    def undo(self) -> None:
+        """Drop what was collected, else go back to before the change applied last."""
+        self._submit(self.model.undo())
+
+    def reset(self) -> None:
+        """Everything the user chose back to its default, at once."""
+        self._submit(self.model.reset())
+
+    def copy_command(self) -> None:
+        """The settings as `vllm serve ...` into the clipboard, and what vLLM has no flag for."""
+        if self.model.applied is None:
+            return
+        QGuiApplication.clipboard().setText(vllm_command(self.model.applied))
+        missing = without_vllm_flag(self.model.applied)
+        note = f" vLLM has no flag for: {', '.join(missing)}." if missing else ""
+        self._say(f"Copied.{note}")
+
+    def _on_chosen(self, name: str, value: Any) -> None:
+        if self.model.applied is None:
+            return
+        self._errors.pop(name, None)
+        if SETTINGS[name].change is Change.LIVE:
+            self._unsent[name] = value
+            self._delay.start()
+            return
+        self.model.choose(name, value)
+        self._show_state()
+
+    def _send_live(self) -> None:
+        unsent, self._unsent = self._unsent, {}
+        for name, value in unsent.items():
+            self._submit(self.model.choose(name, value))
+
+    def _submit(self, sent: Sent | None) -> None:
+        if sent is not None:
+            for name in sent.changes:
+                self._errors.pop(name, None)
+            self._bridge.reconfigure(**sent.changes)
+        self._show_values()
+
+    # What the engine says ----------------------------------------------------------------------
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        requested = self._bridge.requested
+        self._unsent.clear()
+        self._errors.clear()
+        self._hints.clear()
+        self.model.open(event.config, requested if requested is not None else event.config)
+        self._show_values()
+
+    def _on_gone(self) -> None:
+        self._delay.stop()
+        self._unsent.clear()
+        self._hints.clear()
+        self.model.close()
+        self._show_values()
+
+    def _on_load_failed(self, event: messages.LoadFailed) -> None:
+        if event.serving is None:
+            self._on_gone()
+
+    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        before = self.model.applied
+        sent = self.model.accept(event.config)
+        changes = before.differences(event.config) if before is not None else {}
+        if changes:
+            self.changed.emit(
+                ", ".join(f"{n} {_short(a)} → {_short(b)}" for n, (a, b) in changes.items()),
+                dict(self.model.chosen),
+            )
+        if event.notices:
+            self._say(" ".join(event.notices))
+        elif sent is not None and sent.change is not Change.LIVE:
+            self._say(f"{sent.change.value.capitalize()} done in {event.seconds:.2f} s.")
+        self._show_values()
+
+    def _on_refused(self, event: messages.ReconfigureFailed) -> None:
+        sent = self.model.reject(event.config)
+        if event.error.kind == LoadCancelled.__name__:
+            self._say("Cancelled. The settings before are in force again.")
+            self._show_values()
+            return
+        names = sent.changes if sent is not None else ()
+        guilty = [name for name in names if name in event.error.cause] or names
+        self._errors.update(dict.fromkeys(guilty, event.error))
+        self._show_values()
+
+    def _on_progress(self, event: messages.LoadProgress) -> None:
+        if self.model.sent:
+            self._progress.setRange(0, 1000 if event.total else 0)
+            self._progress.setValue(round(1000 * event.done / event.total) if event.total else 0)
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Called with every snapshot, at most ten times a second."""
+        self._hints.update(snapshot)
+        if self.isVisible():
+            self._show_hints()
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _show_values(self) -> None:
+        """Everything again: values, hints, buttons."""
+        for name, row in self._rows.items():
+            row.setEnabled(self.model.applied is not None)
+            if name not in self._unsent:
+                row.set_value(self.model.shown(name))
+        self._show_state()
+
+    def _show_state(self) -> None:
+        model = self.model
+        self._show_hints()
+        self._apply.setVisible(bool(model.pending))
+        if model.pending:
+            self._apply.setText(f"Apply ({costliest(model.pending).value})")
+        self._undo.setEnabled(model.can_undo)
+        self._undo.setToolTip(self._undo_tip())
+        self._reset.setEnabled(bool(model.chosen or model.pending))
+        self._copy.setEnabled(model.applied is not None)
+        slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
+        self._progress.setVisible(bool(slow))
+        if slow:
+            self._progress.setRange(0, 0)
+            self._message_timer.stop()
+            self._set_message(_work_text(slow[0]))
+        elif not self._message_timer.isActive():
+            self._set_message("" if model.applied else "Open a model to change its settings.")
+
+    def _undo_tip(self) -> str:
+        if self.model.pending:
+            return "Drop the changes that were not applied."
+        if not self.model.history:
+            return "Nothing to undo."
+        last = self.model.history[-1]
+        return "Back to " + ", ".join(f"{name} {_short(value)}" for name, value in last.items())
+
+    def _show_hints(self) -> None:
+        for name, row in self._rows.items():
+            if name in self._errors:
+                row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
+            elif self.model.is_pending(name):
+                now = _short(getattr(self.model.applied, name))
+                row.set_hint(f"not applied yet: now {now}", "warning")
+            else:
+                row.set_hint(self._hints.hint(name))
+
+    def _say(self, text: str) -> None:
+        """Show `text` for a few seconds."""
+        self._set_message(text)
+        self._message_timer.start()
+
+    def _set_message(self, text: str) -> None:
+        self._message.setText(text)
+        self._message.setVisible(bool(text))
+
+
+def _line() -> QFrame:
+    line = QFrame()
+    line.setProperty("line", True)
+    return line
+
+
+def _short(value: Any) -> str:
+    """A value as a person would write it in a sentence."""
+    if value is None:
+        return "auto"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and value >= 2**20:
+        return format_bytes(value)
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _work_text(sent: Sent) -> str:
+    if sent.change is Change.RELOAD:
+        return "Loading the model again; requests pause and resume."
+    return "Rebuilding the cache; requests pause and resume."

@@ -1,0 +1,124 @@
+"""How each engine setting is shown: made from `engine.config.SETTINGS`, sharpened by a table.
+
+A setting that is added to the registry appears by itself, at the end, with a control that fits
+its type; an entry here gives it a place, usual values and a unit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from engine.config import SETTINGS, Setting
+from widgets.setting_row import RowSpec
+
+GIB = 2**30
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Batching": (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "batching",
+        "enable_chunked_prefill",
+    ),
+    "KV cache": (
+        "kv_cache_memory_bytes",
+        "block_size",
+        "enable_prefix_caching",
+        "watermark",
+        "gpu_memory_utilization",
+        "kv_allocation",
+    ),
+    "Model": ("dtype", "max_model_len", "num_threads", "seed"),
+}
+
+NOT_SHOWN = ("model", "load_format")
+"""Chosen by opening a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What bounds the sliders."""
+
+    memory_bytes: int = 64 * GIB
+    num_cpus: int = os.cpu_count() or 1
+    max_model_len: int = 131072
+
+
+def _powers(first: float, limit: float) -> tuple[float, ...]:
+    steps = [first]
+    while steps[-1] * 2 < limit:
+        steps.append(steps[-1] * 2)
+    return (*steps, limit)
+
+
+def _threads(spec: RowSpec, machine: Machine) -> RowSpec:
+    counts = tuple(float(n) for n in range(1, machine.num_cpus + 1))
+    return replace(spec, steps=counts, auto="auto", unit="")
+
+
+_SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
+    "max_num_seqs": lambda s, m: replace(
+        s, steps=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256), unit=""
+    ),
+    "max_num_batched_tokens": lambda s, m: replace(
+        s, steps=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384), unit=""
+    ),
+    "watermark": lambda s, m: replace(
+        s, steps=(0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3), scale=0.01, decimals=0, unit="%"
+    ),
+    "block_size": lambda s, m: replace(s, steps=(1, 4, 8, 16, 32, 64, 128, 256), unit=""),
+    "kv_cache_memory_bytes": lambda s, m: replace(
+        s, steps=_powers(GIB / 64, m.memory_bytes), maximum=m.memory_bytes,
+        scale=GIB, decimals=3, unit="GiB", auto="auto",
+    ),
+    "gpu_memory_utilization": lambda s, m: replace(
+        s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
+        unit="%"
+    ),
+    "max_model_len": lambda s, m: replace(
+        s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
+    ),
+    "num_threads": _threads,
+}  # fmt: skip
+
+
+def row_spec(setting: Setting, machine: Machine) -> RowSpec:
+    """How `setting` is shown on this machine."""
+    spec = RowSpec(
+        name=setting.name,
+        label=setting.label,
+        help=f"{setting.help}\n\n{setting.flag} · {setting.change.value}",
+        badge=setting.change.value,
+        choices=tuple((choice, choice) for choice in setting.choices),
+        unit=setting.unit,
+        auto="auto" if setting.optional else "",
+    )
+    if setting.type in (int, float):
+        lowest = setting.minimum if setting.minimum is not None else -(2**53)
+        highest = min(setting.maximum if setting.maximum is not None else 2**53, 2**53)
+        is_whole = setting.type is int
+        spec = replace(
+            spec, minimum=lowest, maximum=highest, decimals=0 if is_whole else 2, is_whole=is_whole
+        )
+    sharpen = _SHARPEN.get(setting.name)
+    return sharpen(spec, machine) if sharpen else spec
+
+
+def sections(machine: Machine) -> dict[str, list[RowSpec]]:
+    """Section -> rows, every setting of the registry that a person can choose among."""
+    placed = {name for names in SECTIONS.values() for name in names}
+    left = [name for name in SETTINGS if name not in placed and is_choosable(SETTINGS[name])]
+    wanted = {**SECTIONS, "Other": tuple(left)} if left else dict(SECTIONS)
+    return {
+        title: [row_spec(SETTINGS[name], machine) for name in names if name in SETTINGS]
+        for title, names in wanted.items()
+    }
+
+
+def is_choosable(setting: Setting) -> bool:
+    """Whether there is anything to choose: a list with one entry, or a path, is not shown."""
+    if setting.name in NOT_SHOWN:
+        return False
+    return len(setting.choices) > 1 if setting.choices else setting.type is not str

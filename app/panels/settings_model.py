@@ -1,0 +1,160 @@
+"""What the settings panel knows: applied, collected, on its way, and how to go back. No Qt.
+
+    choose --live-->    send ---------------> answered --> applied, history
+           --others-->  pending --(Apply)---> send
+
+A live change is sent at once; one that costs a cache rebuild or a reload waits in `pending` until
+the user applies all of them together. Commands are answered in the order in which they were sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.settings_store import NOT_REMEMBERED, chosen_settings
+from engine.config import SETTINGS, Change, EngineConfig
+
+MAX_HISTORY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A change on its way to the engine. `before`: what the user had chosen until then."""
+
+    changes: Mapping[str, Any]
+    before: Mapping[str, Any]
+    is_undo: bool = False
+
+    @property
+    def change(self) -> Change:
+        return costliest(self.changes)
+
+
+def costliest(names: Mapping[str, Any]) -> Change:
+    """The costliest class of change among settings `names`."""
+    order = list(Change)
+    return max((SETTINGS[name].change for name in names), key=order.index)
+
+
+@dataclass
+class SettingsModel:
+    """Settings of the loaded model. `chosen` is what the user asked for and differs from the
+    defaults; `applied` is what the engine runs with, `auto` values resolved."""
+
+    applied: EngineConfig | None = None
+    chosen: dict[str, Any] = field(default_factory=dict)
+    pending: dict[str, Any] = field(default_factory=dict)
+    sent: list[Sent] = field(default_factory=list)
+    history: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def open(self, applied: EngineConfig, requested: EngineConfig) -> None:
+        """A model was loaded: nothing is pending, and there is nothing to undo."""
+        self.applied = applied
+        self.chosen = chosen_settings(requested)
+        self.close_history()
+
+    def close(self) -> None:
+        """No model is loaded."""
+        self.applied = None
+        self.close_history()
+
+    def close_history(self) -> None:
+        self.pending.clear()
+        self.sent.clear()
+        self.history.clear()
+
+    def shown(self, name: str) -> Any:
+        """The value to show: collected, else on its way, else applied."""
+        for changes in (self.pending, *(sent.changes for sent in reversed(self.sent))):
+            if name in changes:
+                return changes[name]
+        return getattr(self.applied, name, SETTINGS[name].default)
+
+    def chosen_value(self, name: str) -> Any:
+        """What the user chose, `auto` left as it is; the default where nothing was chosen."""
+        return self.chosen.get(name, SETTINGS[name].default)
+
+    def is_pending(self, name: str) -> bool:
+        return name in self.pending
+
+    def choose(self, name: str, value: Any) -> Sent | None:
+        """The user set `name`. Returns what to send now (a live change), or None."""
+        SETTINGS[name].check(value)
+        if value in (self.shown(name), getattr(self.applied, name)) and name not in self.pending:
+            return None
+        if SETTINGS[name].change is Change.LIVE:
+            return self._send({name: value})
+        if value in (getattr(self.applied, name), self.chosen_value(name)):
+            self.pending.pop(name, None)
+        else:
+            self.pending[name] = value
+        return None
+
+    def apply(self) -> Sent | None:
+        """Send all that is pending."""
+        changes, self.pending = self.pending, {}
+        return self._send(changes) if changes else None
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self.pending or self.history)
+
+    def undo(self) -> Sent | None:
+        """Drop what is pending; else go back to before the change that was applied last."""
+        if self.pending:
+            self.pending.clear()
+            return None
+        if not self.history:
+            return None
+        return self._send(self.history.pop(), is_undo=True)
+
+    def reset(self) -> Sent | None:
+        """Back to the defaults in everything that the user chose."""
+        self.pending.clear()
+        changes = {name: SETTINGS[name].default for name in self.chosen}
+        return self._send(changes) if changes else None
+
+    def accept(self, config: EngineConfig) -> Sent | None:
+        """The engine runs with `config`. Returns the change of ours that this answers."""
+        self.applied = config
+        if not self.sent:
+            return None
+        sent = self.sent.pop(0)
+        self._remember(sent.changes)
+        if not sent.is_undo:
+            self.history.append(sent.before)
+            del self.history[:-MAX_HISTORY]
+        return sent
+
+    def reject(self, config: EngineConfig) -> Sent | None:
+        """The engine refused: `config` is in force again. Returns the change that failed."""
+        self.applied = config
+        return self.sent.pop(0) if self.sent else None
+
+    def requested(self) -> EngineConfig:
+        """The configuration to ask for when the same model is loaded again."""
+        assert self.applied is not None
+        base = EngineConfig(**{name: getattr(self.applied, name) for name in NOT_REMEMBERED})
+        return base.replace(**self.chosen)
+
+    def _send(self, changes: Mapping[str, Any], *, is_undo: bool = False) -> Sent:
+        before = {name: self._before(name) for name in changes}
+        sent = Sent(dict(changes), before, is_undo)
+        self.sent.append(sent)
+        return sent
+
+    def _before(self, name: str) -> Any:
+        """What the user had chosen, counting what is on its way already."""
+        for sent in reversed(self.sent):
+            if name in sent.changes:
+                return sent.changes[name]
+        return self.chosen_value(name)
+
+    def _remember(self, changes: Mapping[str, Any]) -> None:
+        for name, value in changes.items():
+            if value == SETTINGS[name].default:
+                self.chosen.pop(name, None)
+            else:
+                self.chosen[name] = value
