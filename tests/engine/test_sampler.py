@@ -441,9 +441,7 @@ class TestLogprobs:
         ]
         sampled = Sampler(VOCAB).sample(logits, rows)
         reference = torch.log_softmax(logits.double(), 1)
-        for i, (token, report) in enumerate(
-            zip(sampled.token_ids, sampled.logprobs, strict=True)
-        ):
+        for i, (token, report) in enumerate(zip(sampled.token_ids, sampled.logprobs, strict=True)):
             assert report is not None and report.token_id == token
             assert abs(report.logprob - float(reference[i, token])) < 1e-5
             assert abs(report.logprob - float(torch.log_softmax(logits, 1)[i, token])) < 1e-6
