@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.errors import UnsupportedModelError
 from engine.layers.swap import Swap, apply_all, restore_all
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
@@ -35,7 +36,10 @@ def keep_what_agrees(
     stay: list[Swap] = []
     outcomes: dict[str, str] = {}
     with _short_body(model) as body, torch.inference_mode():
-        expected = _run(body)
+        try:
+            expected = _run(body)
+        except Exception as error:  # without a reference nothing can be checked: nothing stays
+            return [], {k: f"original (check failed: {type(error).__name__})" for k in kinds}
         for kind in kinds:
             group = [swap for swap in swaps if swap.kind == kind]
             apply_all(group)
@@ -99,11 +103,15 @@ def _short_body(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The list of decoder layers, and where it stands."""
     for parent in body.modules():
         for name, child in parent._modules.items():
             if isinstance(child, nn.ModuleList) and len(child) == count:
                 return parent, name, child
-    raise LookupError("no list of layers")
+    raise UnsupportedModelError(
+        f"{type(body).__name__} has no list of {count} layers.",
+        "Choose a decoder-only model with ordinary attention (Llama, Qwen3, Mistral, Gemma...).",
+    )
 
 
 def _distinct(layers: nn.ModuleList) -> list[nn.Module]:

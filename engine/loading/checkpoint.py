@@ -191,7 +191,7 @@ def _read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
     if not required and not file.is_file():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"), object_hook=_special_float)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{file} cannot be read: {error}.", "Download or copy the file again."
@@ -199,6 +199,11 @@ def _read_json(file: Path, *, required: bool = True) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{file} is not a JSON object.", "Download or copy the file again.")
     return content
+
+
+def _special_float(value: dict[str, Any]) -> Any:
+    """transformers writes infinity as {"__float__": "Infinity"}, as JSON has no word for it."""
+    return float(value["__float__"]) if set(value) == {"__float__"} else value
 
 
 def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:

@@ -9,14 +9,14 @@ import torch
 from engine.errors import LoadCancelled
 from engine.loading.materialise import Slots
 
-_POOL = 16 * 1024 * 1024  # elements
+_POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
 
 
 class DummyFiller:
     """Normal(0, std) values for matrices, ones for norms, zeros for biases.
 
-    The values come from one pool of up to 16 million random numbers, which is laid out again
-    from a random place for every chunk: so an 8-billion-parameter model fills at the speed of a
+    The values come from one pool of up to 4 million random numbers, which is laid out again
+    from a random place for every piece: so an 8-billion-parameter model fills at the speed of a
     copy. Speed and memory are those of real weights; the text is noise either way. The same
     seed, model and dtype give the same weights.
     """
@@ -38,24 +38,21 @@ class DummyFiller:
             tensor.zero_()
 
     def _fill_random(self, tensor: torch.Tensor) -> None:
-        if not tensor.is_contiguous():  # a transposed or strided view: by rows
+        if not tensor.is_contiguous():  # a transposed or strided view: one row at a time
             for row in tensor:
-                row.copy_(self._take(row.numel()).view(row.shape))
+                row.copy_(self._flow(torch.empty(row.numel(), dtype=row.dtype)).view(row.shape))
             return
-        flat = tensor.view(-1)
-        size = self._pool.numel() // 2
-        for start in range(0, flat.numel(), size):
-            part = flat[start : start + size]
-            part.copy_(self._take(part.numel()))
+        self._flow(tensor.view(-1))
 
-    def _take(self, count: int) -> torch.Tensor:
-        """`count` values of the pool from a random place, going round at its end."""
-        size = self._pool.numel()
-        offset = int(torch.randint(size, (), generator=self._generator))
-        if offset + count <= size:
-            return self._pool[offset : offset + count]
-        repeats = -(-(offset + count) // size)
-        return self._pool.repeat(repeats)[offset : offset + count]
+    def _flow(self, flat: torch.Tensor) -> torch.Tensor:
+        """Write pieces of the pool, each from a random place to its end, until `flat` is full."""
+        size, start = self._pool.numel(), 0
+        while start < flat.numel():
+            offset = int(torch.randint(size // 2, (), generator=self._generator))
+            count = min(size - offset, flat.numel() - start)
+            flat[start : start + count].copy_(self._pool[offset : offset + count])
+            start += count
+        return flat
 
 
 def fill_dummy(
