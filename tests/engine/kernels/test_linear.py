@@ -1,0 +1,109 @@
+"""Every implementation of the matrix product agrees with the plain one."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.kernels import linear as linear_module
+from engine.kernels.linear import IMPLEMENTATIONS, Linear, linear
+from engine.kernels.select import ROW_BUCKETS, Choice, choices, choose_linear
+
+DTYPES = [torch.bfloat16, torch.float16]
+
+
+def make(rows: int, width: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(rows * 7 + width)
+    shapes = ((rows, width), (outputs, width), (outputs,))
+    return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.integers(1, 9),
+    width=st.integers(1, 70),
+    outputs=st.integers(1, 90),
+    tile_bytes=st.sampled_from([4, 1000, 4096, 2**22]),
+    dtype=st.sampled_from(DTYPES),
+    has_bias=st.booleans(),
+)
+def test_upcast_is_the_float32_product(
+    rows: int, width: int, outputs: int, tile_bytes: int, dtype: torch.dtype, has_bias: bool
+) -> None:
+    x, weight, bias = make(rows, width, outputs, dtype)
+    before = linear_module._TILE_BYTES
+    linear_module._TILE_BYTES = tile_bytes  # many tiles, also a last one that is not full
+    try:
+        found = IMPLEMENTATIONS["upcast"](x, weight, bias if has_bias else None)
+    finally:
+        linear_module._TILE_BYTES = before
+    expected = F.linear(x.float(), weight.float(), bias.float() if has_bias else None)
+    assert found.dtype == dtype
+    assert torch.allclose(found.float(), expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_leading_dimensions_and_strided_inputs(name: str, dtype: torch.dtype) -> None:
+    x, weight, _ = make(12, 16, 5, dtype)
+    x = x.view(2, 6, 16)
+    strided = torch.cat((x, x), dim=-1)[..., :16]
+    found = IMPLEMENTATIONS[name](strided, weight, None)
+    assert found.shape == (2, 6, 5)
+    assert torch.allclose(found.float(), x.float() @ weight.float().t(), rtol=2e-2, atol=5e-2)
+
+
+def test_results_outlive_the_scratch_buffers() -> None:
+    x, weight, _ = make(4, 16, 8, torch.bfloat16)
+    first = IMPLEMENTATIONS["upcast"](x, weight, None)
+    kept = first.clone()
+    IMPLEMENTATIONS["upcast"](x * 2, weight, None)
+    assert torch.equal(first, kept)
+
+
+def test_scratch_is_usable_in_and_out_of_inference_mode() -> None:
+    x, weight, _ = make(3, 300, 400, torch.bfloat16)
+    with ThreadPoolExecutor(1) as fresh_thread:  # which has no scratch yet
+
+        def in_and_out() -> tuple[torch.Tensor, torch.Tensor]:
+            with torch.inference_mode():
+                inside = IMPLEMENTATIONS["upcast"](x, weight, None).clone()
+            return inside, IMPLEMENTATIONS["upcast"](x, weight, None)
+
+        inside, outside = fresh_thread.submit(in_and_out).result()
+    assert torch.equal(inside, outside)
+
+
+def test_float32_is_torch_s_own() -> None:
+    layer = Linear(16, 8, bias=True, device="cpu")
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.normal_(layer.bias)  # type: ignore[arg-type]
+    x = torch.randn(3, 16)
+    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = choices()
+    assert {c.dtype for c in table} == {"float32", "bfloat16", "float16"}
+    assert all(c.implementation in IMPLEMENTATIONS and c.reason for c in table)
+    assert choices() == table  # measured once
+
+
+def test_the_choice_follows_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.kernels import select
+
+    table = tuple(
+        Choice("linear", "bfloat16", rows, "torch" if rows < 4 else "upcast", "")
+        for rows in ROW_BUCKETS
+    )
+    monkeypatch.setattr(select, "_linear_choices", lambda dtype: table)
+    found = [choose_linear(torch.bfloat16, "cpu", rows) for rows in (0, 1, 3, 4, 5, 1000)]
+    assert found == ["torch", "torch", "torch", "upcast", "upcast", "upcast"]
+    assert choose_linear(torch.bfloat16, "cuda", 1000) == "torch"
+    x, weight, _ = make(8, 16, 8, torch.bfloat16)
+    assert torch.equal(linear(x, weight), IMPLEMENTATIONS["upcast"](x, weight, None))

@@ -1,0 +1,148 @@
+"""The memory plan never exceeds its limit, wastes nothing that can be used, and says no in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.config import EngineConfig
+from engine.errors import OutOfMemoryError
+from engine.loading.checkpoint import Checkpoint
+from engine.memory import ModelSizes, max_useful_blocks, model_sizes, plan, plan_memory
+from tests.engine.tiny_models import make_model
+
+GIB = 2**30
+LLAMA_1B = ModelSizes(
+    weights=2_471_645_608,
+    kv_elements_per_token=16 * 2 * 8 * 64,
+    itemsize=2,
+    hidden_size=2048,
+    intermediate_size=8192,
+    num_heads=32,
+    head_dim=64,
+    vocab_size=128_256,
+)
+
+
+def config(**changes: object) -> EngineConfig:
+    return EngineConfig().replace(**{"max_model_len": 4096, **changes})
+
+
+@given(
+    total=st.integers(1, 256).map(lambda n: n * GIB),
+    free_share=st.floats(0.0, 1.0),
+    utilization=st.floats(0.05, 1.0),
+    max_model_len=st.integers(1, 131_072),
+    max_num_seqs=st.integers(1, 256),
+    block_size=st.sampled_from([1, 8, 16, 32, 256]),
+    cache=st.none() | st.integers(1, 64 * GIB),
+)
+def test_a_plan_stays_within_its_limit(
+    total: int,
+    free_share: float,
+    utilization: float,
+    max_model_len: int,
+    max_num_seqs: int,
+    block_size: int,
+    cache: int | None,
+) -> None:
+    free = int(total * free_share)
+    settings = config(
+        gpu_memory_utilization=utilization,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        block_size=block_size,
+        kv_cache_memory_bytes=cache,
+    )
+    try:
+        made = plan(LLAMA_1B, settings, free=free, total=total)
+    except OutOfMemoryError as error:
+        assert "GiB" in error.cause or "bytes" in error.cause
+        assert error.remedy
+        return
+    assert made.predicted <= made.limit <= utilization * total
+    assert made.limit + made.reserve <= free
+    assert made.kv_cache == made.num_blocks * made.bytes_per_block
+    assert made.bytes_per_block == block_size * LLAMA_1B.kv_elements_per_token * 2
+    if cache is None:
+        assert made.num_blocks * block_size >= max_model_len
+        assert made.num_blocks <= max_useful_blocks(settings)
+    else:
+        assert cache - made.bytes_per_block < made.kv_cache <= cache
+
+
+@given(small=st.integers(8, 64), more=st.integers(0, 64))
+def test_more_memory_never_gives_fewer_blocks(small: int, more: int) -> None:
+    blocks = [
+        plan(LLAMA_1B, config(), free=n * GIB, total=n * GIB).num_blocks
+        for n in (small, small + more)
+    ]
+    assert blocks[0] <= blocks[1]
+
+
+def test_a_small_machine_keeps_a_tenth_for_the_desktop() -> None:
+    small = plan(LLAMA_1B, config(max_model_len=256), free=6 * GIB, total=6 * GIB)
+    large = plan(LLAMA_1B, config(), free=100 * GIB, total=100 * GIB)
+    assert small.reserve == 6 * GIB // 10
+    assert large.reserve == 5 * GIB
+
+
+def test_the_cache_is_no_larger_than_its_requests_can_use() -> None:
+    made = plan(LLAMA_1B, config(max_num_seqs=2, watermark=0.0), free=64 * GIB, total=64 * GIB)
+    assert made.num_blocks == 2 * 4096 // 16
+
+
+def test_weights_that_do_not_fit_are_refused_with_the_numbers() -> None:
+    with pytest.raises(OutOfMemoryError, match=r"weights 2\.30 GiB.*2\.00 GiB of 8\.00 GiB") as e:
+        plan(LLAMA_1B, config(), free=2 * GIB, total=8 * GIB)
+    assert "smaller model" in e.value.remedy
+
+
+def test_a_context_that_does_not_fit_points_to_max_model_len() -> None:
+    with pytest.raises(OutOfMemoryError) as error:
+        plan(LLAMA_1B, config(max_model_len=131_072), free=6 * GIB, total=8 * GIB)
+    assert "max_model_len" in error.value.remedy
+
+
+def test_a_cache_of_the_user_s_own_size_may_be_one_block() -> None:
+    one = 16 * LLAMA_1B.kv_elements_per_token * 2
+    made = plan(LLAMA_1B, config(kv_cache_memory_bytes=one), free=8 * GIB, total=8 * GIB)
+    assert made.num_blocks == 1
+    with pytest.raises(OutOfMemoryError, match="smaller than one block"):
+        plan(LLAMA_1B, config(kv_cache_memory_bytes=one - 1), free=8 * GIB, total=8 * GIB)
+
+
+def test_without_chunked_prefill_a_whole_context_has_to_fit_a_step() -> None:
+    chunked, whole = (
+        plan(LLAMA_1B, config(enable_chunked_prefill=on), free=32 * GIB, total=32 * GIB)
+        for on in (True, False)
+    )
+    assert whole.activations > chunked.activations
+
+
+class TestOfACheckpoint:
+    @pytest.fixture
+    def checkpoint(self, tmp_path: Path) -> Checkpoint:
+        make_model("qwen3_moe").save_pretrained(tmp_path)
+        return Checkpoint.open(tmp_path)
+
+    def test_sizes_follow_the_dtype(self, checkpoint: Checkpoint) -> None:
+        wide, narrow = (model_sizes(checkpoint, d) for d in (torch.float32, torch.bfloat16))
+        assert wide.weights == 2 * narrow.weights == 4 * checkpoint.num_parameters
+        assert wide.kv_elements_per_token == narrow.kv_elements_per_token == 2 * 2 * 2 * 16
+
+    def test_what_the_engine_holds_counts_as_free(self, checkpoint: Checkpoint) -> None:
+        settings = config(dtype="float32", max_model_len=256)
+        memory = (1 * GIB, 4 * GIB)
+        plain = plan_memory(checkpoint, settings, memory=memory)
+        again = plan_memory(checkpoint, settings, memory=memory, in_use=GIB)
+        assert again.limit == plain.limit + GIB
+        assert again.free == plain.free + GIB
+
+    def test_it_measures_the_machine(self, checkpoint: Checkpoint) -> None:
+        made = plan_memory(checkpoint, config(dtype="float32", max_model_len=64))
+        assert 0 < made.free <= made.total
