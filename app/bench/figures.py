@@ -1,4 +1,4 @@
-"""What a benchmark run comes to: one flat record of figures. Milliseconds, bytes, fractions 0 to 1."""
+"""What a benchmark run comes to: one flat record. Milliseconds, bytes, fractions 0 to 1."""
 
 from __future__ import annotations
 

@@ -119,9 +119,7 @@ def _replay(steps: list[StepRecord], ended: dict[str, int], block_size: int) -> 
             computed = entry.num_cached_tokens + entry.num_tokens
             context[entry.request_id] = context.get(entry.request_id, 0) + computed
             cached[entry.request_id] = cached.get(entry.request_id, 0) + entry.num_cached_tokens
-        blocks = sum(-(-n // block_size) for n in context.values())
-        shared = [n // block_size for n in cached.values()]
-        totals.peak_blocks = max(totals.peak_blocks, blocks - sum(shared) + max(shared, default=0))
+        totals.peak_blocks = max(totals.peak_blocks, _blocks_in_use(context, cached, block_size))
         totals.max_concurrent_requests = max(totals.max_concurrent_requests, len(context))
         if step.entries and all(entry.kind == "decode" for entry in step.entries):
             totals.num_decode_steps += 1
@@ -130,3 +128,10 @@ def _replay(steps: list[StepRecord], ended: dict[str, int], block_size: int) -> 
         for request_id in [r for r in context if ended.get(r, step.index + 1) <= step.index]:
             del context[request_id], cached[request_id]
     return totals
+
+
+def _blocks_in_use(context: dict[str, int], cached: dict[str, int], block_size: int) -> int:
+    """At least so many: what each request computed itself, or all of the longest."""
+    blocks = {request_id: -(-length // block_size) for request_id, length in context.items()}
+    own = sum(blocks[request_id] - cached[request_id] // block_size for request_id in blocks)
+    return max(own, max(blocks.values(), default=0))

@@ -138,7 +138,7 @@ class BenchRunner:
         capacity = plan.num_blocks * self._engine.config.block_size
         if longest > capacity + 1:
             raise OutOfMemoryError(
-                f"{name} needs {longest:,} tokens for one request; the KV cache holds {capacity:,}.",
+                f"One request of {name} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
                 "Raise --kv-cache-memory-bytes, or choose shorter lengths.",
             )
 

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workload", metavar="NAME", help=f"a preset: {', '.join(preset_names())}"
     )
     work.add_argument(
-        "--variant", metavar="NAME", help="only this variant of the preset, such as unique or shared"
+        "--variant", metavar="NAME", help="only this variant of the preset, such as unique"
     )
     work.add_argument("--input-len", type=_count, metavar="N", help="tokens of each prompt")
     work.add_argument("--output-len", type=_count, metavar="N", help="tokens of each reply")

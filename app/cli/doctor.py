@@ -15,7 +15,7 @@ from app.units import format_bytes
 
 NAME = "doctor"
 HELP = "devices, kernels, versions, paths"
-DESCRIPTION = "Show what this machine offers, which kernels were chosen and why, and where data lies."
+DESCRIPTION = "What this machine offers, which kernels were chosen and why, and where data lies."
 EPILOG = """\
 examples:
   inferdeck doctor

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt-token-ids", metavar="IDS", type=parse_ids, help="token ids, such as 1,2,3"
     )
     group.add_argument(
-        "--chat", metavar="TEXT", help="a user's message, in the model's chat template; - reads stdin"
+        "--chat", metavar="TEXT", help="a user's message, through the chat template; - reads stdin"
     )
     parser.add_argument("--system", metavar="TEXT", help="system prompt, with --chat")
     parser.add_argument(
@@ -147,6 +147,6 @@ def _summary(output: RequestOutput) -> str:
     parts.append(f"{len(output.token_ids)} out ({output.finish_reason})")
     if times is not None and times.ttft_s is not None:
         parts.append(f"TTFT {times.ttft_s * 1000:.1f} ms")
-        if times.tpot_s:
-            parts.append(f"{times.tpot_s * 1000:.2f} ms per token ({1 / times.tpot_s:.1f} a second)")
+        if pace := times.tpot_s:
+            parts.append(f"{pace * 1000:.2f} ms per token ({1 / pace:.1f} a second)")
     return "[" + ", ".join(parts) + "]"

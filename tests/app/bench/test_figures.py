@@ -1,0 +1,147 @@
+"""Figures against a run that is worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.bench.figures import EngineFacts, figures, latency
+from app.bench.load import LoadResult
+from app.bench.monitor import Observed, _replay
+from engine.snapshot import RequestTimes, StepEntry, StepRecord, TokenEvent
+
+FACTS = EngineFacts(
+    weights_bytes=1000, kv_cache_bytes=500, weights_per_step=800, kv_bytes_per_token=2.0,
+    read_bandwidth=10_000.0,
+)  # fmt: skip
+
+
+def times(arrival: float, *tokens: float) -> RequestTimes:
+    return RequestTimes(
+        arrival, arrival, tuple(TokenEvent(t, 1) for t in tokens), finished=tokens[-1]
+    )
+
+
+def observed(**changes: object) -> Observed:
+    values: dict[str, object] = {
+        "steps": (), "peak_kv_usage": 0.5, "waste": (0.1, 0.3), "max_concurrent_requests": 2,
+        "prefix_queries": 100, "prefix_hits": 25, "preemptions": 1, "num_decode_steps": 4,
+        "decode_s": 2.0, "decode_context_tokens": 400,
+    }  # fmt: skip
+    return Observed(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def run() -> LoadResult:
+    """Two requests of three tokens; TTFT 1 and 2 s, gaps of 0.5 and 1 s."""
+    requests = (times(0.0, 1.0, 1.5, 2.0), times(0.0, 2.0, 3.0, 4.0))
+    return LoadResult(requests, 0, num_prompt_tokens=14, duration_s=4.0, observed=observed())
+
+
+def test_the_figures_of_a_run() -> None:
+    result = figures([run()], FACTS)
+    assert result["completed"] == 2
+    assert result["output_tokens_per_s"] == 6 / 4
+    assert result["total_tokens_per_s"] == 20 / 4
+    assert result["requests_per_s"] == 2 / 4
+    assert result["ttft_ms"]["mean"] == 1500
+    assert result["ttft_ms"]["max"] == 2000
+    assert result["itl_ms"]["mean"] == 750
+    assert result["itl_ms"]["num_samples"] == 4
+    assert result["tpot_ms"]["p50"] == 750  # (2 - 1) / 2 and (4 - 2) / 2
+    assert result["e2e_ms"]["mean"] == 3000
+    assert result["kv_waste"] == {"mean": 0.2, "max": 0.3, "num_samples": 2}
+    assert result["prefix_cache_hit_rate"] == 0.25
+    # 4 steps of 800 bytes of weights and 400 tokens of 2 bytes in 2 s, of 10,000 bytes a second
+    assert result["decode_bytes_per_s"] == 2000
+    assert result["memory_bandwidth_utilization"] == 0.2
+
+
+def test_runs_are_pooled_and_not_averaged() -> None:
+    result = figures([run(), run()], FACTS)
+    assert result["completed"] == 4
+    assert result["duration_s"] == 8
+    assert result["output_tokens_per_s"] == 12 / 8
+    assert result["itl_ms"]["num_samples"] == 8
+    assert result["preemptions"] == 2
+    assert result["memory_bandwidth_utilization"] == 0.2
+
+
+def test_what_cannot_be_known_is_none() -> None:
+    nothing = LoadResult((), 3, 0, 0.0, observed(waste=(), prefix_queries=0, decode_s=0.0))
+    result = figures([nothing], FACTS)
+    assert result["failed"] == 3
+    assert result["ttft_ms"]["mean"] is None
+    assert result["output_tokens_per_s"] is None
+    assert result["kv_waste"]["mean"] is None
+    assert result["prefix_cache_hit_rate"] is None
+    assert result["memory_bandwidth_utilization"] is None
+
+
+def test_experts_have_no_bandwidth_figure() -> None:
+    facts = EngineFacts(1000, 500, None, 2.0, 10_000.0)
+    assert figures([run()], facts)["memory_bandwidth_utilization"] is None
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=250))
+def test_percentiles_are_numpy_s(seconds: list[float]) -> None:
+    result = latency(seconds)
+    assert result["mean"] == pytest.approx(np.mean(seconds) * 1000)
+    assert result["p50"] == pytest.approx(np.percentile(seconds, 50) * 1000)
+    assert result["p90"] == pytest.approx(np.percentile(seconds, 90) * 1000)
+    if len(seconds) >= 100:
+        assert result["p99"] == pytest.approx(np.percentile(seconds, 99) * 1000)
+    else:
+        assert result["p99"] is None
+    assert result["max"] == max(seconds) * 1000
+    assert result["num_samples"] == len(seconds)
+
+
+def test_missing_latencies_are_not_counted() -> None:
+    assert latency([None, 0.5, None])["num_samples"] == 1
+
+
+def step(index: int, *entries: StepEntry, preempted: tuple[str, ...] = ()) -> StepRecord:
+    return StepRecord(index, float(index), 0.5, entries, len(entries), 0, preempted)
+
+
+def test_the_steps_tell_blocks_concurrency_and_bytes_of_decoding() -> None:
+    steps = [
+        step(0, StepEntry("a", "prefill", 20)),  # 2 blocks of 16
+        step(1, StepEntry("a", "decode", 1), StepEntry("b", "prefill", 33)),  # 2 + 3
+        step(2, StepEntry("a", "decode", 1), StepEntry("b", "decode", 1)),  # 22 and 34 tokens
+        step(3, StepEntry("b", "decode", 1)),  # a was gone after step 2: 35 tokens
+    ]
+    totals = _replay(steps, {"a": 2, "b": 3}, block_size=16)
+    assert totals.peak_blocks == 5
+    assert totals.max_concurrent_requests == 2
+    assert totals.num_decode_steps == 2
+    assert totals.decode_s == 1.0
+    assert totals.decode_context_tokens == 22 + 34 + 35
+
+
+def test_shared_blocks_are_counted_once() -> None:
+    steps = [
+        step(0, StepEntry("a", "prefill", 40)),  # 3 blocks
+        step(1, StepEntry("b", "prefill", 8, num_cached_tokens=32)),  # 2 of a's, 1 of its own
+    ]
+    assert _replay(steps, {}, block_size=16).peak_blocks == 4
+
+
+def test_a_preempted_request_gave_its_blocks_back() -> None:
+    steps = [
+        step(0, StepEntry("a", "prefill", 16), StepEntry("b", "prefill", 16)),
+        step(1, StepEntry("a", "decode", 1), preempted=("b",)),
+        step(2, StepEntry("b", "prefill", 17)),
+    ]
+    totals = _replay(steps, {"a": 1}, block_size=16)
+    assert totals.peak_blocks == 2
+    assert totals.max_concurrent_requests == 2
+
+
+def test_no_figure_is_infinite() -> None:
+    flat = figures([run()], FACTS)
+    assert all(math.isfinite(v) for v in flat.values() if isinstance(v, float))

@@ -1,0 +1,194 @@
+"""`inferdeck bench` on a tiny shape with random weights: what it reports, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.__main__ import main
+from app.cli import bench as bench_command
+
+LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
+FIGURES = {
+    "completed", "failed", "duration_s", "output_tokens_per_s", "total_tokens_per_s",
+    "requests_per_s", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "peak_kv_usage", "kv_waste",
+    "max_concurrent_requests", "prefix_cache_hit_rate", "preemptions", "weights_bytes",
+    "kv_cache_bytes", "decode_bytes_per_s", "memory_read_bytes_per_s",
+    "memory_bandwidth_utilization",
+}  # fmt: skip
+FIXED = ["--input-len", "20", "--output-len", "5", "--num-requests", "6"]
+
+
+@pytest.fixture(autouse=True)
+def quick_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summing 1 GiB five times takes seconds: here 1 MiB will do."""
+    from app.bench import runner
+    from app.bench.bandwidth import read_bandwidth
+
+    monkeypatch.setattr(runner, "read_bandwidth", lambda threads: read_bandwidth(threads, 2**20))
+
+
+def bench(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    code = main(["bench", "--json", *argv])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert out.count("\n") == 1
+    return dict(json.loads(out))
+
+
+def test_the_report_has_every_figure(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(capsys, *tiny_flags, *FIXED, "--concurrency", "2")
+    assert set(report) == FIGURES | {"config", "model", "machine", "workload"}
+    assert report["config"]["num_threads"] == 1
+    assert report["machine"]["total_memory"] > 0
+    assert report["model"]["is_dummy"] is True
+    assert (report["completed"], report["failed"], report["preemptions"]) == (6, 0, 0)
+    assert report["max_concurrent_requests"] == 2
+    for key in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
+        assert set(report[key]) == LATENCY
+    assert report["itl_ms"]["num_samples"] == 6 * 4
+    assert report["itl_ms"]["p99"] is None
+    assert 0 < report["itl_ms"]["p50"] <= report["itl_ms"]["max"]
+    assert report["weights_bytes"] == report["model"]["weights_bytes"] > 0
+    assert report["kv_cache_bytes"] > 0
+    # throughput is tokens over the same duration
+    duration = report["duration_s"]
+    assert report["output_tokens_per_s"] == pytest.approx(30 / duration)
+    assert report["total_tokens_per_s"] == pytest.approx(150 / duration)
+    assert report["requests_per_s"] == pytest.approx(6 / duration)
+    assert 0 < report["peak_kv_usage"] < 1
+    assert report["memory_bandwidth_utilization"] == pytest.approx(
+        report["decode_bytes_per_s"] / report["memory_read_bytes_per_s"]
+    )
+
+
+def test_a_preset_reports_its_variants_apart(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(
+        capsys, *tiny_flags, "--workload", "shared-system-prompt", "--num-requests", "3",
+        "--concurrency", "1",
+    )  # fmt: skip
+    assert list(report["variants"]) == ["shared", "unique"]
+    assert set(report) >= FIGURES
+    assert report["ttft_ms"] == report["variants"]["shared"]["ttft_ms"]
+    # the warm-up has a prefix of its own: the first of three requests finds nothing, two find 512
+    assert 0.4 < report["variants"]["shared"]["prefix_cache_hit_rate"] < 0.67
+    assert report["variants"]["unique"]["prefix_cache_hit_rate"] == 0
+
+
+def test_one_variant_alone(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
+    report = bench(
+        capsys, *tiny_flags, "--workload", "shared-system-prompt", "--variant", "unique",
+        "--num-requests", "1", "--num-warmups", "0",
+    )  # fmt: skip
+    assert "variants" not in report
+    assert report["workload"]["variants"] == {"unique": 0}
+
+
+def test_replies_end_before_their_limit_in_the_mixed_workload(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(
+        capsys, *tiny_flags, "--workload", "mixed-lengths", "--num-requests", "4",
+        "--num-warmups", "0",
+    )  # fmt: skip
+    assert (report["completed"], report["failed"]) == (4, 0)
+    assert report["itl_ms"]["num_samples"] < 4 * 399
+
+
+def test_requests_arrive_at_a_rate(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(capsys, *tiny_flags, *FIXED, "--request-rate", "200")
+    assert report["completed"] == 6
+    assert report["workload"]["request_rate"] == 200
+    assert report["workload"]["concurrency"] is None
+
+
+def test_settings_are_compared_on_the_same_work(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(
+        capsys, *tiny_flags, "--workload", "mixed-lengths", "--num-requests", "6",
+        "--compare", "kv-allocation=paged,contiguous", "--kv-cache-memory-bytes", "1MiB",
+        "--num-warmups", "0",
+    )  # fmt: skip
+    assert report["compare"] == "kv_allocation"
+    paged, contiguous = report["runs"]["paged"], report["runs"]["contiguous"]
+    assert paged["completed"] == contiguous["completed"] == 12  # two rounds
+    assert paged["itl_ms"]["num_samples"] == contiguous["itl_ms"]["num_samples"]
+    assert paged["kv_waste"]["mean"] < contiguous["kv_waste"]["mean"]
+
+
+def test_people_get_a_table(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
+    assert main(["bench", *tiny_flags, *FIXED, "--compare", "max_num_seqs=1,4"]) == 0
+    out = capsys.readouterr().out
+    assert "random weights" in out
+    header = next(line for line in out.splitlines() if line.split() == ["1", "4"])
+    rows = [line for line in out.splitlines() if line.startswith("TTFT, mean")]
+    assert len(rows) == 1
+    assert len(rows[0]) == len(header)  # numbers stand under their column
+
+
+def test_the_report_goes_to_a_file(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "report.json"
+    printed = bench(capsys, *tiny_flags, *FIXED, "--output-json", str(file))
+    assert json.loads(file.read_text()) == printed
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "report.json"
+    file.write_text("old")
+
+    def full(self: Path, *args: object, **kwargs: object) -> int:
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        bench_command._write(file, {"new": 1})
+    assert file.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], ("nothing to run", "--workload")),
+        (["--input-len", "5", "--output-len", "5"], ("--num-requests",)),
+        (["--workload", "no-such"], ("'no-such'", "voice-bot")),
+        (["--workload", "voice-bot", "--input-len", "5"], ("lengths of its own",)),
+        (["--workload", "voice-bot", "--variant", "none"], ("'none'", "shared")),
+        (["--variant", "shared", *FIXED], ("--workload",)),
+        (["--workload", "voice-bot"], ("2,200", "1,024")),
+        ([*FIXED, "--compare", "speed=1,2"], ("'speed'", "max_num_seqs")),
+        ([*FIXED, "--compare", "batching=static"], ("two or more",)),
+        ([*FIXED, "--compare", "batching=static,dynamic"], ("'dynamic'", "continuous")),
+        ([*FIXED, "--output-json", "/no/such/folder/x.json"], ("/no/such/folder",)),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str], argv: list[str],
+    words: tuple[str, ...],
+) -> None:  # fmt: skip
+    assert main(["bench", *tiny_flags, *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize("argv", [["--concurrency", "0"], ["--request-rate", "0"],
+                                  ["--request-rate", "nan"], ["--num-warmups", "-1"],
+                                  ["--concurrency", "1", "--request-rate", "1"]])  # fmt: skip
+def test_impossible_numbers_are_refused(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["bench", *FIXED, *argv])
+    assert end.value.code == 2

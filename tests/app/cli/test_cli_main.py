@@ -1,0 +1,150 @@
+"""The entry point: quick help, exit codes, and errors in words on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.__main__ import main
+from app.cli import doctor
+from engine.errors import (
+    CheckpointError,
+    ConfigError,
+    InferdeckError,
+    InvalidRequestError,
+    OutOfMemoryError,
+    UnsupportedModelError,
+)
+
+ROOT = Path(__file__).parents[3]
+HEAVY = ("torch", "transformers", "numpy", "PySide6", "shiboken6", "pyqtgraph")
+
+
+@pytest.fixture
+def failing_doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes `inferdeck doctor` raise."""
+
+    def fail_with(error: BaseException) -> int:
+        def run(args: object) -> int:
+            raise error
+
+        monkeypatch.setattr(doctor, "run", run)
+        return main(["doctor"])
+
+    return fail_with
+
+
+@pytest.mark.parametrize("command", ["", "generate", "bench", "doctor", "screenshot"])
+def test_help_imports_nothing_heavy(command: str) -> None:
+    code = (
+        "import sys\n"
+        "from app.__main__ import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        f"heavy = [name for name in {HEAVY} if name in sys.modules]\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)\n"
+    )
+    argv = [command, "--help"] if command else ["--help"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"usage: inferdeck {command}".strip() in done.stdout
+
+
+def test_main_help_shows_examples_and_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    for text in ("examples:", "generate", "bench", "doctor", "screenshot"):
+        assert text in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"inferdeck {version('inferdeck')}\n"
+
+
+@pytest.mark.parametrize("argv", [["explode"], ["generate", "--no-such-flag"], ["generate"]])
+def test_what_the_parser_refuses_is_one_line_and_a_hint(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(argv)
+    assert end.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 2
+    assert "--help" in err.splitlines()[1]
+
+
+def test_flags_are_not_abbreviated() -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["bench", "--work", "voice-bot"])
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("Bad.", "Mend it."), 2),
+        (InvalidRequestError("Bad.", "Mend it."), 2),
+        (CheckpointError("Bad.", "Mend it."), 2),
+        (UnsupportedModelError("Bad.", "Mend it."), 2),
+        (OutOfMemoryError("Bad.", "Mend it."), 1),
+        (InferdeckError("Bad.", "Mend it."), 1),
+    ],
+)
+def test_our_errors_are_cause_and_remedy(
+    failing_doctor: Any, error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failing_doctor(error) == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "inferdeck: Bad.\nMend it.\n")
+
+
+def test_a_full_disk_is_named(failing_doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing_doctor(OSError(28, "No space left on device", "report.json")) == 1
+    assert "report.json: No space left on device." in capsys.readouterr().err
+
+
+def test_a_lack_of_memory_is_named(failing_doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing_doctor(MemoryError()) == 1
+    assert "ran out of memory" in capsys.readouterr().err
+
+
+def test_a_fault_shows_where_it_happened(
+    failing_doctor: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failing_doctor(ZeroDivisionError("by zero")) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "ZeroDivisionError: by zero" in err
+
+
+def test_ctrl_c_ends_with_130(failing_doctor: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing_doctor(KeyboardInterrupt()) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_went_away_is_no_traceback() -> None:
+    code = (
+        "import sys, os\n"
+        "from app.__main__ import main\n"
+        "read, write = os.pipe()\n"
+        "os.close(read)\n"
+        "os.dup2(write, 1)\n"
+        "sys.exit(main(['doctor', '--json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (1, "")
