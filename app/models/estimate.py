@@ -32,6 +32,10 @@ class Need:
     limit: int
 
     @property
+    def kv_bytes_per_token(self) -> float:
+        return self.kv_cache / self.max_model_len
+
+    @property
     def needed(self) -> int:
         return self.weights + self.activations + self.kv_cache
 
@@ -99,7 +103,6 @@ def _fitting_len(need: Need) -> int | None:
     """The longest context that fits: the one asked for, or a power of two below it."""
     if need.fits:
         return need.max_model_len
-    per_token = need.kv_cache / need.max_model_len
     room = need.limit - need.weights - need.activations
-    longest = int(room / per_token) if room > 0 else 0
+    longest = int(room / need.kv_bytes_per_token) if room > 0 else 0
     return 2 ** (longest.bit_length() - 1) if longest >= SHORTEST_CONTEXT else None

@@ -18,13 +18,20 @@ LAYOUT_VERSION = 1
 
 
 class PanelDock(QDockWidget):
-    """A dock that looks like the panels of the page: one rounded card, its title inside."""
+    """A dock whose content brings panels of its own: a title on the window's ground."""
 
     def __init__(self, title: str, name: str, content: QWidget) -> None:
         super().__init__(title)
         self.setObjectName(name)
         self.setTitleBarWidget(_TitleBar(self))
         self.setWidget(content)
+
+
+class CardDock(PanelDock):
+    """A dock that looks like the panels of the page: one rounded card, its title inside."""
+
+    def __init__(self, title: str, name: str, content: QWidget) -> None:
+        super().__init__(title, name, content)
         theme_notifier().changed.connect(self.update)
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -48,7 +55,8 @@ class _TitleBar(QWidget):
         close.setAccessibleName(f"Close {dock.windowTitle()}")
         close.clicked.connect(dock.close)
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_1)
+        above = SPACE_2 if isinstance(dock, CardDock) else 0
+        layout.setContentsMargins(SPACE_3, above, SPACE_2, SPACE_1)
         layout.addWidget(label)
         layout.addStretch(1)
         layout.addWidget(close)

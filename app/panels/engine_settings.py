@@ -6,6 +6,7 @@ collected and applied together. What is known is in `SettingsModel`; this is its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -28,7 +29,7 @@ from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.panels.vllm_command import vllm_command, without_vllm_flag
 from app.units import format_bytes
 from engine import messages
-from engine.config import SETTINGS, Change
+from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot
 from widgets.setting_row import SettingRow
@@ -68,7 +69,6 @@ class EngineSettingsPanel(QWidget):
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
         layout.addWidget(self._make_foot())
-        bridge.loaded.connect(self._on_loaded)
         bridge.unloaded.connect(self._on_gone)
         bridge.crashed.connect(self._on_gone)
         bridge.load_failed.connect(self._on_load_failed)
@@ -192,12 +192,12 @@ class EngineSettingsPanel(QWidget):
 
     # What the engine says ----------------------------------------------------------------------
 
-    def _on_loaded(self, event: messages.Loaded) -> None:
-        requested = self._bridge.requested
+    def show_model(self, config: EngineConfig, chosen: Mapping[str, Any]) -> None:
+        """A model was loaded with `config`, of which the user had chosen `chosen`."""
         self._unsent.clear()
         self._errors.clear()
         self._hints.clear()
-        self.model.open(event.config, requested if requested is not None else event.config)
+        self.model.open(config, chosen)
         self._show_values()
 
     def _on_gone(self) -> None:

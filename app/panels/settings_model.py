@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.settings_store import NOT_REMEMBERED, chosen_settings
 from engine.config import SETTINGS, Change, EngineConfig
 
 MAX_HISTORY = 50
@@ -49,10 +48,10 @@ class SettingsModel:
     sent: list[Sent] = field(default_factory=list)
     history: list[Mapping[str, Any]] = field(default_factory=list)
 
-    def open(self, applied: EngineConfig, requested: EngineConfig) -> None:
+    def open(self, applied: EngineConfig, chosen: Mapping[str, Any]) -> None:
         """A model was loaded: nothing is pending, and there is nothing to undo."""
         self.applied = applied
-        self.chosen = chosen_settings(requested)
+        self.chosen = dict(chosen)
         self.close_history()
 
     def close(self) -> None:
@@ -132,12 +131,6 @@ class SettingsModel:
         """The engine refused: `config` is in force again. Returns the change that failed."""
         self.applied = config
         return self.sent.pop(0) if self.sent else None
-
-    def requested(self) -> EngineConfig:
-        """The configuration to ask for when the same model is loaded again."""
-        assert self.applied is not None
-        base = EngineConfig(**{name: getattr(self.applied, name) for name in NOT_REMEMBERED})
-        return base.replace(**self.chosen)
 
     def _send(self, changes: Mapping[str, Any], *, is_undo: bool = False) -> Sent:
         before = {name: self._before(name) for name in changes}

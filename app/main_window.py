@@ -1,0 +1,297 @@
+"""The window: page rail, figures on top, the page, engine settings and charts around it.
+
+    +------+---------------------------------------+
+    | rail | figures                               |
+    |      +-------------------------+-------------+
+    |      | notices, loading        | engine      |
+    |      | page                    | settings    |
+    |      +-------------------------+             |
+    |      | live charts             |             |
+    +------+-------------------------+-------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QHBoxLayout,
+    QMainWindow,
+    QMenu,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+from widgets.stat_strip import StatStrip
+
+from app.commands import Command, CommandRegistry
+from app.engine_bridge import EngineBridge, EngineState
+from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
+from app.models.session import ModelSession
+from app.panels.docks import CardDock, DockArea, PanelDock, is_on_a_screen
+from app.panels.engine_settings import EngineSettingsPanel
+from app.panels.help_dialogs import AboutDialog, ShortcutsDialog
+from app.panels.load_strip import LoadStrip
+from app.panels.nav_rail import NavRail
+from app.panels.notices import Notice, NoticeArea
+from app.panels.setting_specs import Machine
+from app.settings_store import SettingsStore, ThemeMode
+from app.window_commands import window_commands
+from engine import messages
+from engine.snapshot import EngineSnapshot
+from widgets.live_charts import LiveCharts
+from widgets.theme import SPACE_2, apply_theme
+
+MINIMUM_SIZE = (880, 560)
+FIRST_SIZE = (1600, 1000)
+SETTINGS_WIDTH, CHARTS_HEIGHT = 320, 340
+PAGE_SIZE = (400, 260)
+"""Least size of the page: docks give way to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the rail. `commands`: what it adds to the menus."""
+
+    name: str
+    icon: str
+    widget: QWidget
+    commands: tuple[Command, ...] = ()
+
+
+class MainWindow(QMainWindow):
+    closing = Signal()
+
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        session: ModelSession,
+        pages: Iterable[Page],
+        machine: Machine | None = None,
+    ) -> None:
+        super().__init__()
+        self.bridge, self.settings, self.session = bridge, settings, session
+        self.pages = list(pages)
+        self.charts_paused = False
+        self._dialog: OpenModelDialog | None = None
+        self.setWindowTitle("Inferdeck")
+        self.setMinimumSize(*MINIMUM_SIZE)
+        self.setAcceptDrops(True)
+        self._make_parts(machine)
+        self._arrange()
+        self.commands = CommandRegistry(self)
+        self.commands.add(*(c for page in self.pages for c in page.commands))
+        self.commands.add(*window_commands(self))
+        self._recent_menu = QMenu("Recent models", self)
+        self.commands.fill(self.menuBar(), {"File": [self._recent_menu]})
+        self._fill_recent()
+        self._connect()
+        self._restore()
+
+    # Building ----------------------------------------------------------------------------------
+
+    def _make_parts(self, machine: Machine | None) -> None:
+        self.rail = NavRail()
+        self.stack = QStackedWidget()
+        for page in self.pages:
+            self.rail.add_page(page.name, page.icon)
+            self.stack.addWidget(page.widget)
+        self.rail.add_action("Open", "folder", "Open a model (Ctrl+O)", self.show_open_model)
+        self.rail.choose(0)
+        self.strip = StatStrip()
+        self.notices = NoticeArea()
+        self.load_strip = LoadStrip()
+        self.engine_settings = EngineSettingsPanel(self.bridge, machine)
+        self.charts = LiveCharts()
+
+    def _arrange(self) -> None:
+        middle = QWidget()
+        self.stack.setMinimumSize(*PAGE_SIZE)
+        column = QVBoxLayout(middle)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.notices)
+        column.addWidget(self.load_strip)
+        column.addWidget(self.stack, 1)
+        self.dock_area = DockArea(middle)
+        self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
+        self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
+        self.reset_docks()
+        right = QVBoxLayout()
+        right.setSpacing(SPACE_2)
+        right.addWidget(self.strip)
+        right.addWidget(self.dock_area, 1)
+        whole = QWidget()
+        row = QHBoxLayout(whole)
+        row.setContentsMargins(SPACE_2, 0, SPACE_2, SPACE_2)
+        row.setSpacing(SPACE_2)
+        row.addWidget(self.rail)
+        row.addLayout(right, 1)
+        self.setCentralWidget(whole)
+
+    def _connect(self) -> None:
+        self.rail.page_chosen.connect(self.show_page)
+        self.load_strip.cancelled.connect(self.bridge.cancel_load)
+        self.session.opened.connect(self.engine_settings.show_model)
+        self.session.notice.connect(self.notices.show_notice)
+        self.session.notice_gone.connect(self.notices.dismiss)
+        self.session.wants_dialog.connect(self.show_open_model)
+        self.session.recent_changed.connect(self._fill_recent)
+        self.engine_settings.changed.connect(self._on_settings_changed)
+        bridge = self.bridge
+        bridge.state_changed.connect(self._on_state)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.load_progress.connect(self._on_progress)
+        bridge.loaded.connect(self._on_loaded)
+        for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
+            done.connect(lambda event: self.load_strip.end())
+        self._on_state(bridge.state)
+
+    # Commands ----------------------------------------------------------------------------------
+
+    @property
+    def page_index(self) -> int:
+        return self.stack.currentIndex()
+
+    def show_page(self, index: int) -> None:
+        self.stack.setCurrentIndex(index)
+        self.rail.choose(index)
+
+    def show_open_model(self, path: str = "") -> None:
+        """The dialog, looking at `path` if one is given."""
+        if self._dialog is None:
+            self._dialog = OpenModelDialog(self.settings, self._in_use, parent=self)
+            self._dialog.model_chosen.connect(self.session.open)
+            self._dialog.finished.connect(self._forget_dialog)
+            show_dialog(self._dialog)
+        if path:
+            self._dialog.choose_path(path)
+
+    @property
+    def open_dialog(self) -> OpenModelDialog | None:
+        return self._dialog
+
+    def set_theme(self, mode: ThemeMode) -> None:
+        self.settings.theme = mode
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        apply_theme(app, mode)
+
+    def toggle_charts(self) -> None:
+        self.charts_paused = not self.charts_paused
+        self.charts.set_paused(self.charts_paused)
+
+    def dock_shortcuts(self) -> list[tuple[PanelDock, str]]:
+        return [(self.settings_dock, "Ctrl+E"), (self.charts_dock, "Ctrl+J")]
+
+    def reset_docks(self) -> None:
+        """The docks where they are at the first start."""
+        places = (
+            (self.settings_dock, Qt.DockWidgetArea.RightDockWidgetArea),
+            (self.charts_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
+        )
+        for dock, area in places:
+            dock.setFloating(False)
+            self.dock_area.addDockWidget(area, dock)
+            dock.show()
+        sizes = Qt.Orientation
+        self.dock_area.resizeDocks([self.settings_dock], [SETTINGS_WIDTH], sizes.Horizontal)
+        self.dock_area.resizeDocks([self.charts_dock], [CHARTS_HEIGHT], sizes.Vertical)
+
+    def show_shortcuts(self) -> None:
+        self._show_dialog(ShortcutsDialog(self.commands))
+
+    def show_about(self) -> None:
+        self._show_dialog(AboutDialog())
+
+    def _show_dialog(self, dialog: QDialog) -> None:
+        dialog.setParent(self, dialog.windowFlags())
+        dialog.open()
+
+    def _forget_dialog(self) -> None:
+        self._dialog = None
+
+    def _fill_recent(self) -> None:
+        self._recent_menu.clear()
+        for model in self.settings.recent:
+            suffix = " (random weights)" if model.load_format == "dummy" else ""
+            action = self._recent_menu.addAction(f"{model.title}{suffix}".replace("&", "&&"))
+            action.setToolTip(model.path)
+            action.setEnabled(Path(model.path).exists())
+            action.triggered.connect(
+                lambda _=False, m=model: self.session.open(m.path, m.load_format)
+            )
+        self._recent_menu.setEnabled(not self._recent_menu.isEmpty())
+
+    def _in_use(self) -> int:
+        """Memory that the model loaded now gives back when another is loaded."""
+        return self.bridge.plan.predicted if self.bridge.plan is not None else 0
+
+    # What the engine says ----------------------------------------------------------------------
+
+    def _on_state(self, state: EngineState) -> None:
+        self.strip.set_state(state.value, self.bridge.model)
+        if state is EngineState.LOADING:
+            self.load_strip.begin(f"Loading {self.session.opening_title}")
+        else:
+            self.load_strip.end()
+        self.commands.refresh()
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        self.setWindowTitle(f"{event.model.name} – Inferdeck")
+        self.charts.clear()
+
+    def _on_progress(self, progress: messages.LoadProgress) -> None:
+        if self.load_strip.isHidden():
+            name = self.bridge.model.name if self.bridge.model is not None else "the model"
+            self.load_strip.begin(f"Loading {name} again")
+        self.load_strip.update_progress(progress)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.strip.update_snapshot(snapshot)
+        self.charts.update_snapshot(snapshot)
+        self.engine_settings.update_snapshot(snapshot)
+
+    def _on_settings_changed(self, text: str, chosen: dict[str, object]) -> None:
+        self.charts.mark(text)
+        self.session.remember_settings(chosen)
+
+    # The window itself -------------------------------------------------------------------------
+
+    def show_notice(self, notice: Notice) -> None:
+        self.notices.show_notice(notice)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if dropped_path(event):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        path = dropped_path(event)
+        if path:
+            event.acceptProposedAction()
+            self.show_open_model(path)
+
+    def _restore(self) -> None:
+        """Size and docks as they were; a sensible place where the screen of then is gone."""
+        self.resize(*FIRST_SIZE)
+        available = self.screen().availableSize()
+        self.resize(self.size().boundedTo(available))
+        self.restoreGeometry(self.settings.geometry)
+        if not is_on_a_screen(self):
+            self.move(self.screen().availableGeometry().topLeft())
+            self.resize(self.size().boundedTo(available))
+        self.dock_area.restore(self.settings.docks)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        self.settings.geometry = self.saveGeometry()
+        self.settings.docks = self.dock_area.save()
+        self.settings.sync()
+        self.closing.emit()
+        event.accept()

@@ -1,0 +1,222 @@
+"""Open a model: choose it, read what it is and needs, and only then load it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QDragEnterEvent, QDropEvent
+from PySide6.QtWidgets import (
+    QDialog,
+    QFileDialog,
+    QHBoxLayout,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.models.estimate import Estimate, estimate
+from app.models.model_card import ModelCard
+from app.models.source_list import SourceList
+from app.models.sources import (
+    ModelSource,
+    folder_source,
+    hugging_face_sources,
+    recent_sources,
+    shape_sources,
+    starter_source,
+)
+from app.settings_store import SettingsStore
+from app.tasks import Task, run_task
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo
+from widgets.icons import set_icon
+from widgets.theme import SPACE_2, SPACE_3, SPACE_4
+
+Estimator = Callable[[EngineConfig], Estimate]
+
+
+class OpenModelDialog(QDialog):
+    """`model_chosen`: path, load_format, and the settings that the user chose with it."""
+
+    model_chosen = Signal(str, str, object)
+
+    def __init__(
+        self,
+        store: SettingsStore,
+        in_use: Callable[[], int] = lambda: 0,
+        estimator: Callable[[EngineConfig, int], Estimate] = estimate,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Open a model")
+        self.setAcceptDrops(True)
+        self.resize(880, 600)
+        self._store = store
+        self._in_use = in_use
+        self._estimator = estimator
+        self._task: Task | None = None
+        self._estimate: Estimate | None = None
+        self._folders: list[ModelSource] = []
+        self._cached: list[ModelSource] = []
+        self.list = SourceList()
+        self.list.source_chosen.connect(self._on_chosen)
+        self.list.source_opened.connect(lambda source: self._open())
+        self.card = ModelCard()
+        self.card.options_changed.connect(self._ask)
+        self._build()
+        self._show_sources()
+        run_task(self, hugging_face_sources, self._on_cache, self._on_cache_failed)
+
+    def _build(self) -> None:
+        folder = QPushButton("Choose a folder…")
+        set_icon(folder, "folder")
+        folder.clicked.connect(self.choose_folder)
+        left = QVBoxLayout()
+        left.setSpacing(SPACE_2)
+        left.addWidget(self.list, 1)
+        left.addWidget(folder)
+        columns = QHBoxLayout()
+        columns.setSpacing(SPACE_3)
+        columns.addLayout(left, 2)
+        columns.addWidget(self.card, 3)
+        cancel = QPushButton("Cancel")
+        cancel.setAutoDefault(False)
+        cancel.clicked.connect(self.reject)
+        self._button = QPushButton("Open")
+        self._button.setProperty("kind", "primary")
+        self._button.setDefault(True)
+        self._button.setEnabled(False)
+        self._button.clicked.connect(self._open)
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        buttons.addStretch(1)
+        buttons.addWidget(cancel)
+        buttons.addWidget(self._button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        layout.setSpacing(SPACE_3)
+        layout.addLayout(columns, 1)
+        layout.addLayout(buttons)
+
+    # What the user does ------------------------------------------------------------------------
+
+    def choose_folder(self) -> None:
+        start = str(Path(self._store.recent[0].path).parent) if self._store.recent else ""
+        path = QFileDialog.getExistingDirectory(self, "Folder of a model", start)
+        if path:
+            self.choose_path(path)
+
+    def choose_path(self, path: str) -> None:
+        """Put a folder on the list and look at it."""
+        source = folder_source(path)
+        if source.key not in {known.key for known in self.list.sources}:
+            self._folders.append(source)
+            self._show_sources()
+        self.list.choose(source)
+
+    def choose(self, source: ModelSource) -> None:
+        self.list.choose(source)
+
+    @property
+    def can_open(self) -> bool:
+        return self._button.isEnabled()
+
+    def _open(self) -> None:
+        source = self.list.source
+        if source is None or not self.can_open:
+            return
+        self.model_chosen.emit(source.path, source.load_format, self._settings(source))
+        self.accept()
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if dropped_path(event):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        path = dropped_path(event)
+        if path:
+            event.acceptProposedAction()
+            self.choose_path(path)
+
+    # Looking at a model ------------------------------------------------------------------------
+
+    def _on_chosen(self, source: ModelSource) -> None:
+        chosen = dict(self._store.settings_of(source.path, source.load_format))
+        self.card.show_source(source, chosen)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask, in a thread, what the chosen model needs with the chosen options."""
+        source = self.list.source
+        if source is None:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._estimate = None
+        self._button.setEnabled(False)
+        self.card.show_busy()
+        settings = self._settings(source)
+        in_use = self._in_use()
+        config = EngineConfig(model=source.path, load_format=source.load_format).replace(**settings)
+        estimator = self._estimator
+        self._task = run_task(
+            self, lambda: estimator(config, in_use), self._on_estimate, self._on_error
+        )
+
+    def _on_estimate(self, found: Estimate) -> None:
+        self._task = None
+        self._estimate = found
+        chosen = self.card.chosen()["max_model_len"]
+        self.card.show_estimate(found)
+        need = found.need
+        if chosen is None and need is not None and not need.fits and found.fitting_len:
+            # The model's whole context does not fit: propose the longest that does.
+            self.card.choose_context(found.fitting_len)
+            self._ask()
+            return
+        self._button.setEnabled(found.can_open)
+
+    def _on_error(self, error: ErrorInfo) -> None:
+        self._task = None
+        self.card.show_error(str(error))
+
+    def _settings(self, source: ModelSource) -> Mapping[str, Any]:
+        """What was chosen for this model before, with what the card says now."""
+        stored = dict(self._store.settings_of(source.path, source.load_format))
+        return {**stored, **self.card.chosen()}
+
+    # The list ----------------------------------------------------------------------------------
+
+    def _show_sources(self) -> None:
+        recent = [(m.path, m.load_format, m.title) for m in self._store.recent]
+        self.list.show_sources(
+            [
+                starter_source(),
+                *recent_sources(recent),
+                *self._folders,
+                *self._cached,
+                *shape_sources(),
+            ]
+        )
+
+    def _on_cache(self, found: list[ModelSource]) -> None:
+        self._cached = found
+        self._show_sources()
+
+    def _on_cache_failed(self, error: ErrorInfo) -> None:
+        self.list.setToolTip(f"The Hugging Face cache cannot be read. {error.cause}")
+
+
+def dropped_path(event: QDropEvent) -> str:
+    """The one local folder or file that is dragged, or nothing."""
+    urls = event.mimeData().urls()
+    return urls[0].toLocalFile() if len(urls) == 1 and urls[0].isLocalFile() else ""
+
+
+def show_dialog(dialog: OpenModelDialog) -> None:
+    """Window-modal and not blocking: replies go on."""
+    dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    dialog.open()

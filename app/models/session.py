@@ -1,0 +1,183 @@
+"""Which model is open, what was said about it, and how to open it again.
+
+Stands between the bridge, what the window remembers, and the notices: the window only shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from app.engine_bridge import EngineBridge
+from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
+from app.models.sources import is_starter
+from app.panels.notices import Notice, error_notice
+from app.settings_store import RecentModel, SettingsStore, chosen_settings
+from engine import messages
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+
+LOAD, MODEL, ENGINE = "load", "model", "engine"
+"""Keys of the notices: about loading, about the model that is open, about the engine."""
+
+
+class ModelSession(QObject):
+    """Opens models and remembers them."""
+
+    opened = Signal(object, object)  # EngineConfig that runs, settings that the user chose
+    notice = Signal(object)  # Notice
+    notice_gone = Signal(str)  # its key
+    wants_dialog = Signal(str)  # a path to look at, or ""
+    recent_changed = Signal()
+
+    def __init__(
+        self, bridge: EngineBridge, store: SettingsStore, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self._store = store
+        self._opening: EngineConfig | None = None
+        self.current: RecentModel | None = None
+        bridge.loaded.connect(self._on_loaded)
+        bridge.load_failed.connect(self._on_load_failed)
+        bridge.unloaded.connect(self._on_unloaded)
+        bridge.crashed.connect(self._on_crashed)
+
+    # What the user does ------------------------------------------------------------------------
+
+    def open(
+        self,
+        path: str,
+        load_format: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Load a model with `settings`; with what was chosen for it before where None."""
+        if settings is None:
+            settings = self._store.settings_of(path, load_format)
+        self.load(RecentModel(path, load_format, settings=settings).config())
+
+    def load(self, config: EngineConfig) -> None:
+        for key in (LOAD, MODEL, ENGINE):
+            self.notice_gone.emit(key)
+        self._opening = config
+        self._bridge.load(config)
+
+    def restart(self) -> None:
+        """Load the model again that was open, or being opened, when the engine crashed."""
+        config = self.current.config() if self.current is not None else self._opening
+        if config is not None:
+            self.load(config)
+
+    def unload(self) -> None:
+        self._bridge.unload()
+
+    def remember_settings(self, settings: Mapping[str, Any]) -> None:
+        """The user changed settings of the open model."""
+        if self.current is not None:
+            known = self.current
+            self.current = RecentModel(known.path, known.load_format, known.name, dict(settings))
+            self._store.remember_model(self.current)
+
+    @property
+    def opening_title(self) -> str:
+        """The name of what is being loaded, for a sentence."""
+        return Path(self._opening.model).name if self._opening is not None else "the model"
+
+    # What the engine says ----------------------------------------------------------------------
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            name = "Starter model" if is_starter(opening.model) else event.model.name
+            chosen = chosen_settings(opening)
+            self.current = RecentModel(opening.model, opening.load_format, name, chosen)
+            self._store.remember_model(self.current)
+            self.recent_changed.emit()
+        # else the model before came back after a failure: `current` still tells of it
+        assert self.current is not None
+        self.opened.emit(event.config, self.current.settings)
+        self._tell_about(event)
+
+    def _tell_about(self, event: messages.Loaded) -> None:
+        look = ("Open a model…", lambda: self.wants_dialog.emit(""))
+        remarks = " ".join(event.model.notices)
+        if is_starter(event.config.model):
+            self.notice.emit(Notice(MODEL, STARTER_NOTE, remarks, actions=(look,)))
+        elif event.model.is_dummy:
+            self.notice.emit(Notice(MODEL, DUMMY_NOTE, remarks))
+        elif remarks:
+            self.notice.emit(Notice(MODEL, remarks))
+        else:
+            self.notice_gone.emit(MODEL)
+
+    def _on_load_failed(self, event: messages.LoadFailed) -> None:
+        failed, self._opening = self._opening, None
+        if event.cancelled:
+            text = f"{Path(event.serving).name} is still open." if event.serving else ""
+            self.notice.emit(Notice(LOAD, "Loading was cancelled.", text))
+        else:
+            self.notice.emit(
+                error_notice(
+                    LOAD,
+                    f"{Path(failed.model).name} was not loaded." if failed is not None else "",
+                    event.error,
+                    *self._ways_out(failed),
+                )
+            )
+        if event.serving is None:
+            self.current = None
+
+    def _ways_out(self, failed: EngineConfig | None) -> list[tuple[str, Any]]:
+        if failed is None:
+            return []
+        ways: list[tuple[str, Any]] = []
+        if chosen_settings(failed):
+            plain = EngineConfig(model=failed.model, load_format=failed.load_format)
+            ways.append(("Load with defaults", lambda: self.load(plain)))
+        ways.append(("Open a model…", lambda: self.wants_dialog.emit(failed.model)))
+        return ways
+
+    def _on_unloaded(self) -> None:
+        self.current = None
+        self.notice_gone.emit(MODEL)
+
+    def _on_crashed(self, event: messages.EngineCrashed) -> None:
+        self.notice_gone.emit(MODEL)
+        self.notice.emit(
+            error_notice(
+                ENGINE,
+                "The engine stopped.",
+                event.error,
+                ("Restart engine", self.restart),
+                traceback=event.traceback,
+            )
+        )
+
+
+def config_from_arguments(
+    store: SettingsStore, default_model: str, given: Mapping[str, Any]
+) -> EngineConfig:
+    """What to open at the start: what the command line names, else the model opened last, else
+    the one that comes with the program. `given` wins over what was chosen before.
+
+    Raises ConfigError for a combination that is not allowed.
+    """
+    values = dict(given)
+    model = values.pop("model", None)
+    load_format = values.pop("load_format", None)
+    if model is None:
+        last = next((m for m in store.recent if Path(m.path).exists()), None)
+        known = last or RecentModel(default_model)
+        if load_format is not None and load_format != known.load_format:
+            known = RecentModel(known.path, load_format)
+    else:
+        path = str(Path(model).expanduser())
+        load_format = load_format or "auto"
+        known = RecentModel(path, load_format, settings=store.settings_of(path, load_format))
+    try:
+        return known.config().replace(**values)
+    except ConfigError:
+        return RecentModel(known.path, known.load_format).config().replace(**values)

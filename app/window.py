@@ -1,0 +1,149 @@
+"""Starts the window. Nothing heavy is imported before it is on the screen: torch and transformers
+come with the engine's thread."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from PySide6.QtCore import QObject, QSocketNotifier, QTimer
+from PySide6.QtWidgets import QApplication
+
+from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
+from app.main_window import MainWindow
+from app.models.session import ModelSession, config_from_arguments
+from app.pages import Pages
+from app.panels.notices import error_notice
+from app.panels.setting_specs import Machine
+from app.paths import starter_model
+from app.settings_store import SettingsStore
+from app.tasks import wait_for_tasks
+from engine.config import SETTINGS
+from engine.errors import ConfigError, InferdeckError
+from engine.machine import free_memory
+from widgets.theme import apply_theme
+
+SHUTDOWN_S = 5.0
+
+
+class NoDisplayError(InferdeckError):
+    """There is no screen to open a window on."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the window; returns when it was closed. Raises NoDisplayError."""
+    check_display()
+    app = make_application()
+    given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
+    application = Application(app)
+    application.show()
+    QTimer.singleShot(0, application, lambda: application.open_first_model(given))
+    interrupts = Interrupts(application.window.close)
+    try:
+        return app.exec()
+    finally:
+        interrupts.stop()
+        application.shutdown()
+
+
+def _was_given(args: argparse.Namespace, name: str) -> bool:
+    return getattr(args, name, None) is not None
+
+
+def check_display() -> None:
+    """Qt ends the process where it finds no display: say it in words before."""
+    if sys.platform != "linux" or os.environ.get("QT_QPA_PLATFORM"):
+        return
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise NoDisplayError(
+            "There is no display: neither DISPLAY nor WAYLAND_DISPLAY is set.",
+            "Start it in a desktop session, or use `inferdeck generate`, `bench` or `screenshot`, "
+            "which need none.",
+        )
+
+
+def make_application() -> QApplication:
+    """The one QApplication, named so that desktops and Qt find their settings."""
+    app = QApplication.instance() or QApplication(sys.argv[:1])
+    assert isinstance(app, QApplication)
+    app.setApplicationName("Inferdeck")
+    app.setDesktopFileName("inferdeck")
+    return app
+
+
+class Application(QObject):
+    """Everything that lives as long as the window, put together and taken apart in order."""
+
+    def __init__(self, app: QApplication, make_thread: ThreadFactory = engine_thread) -> None:
+        super().__init__()
+        self.settings = SettingsStore()
+        apply_theme(app, self.settings.theme)
+        self.bridge = EngineBridge(make_thread)
+        self.session = ModelSession(self.bridge, self.settings)
+        self.pages = Pages(self.bridge)
+        self.window = MainWindow(
+            self.bridge, self.settings, self.session, self.pages.pages, _machine()
+        )
+        problem = self.pages.problem
+        if problem is not None:
+            self.window.show_notice(error_notice("chats", "", problem))
+
+    def show(self) -> None:
+        self.window.show()
+
+    def open_first_model(self, given: Mapping[str, Any]) -> None:
+        """Load what the command line names, else what was open last, else the starter model."""
+        try:
+            config = config_from_arguments(self.settings, str(starter_model()), given)
+        except ConfigError as error:
+            self.window.show_notice(error_notice("load", "", error.info()))
+            return
+        self.session.load(config)
+
+    def shutdown(self) -> None:
+        """Save, abort what runs, end the engine's thread: in a few seconds at most."""
+        self.window.close()
+        self.bridge.shutdown(SHUTDOWN_S)
+        self.pages.close()
+        wait_for_tasks(1.0)
+        self.settings.sync()
+        self.window.deleteLater()
+
+
+def _machine() -> Machine:
+    _, total = free_memory()
+    return Machine(memory_bytes=total, num_cpus=os.cpu_count() or 1)
+
+
+class Interrupts(QObject):
+    """Ctrl+C in the terminal closes the window as its button does.
+
+    Python runs signal handlers between byte codes, of which there are none while Qt waits: the
+    signal's number is also written to a socket, which wakes Qt.
+    """
+
+    def __init__(self, do: Any) -> None:
+        super().__init__()
+        self._receiver, self._sender = socket.socketpair()
+        for end in (self._receiver, self._sender):
+            end.setblocking(False)
+        self._fd_before = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self._before = {
+            number: signal.signal(number, lambda *_: do())
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        self._notifier = QSocketNotifier(self._receiver.fileno(), QSocketNotifier.Type.Read)
+        self._notifier.activated.connect(lambda: self._receiver.recv(64))
+
+    def stop(self) -> None:
+        self._notifier.setEnabled(False)
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._receiver.close()
+        self._sender.close()
