@@ -127,31 +127,34 @@ class Sampler:
 
     def _sample_chunk(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
         """Token ids of a few rows, -1 where a row failed."""
-        work = self._buffer(0, len(rows))
-        work[:, : self.vocab_size] = logits
-        work[:, self.vocab_size :] = -torch.inf
-        failed = _zero_bad_rows(work)
-        apply_edits(work, rows, self.vocab_size)
-        apply_penalties(work, self._penalized(rows))
-        failed |= _zero_bad_rows(work)  # everything may be forbidden now
+        work = self._padded(logits)
+        maxima = work.amax(1, keepdim=True)
+        failed = _zero_bad_rows(work, maxima)
+        if any(has_edits(row) or row.params.has_penalties for row in rows):
+            apply_edits(work, rows, self.vocab_size)
+            apply_penalties(work, self._penalized(rows))
+            torch.amax(work, 1, keepdim=True, out=maxima)
+            failed |= _zero_bad_rows(work, maxima)  # everything may be forbidden now
         greedy = [i for i, row in enumerate(rows) if row.is_greedy]
         sampled = [i for i, row in enumerate(rows) if not row.is_greedy]
         token_ids = [-1] * len(rows)
         if greedy:
             _place(token_ids, greedy, row_maxima(_select(work, greedy)).token_ids.tolist())
         if sampled:
-            _place(token_ids, sampled, self._draw(_select(work, sampled), rows, sampled))
+            chosen = [rows[i] for i in sampled]
+            drawn = self._draw(_select(work, sampled), _select(maxima, sampled), chosen)
+            _place(token_ids, sampled, drawn)
         return [-1 if i in failed else token_id for i, token_id in enumerate(token_ids)]
 
-    def _draw(self, work: Tensor, rows: Sequence[SamplingRow], indices: list[int]) -> list[int]:
-        chosen = [rows[i] for i in indices]
-        temperatures = torch.tensor([[row.params.temperature] for row in chosen])
+    def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+        """Sample every row of `work`, whose maxima [rows, 1] are finite; uses `work` up."""
+        temperatures = torch.tensor([[row.params.temperature] for row in rows])
         # Less the maximum first: a small temperature cannot overflow then.
-        work.sub_(work.amax(1, keepdim=True)).div_(temperatures.to(self.device))
-        probs = torch.softmax(work, dim=1, out=self._buffer(1, len(chosen)))
-        filters = Filters([row.params for row in chosen], self.vocab_size)
-        masses = filters.apply(work, probs, lambda: self._buffer(2, len(chosen)))
-        u = uniforms([row.seed for row in chosen], [row.position for row in chosen])
+        work.sub_(maxima).div_(temperatures.to(self.device))
+        probs = torch.softmax(work, dim=1, out=self._buffer(1, len(rows)))
+        filters = Filters([row.params for row in rows], self.vocab_size)
+        masses = filters.apply(work, probs, lambda: self._buffer(2, len(rows)))
+        u = uniforms([row.seed for row in rows], [row.position for row in rows])
         token_ids: list[int] = inverse_cdf(
             probs, masses, torch.from_numpy(u).to(self.device)
         ).tolist()
@@ -181,10 +184,19 @@ class Sampler:
             i for i, row in enumerate(rows) if row.params.logprobs is not None and token_ids[i] >= 0
         ]
         for chunk in self._chunks(wanted):
-            sizes = [rows[i].params.logprobs or 0 for i in chunk]
+            sizes = [min(rows[i].params.logprobs or 0, self.vocab_size) for i in chunk]
             chosen = [token_ids[i] for i in chunk]
-            _place(reports, chunk, row_logprobs(_select(logits, chunk), chosen, sizes))
+            work = self._padded(_select(logits, chunk))
+            scratch = self._buffer(1, len(chunk))
+            _place(reports, chunk, row_logprobs(work, scratch, chosen, sizes))
         return reports
+
+    def _padded(self, logits: Tensor) -> Tensor:
+        """`logits` as float32 in the first buffer, with -inf beyond the vocabulary."""
+        work = self._buffer(0, len(logits))
+        work[:, : self.vocab_size] = logits
+        work[:, self.vocab_size :] = -torch.inf
+        return work
 
     def _buffer(self, index: int, num_rows: int) -> Tensor:
         """Scratch [num_rows, padded_vocab], kept between steps: fresh memory of this size costs
@@ -197,7 +209,10 @@ class Sampler:
 
 
 def _select(x: Tensor, rows: list[int]) -> Tensor:
-    return x if len(rows) == len(x) else x[rows]
+    """Rows of `x` in ascending order; without a copy where they are neighbours."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return x[rows[0] : rows[-1] + 1]
+    return x[rows]
 
 
 def _place(target: list[T], indices: Sequence[int], values: Sequence[T]) -> None:
@@ -211,9 +226,10 @@ def _finite_argmax(logits: Tensor) -> list[int]:
     return token_ids
 
 
-def _zero_bad_rows(work: Tensor) -> set[int]:
+def _zero_bad_rows(work: Tensor, maxima: Tensor) -> set[int]:
     """Rows without a finite maximum (amax hands on a NaN); zeroed, to keep the rest simple."""
-    bad = [i for i, ok in enumerate(work.amax(1).isfinite().tolist()) if not ok]
+    bad = [i for i, ok in enumerate(maxima.isfinite().squeeze(1).tolist()) if not ok]
     if bad:
         work[bad] = 0.0
+        maxima[bad] = 0.0
     return set(bad)

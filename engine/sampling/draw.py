@@ -37,8 +37,12 @@ def row_maxima(logits: Tensor) -> RowMaxima:
 
 
 def block_masses(probs: Tensor) -> Tensor:
-    """Sums of the blocks of `probs` [R, padded_vocab], float64 [R, blocks]."""
-    return probs.unflatten(1, (-1, BLOCK)).sum(2, dtype=torch.float64)
+    """Sums of the blocks of `probs` [R, padded_vocab], as float64 [R, blocks].
+
+    A block is summed in float32 (pairwise, so no less exact than the float32 probabilities are);
+    what adds up over the vocabulary is float64.
+    """
+    return probs.unflatten(1, (-1, BLOCK)).sum(2).double()
 
 
 def inverse_cdf(probs: Tensor, masses: Tensor, u: Tensor) -> Tensor:
@@ -56,7 +60,8 @@ def inverse_cdf(probs: Tensor, masses: Tensor, u: Tensor) -> Tensor:
     columns = block * BLOCK + torch.arange(BLOCK, device=probs.device)
     inside = probs.gather(1, columns).double()
     hits = start + inside.cumsum(1) > target
-    # Summing a block in another order may fall short of the target by one rounding: take its last.
+    # Here the block is summed in another order and precision, and may fall short of the target by
+    # a rounding: then it is the block's last token with mass.
     last = BLOCK - 1 - (inside > 0).int().flip(1).argmax(1, keepdim=True)
     offset = torch.where(hits.any(1, keepdim=True), hits.int().argmax(1, keepdim=True), last)
     return columns.gather(1, offset).squeeze(1)

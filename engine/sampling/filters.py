@@ -8,7 +8,8 @@ dropped together (transformers keeps ties for top_k and drops arbitrary ones for
     top_k   logit >= the k-th largest
     top_p   of what the two above left: the fewest tokens whose mass reaches top_p of it
 
-No row is sorted whole unless the mass of its largest 4,096 logits falls short of top_p.
+No row is ever sorted: top_k and most top_p cuts are among a row's few largest logits, and where
+the mass of those falls short of top_p, the cut is found by bisection.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from torch import Tensor
 from engine.sampling.draw import block_masses
 from engine.sampling_params import SamplingParams
 
-_FIRST_CANDIDATES = 256
-_GROWTH = 16
+_NUM_CANDIDATES = 256
+
+_NO_MASS = 104.0
+"""exp(-104) is 0 in float32."""
 
 
 class _Candidates(NamedTuple):
@@ -83,7 +86,7 @@ class Filters:
         groups: dict[int, list[int]] = {}
         for row in sorted({*self._top_k, *self._top_p}):
             k = self._params[row].top_k
-            size = 32 if 0 < k < self._vocab_size else _FIRST_CANDIDATES
+            size = 32 if 0 < k < self._vocab_size else _NUM_CANDIDATES
             while size < k < self._vocab_size:
                 size *= 4
             groups.setdefault(min(size, scaled.shape[1]), []).append(row)
@@ -110,24 +113,23 @@ class Filters:
         totals: Tensor,
         groups: Sequence[_Candidates],
     ) -> None:
-        pending = [group.only(self._top_p) for group in groups]
-        while pending:
-            group = pending.pop()
+        for group in (group.only(self._top_p) for group in groups):
             if not group.rows:
                 continue
             top_p = torch.tensor(self._values(group, "top_p"), dtype=torch.float64)
             index = torch.tensor(group.rows, device=scaled.device)
+            wanted = top_p[:, None].to(scaled.device) * totals[index]
             mass = probs[index[:, None], group.columns].double().cumsum(1)
-            reached = mass >= top_p[:, None].to(scaled.device) * totals[index]
+            reached = mass >= wanted
             found = reached.any(1, keepdim=True)
             values = group.values.gather(1, reached.int().argmax(1, keepdim=True))
             _raise_cuts(cuts, group.rows, torch.where(found, values, -torch.inf))
-            size, width = group.values.shape[1], scaled.shape[1]
-            # With all columns and yet short of top_p by a rounding, nothing is dropped.
-            if size < width:
-                short = [r for r, ok in zip(group.rows, found.tolist(), strict=True) if not ok[0]]
-                if short:
-                    pending.append(_largest(scaled, short, min(size * _GROWTH, width)))
+            short = [i for i, ok in enumerate(found.squeeze(1).tolist()) if not ok]
+            if short and group.values.shape[1] < scaled.shape[1]:
+                rows = [group.rows[i] for i in short]
+                last = group.values[short, -1:]
+                found_cuts = _search_cut(scaled[rows], probs[rows], wanted[short], last)
+                _raise_cuts(cuts, rows, found_cuts)
 
     def _values(self, group: _Candidates, name: str) -> list[Any]:
         return [getattr(self._params[row], name) for row in group.rows]
@@ -135,6 +137,30 @@ class Filters:
 
 def _raise_cuts(cuts: Tensor, rows: list[int], values: Tensor) -> None:
     cuts[rows] = torch.maximum(cuts[rows], values)
+
+
+def _search_cut(scaled: Tensor, probs: Tensor, wanted: Tensor, above: Tensor) -> Tensor:
+    """The largest cut [R, 1] that keeps a mass of at least `wanted` [R, 1], known to lie below
+    `above` [R, 1]; -inf where rounding leaves even all tokens short of it.
+
+    Bisection over the float32 numbers themselves: as integers, the bits of positive floats are in
+    the floats' order. All logits here are <= 0, so their magnitudes are searched.
+    """
+    scratch = torch.empty_like(scaled)
+
+    def reaches(bits: Tensor) -> Tensor:
+        torch.ge(scaled, -bits.view(torch.float32), out=scratch)
+        return block_masses(scratch.mul_(probs)).sum(1, keepdim=True) >= wanted
+
+    low = above.abs().clamp_(max=_NO_MASS).view(torch.int32)  # too few tokens
+    high = torch.full_like(above, _NO_MASS).view(torch.int32)  # enough, or there is no cut
+    reachable = reaches(high)
+    while bool((high - low > 1).any()):
+        middle = low + (high - low) // 2
+        enough = reaches(middle)
+        high = torch.where(enough, middle, high)
+        low = torch.where(enough, low, middle)
+    return torch.where(reachable, -high.view(torch.float32), -torch.inf)
 
 
 def _largest(scaled: Tensor, rows: list[int], size: int) -> _Candidates:

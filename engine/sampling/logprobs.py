@@ -23,13 +23,14 @@ class RowLogprobs(NamedTuple):
 
 
 def row_logprobs(
-    logits: Tensor, token_ids: Sequence[int], num_alternatives: Sequence[int]
+    work: Tensor, logprobs: Tensor, token_ids: Sequence[int], num_alternatives: Sequence[int]
 ) -> list[RowLogprobs]:
-    """One report per row of `logits` [R, V], all finite in their maximum."""
-    logprobs = torch.log_softmax(logits.float(), dim=1)
-    chosen_ids = torch.tensor(token_ids, device=logits.device)[:, None]
-    chosen = logprobs.gather(1, chosen_ids)
-    ranks = (logprobs > chosen).sum(1) + 1
+    """One report per row of `work`: raw logits, float32 [R, padded_vocab], used up; `logprobs` is
+    scratch of that shape. The alternatives asked for may not be more than the vocabulary."""
+    torch.log_softmax(work, dim=1, out=logprobs)
+    chosen = logprobs.gather(1, torch.tensor(token_ids, device=work.device)[:, None])
+    # Counted in float32: exact below 2**24, and several times faster than a mask of booleans.
+    ranks = torch.gt(logprobs, chosen, out=work).sum(1).long() + 1
     tops = _tops(logprobs, num_alternatives)
     return [
         RowLogprobs(token_id, logprob, rank, top)
@@ -44,7 +45,7 @@ def _tops(logprobs: Tensor, sizes: Sequence[int]) -> list[tuple[tuple[int, float
     # One topk per size asked for: a larger one for all could break ties in another way.
     for size in sorted(set(sizes) - {0}):
         rows = [i for i, n in enumerate(sizes) if n == size]
-        values, ids = logprobs[rows].topk(min(size, logprobs.shape[1]), dim=1)
+        values, ids = logprobs[rows].topk(size, dim=1)
         for row, row_ids, row_values in zip(rows, ids.tolist(), values.tolist(), strict=True):
             pairs = zip(row_ids, row_values, strict=True)
             tops[row] = tuple(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))

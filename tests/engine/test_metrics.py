@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
@@ -38,6 +38,7 @@ from engine.snapshot import (
 numbers = st.floats(-1e6, 1e6)
 
 
+@settings(deadline=None)
 @given(st.lists(numbers, min_size=1, max_size=300), st.floats(0, 1))
 def test_percentile_is_numpys(values, q):
     assert percentile(values, q) == pytest.approx(float(np.quantile(values, q)), abs=1e-6)
@@ -51,6 +52,7 @@ def test_percentile_refuses_what_it_cannot_answer():
 
 
 class TestSummary:
+    @settings(deadline=None)
     @given(st.lists(numbers, min_size=1, max_size=250))
     def test_of_values(self, values):
         summary = Summary.of(values)

@@ -459,6 +459,12 @@ class TestLogprobs:
         assert second is not None and second.alternatives == ()
         assert third is not None and len(third.alternatives) == 2
 
+    def test_a_vocabulary_smaller_than_the_alternatives_asked_for(self):
+        (report,) = (
+            Sampler(3).sample(torch.zeros(1, 3), [row(SamplingParams(logprobs=20))]).logprobs
+        )
+        assert report is not None and [t for t, _ in report.alternatives] == [0, 1, 2]
+
     def test_ties_have_equal_rank_and_ascending_ids(self):
         logits = torch.tensor([[1.0, 2.0, 2.0, 0.0]])
         params = SamplingParams(temperature=0, logprobs=3)
