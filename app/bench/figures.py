@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.bench.load import LoadResult
-
-MIN_SAMPLES_P99 = 100
-"""The 99th percentile of fewer samples is just their maximum: it is left out, and that given."""
-
+from engine.metrics import Summary
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
@@ -69,20 +66,9 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
     }
 
 
-def latency(seconds: Sequence[float | None]) -> dict[str, Any]:
+def latency(seconds: Iterable[float | None]) -> dict[str, Any]:
     """Mean and percentiles in milliseconds; the missing (None) are not counted."""
-    values = sorted(value * 1000 for value in seconds if value is not None)
-    if not values:
-        nothing = dict.fromkeys(("mean", "p50", "p90", "p99", "max"))
-        return {**nothing, "num_samples": 0}
-    return {
-        "mean": math.fsum(values) / len(values),
-        "p50": _percentile(values, 0.5),
-        "p90": _percentile(values, 0.9),
-        "p99": _percentile(values, 0.99) if len(values) >= MIN_SAMPLES_P99 else None,
-        "max": values[-1],
-        "num_samples": len(values),
-    }
+    return Summary.of(value * 1000 for value in seconds if value is not None).as_dict()
 
 
 def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | None:
@@ -98,10 +84,3 @@ def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | 
 def _rate(amount: float, per: float) -> float | None:
     return amount / per if per else None
 
-
-def _percentile(ordered: Sequence[float], fraction: float) -> float:
-    """Linear interpolation between the closest ranks."""
-    position = (len(ordered) - 1) * fraction
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

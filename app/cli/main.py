@@ -8,9 +8,11 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 from app.cli import bench, doctor, generate
+from app.cli.options import add_engine_options
 from engine.errors import (
     CheckpointError,
     ConfigError,
@@ -30,14 +32,14 @@ USER_ERRORS = (CheckpointError, ConfigError, InvalidRequestError, UnsupportedMod
 
 DESCRIPTION = """\
 Inferdeck: a desktop workstation for LLM inference with its own engine.
-Without a command it opens the window."""
+Without a command it opens the window, on the model that was open last."""
 
 EPILOG = """\
 examples:
   inferdeck
       open the window on the starter model
-  inferdeck --model ~/models/Qwen3-0.6B
-      open the window on a model of your own
+  inferdeck --model ~/models/Qwen3-0.6B --max-num-seqs 4
+      open the window on a model of your own (it takes every engine option)
   inferdeck generate --chat "What is TTFT?"
       one reply, streamed
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
@@ -82,19 +84,7 @@ def program_version() -> str:
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
-    # SUPPRESS: a default here would stand in the way of the commands' own flags of these names
-    parser.add_argument(
-        "--model",
-        metavar="DIR",
-        default=argparse.SUPPRESS,
-        help="folder of the model to open in the window",
-    )
-    parser.add_argument(
-        "--load-format",
-        choices=("auto", "dummy"),
-        default=argparse.SUPPRESS,
-        help="dummy: random weights in the model's shape (a config.json is enough)",
-    )
+    add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for module in (generate, bench, doctor):
@@ -149,11 +139,23 @@ def _print_error(info: ErrorInfo) -> None:
 
 
 def _run_window(args: argparse.Namespace) -> int:
-    """`args` has `model` and `load_format`, None where they were not given."""
-    for name in ("model", "load_format"):
-        vars(args).setdefault(name, None)
-    return int(importlib.import_module("app.window").run(args) or 0)
+    """`args` has those engine settings that were given."""
+    return int(_import_qt("app.window").run(args) or 0)
 
 
 def _run_screenshot(args: argparse.Namespace) -> int:
-    return int(importlib.import_module("app.screenshot").run(args) or 0)
+    return int(_import_qt("app.screenshot").run(args) or 0)
+
+
+def _import_qt(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if "cannot open shared object file" not in str(error) and "PySide6" not in str(error):
+            raise  # a fault of ours
+        raise InferdeckError(
+            f"The window needs Qt, which cannot be loaded: {error}.",
+            "Install PySide6-Essentials and the system's libraries for it (on Debian and Ubuntu: "
+            "apt install libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1), or use the "
+            "commands that need no window: see `inferdeck --help`.",
+        ) from error

@@ -15,12 +15,19 @@ from engine.sampling_params import SamplingParams
 DEFAULT_MAX_TOKENS = 256
 
 
-def add_engine_options(parser: argparse.ArgumentParser, exclude: Collection[str] = ()) -> None:
-    """One flag for each engine setting. Only those that were given appear in the namespace."""
+def add_engine_options(
+    parser: argparse.ArgumentParser,
+    *,
+    exclude: Collection[str] = (),
+    shown: Collection[str] = tuple(SETTINGS),
+) -> None:
+    """One flag for each engine setting. Only those that were given appear in the namespace; the
+    help lists those in `shown`."""
     group = parser.add_argument_group("engine options")
     for setting in SETTINGS.values():
         if setting.name not in exclude:
-            _add_setting(group, setting)
+            help_text = _help(setting) if setting.name in shown else argparse.SUPPRESS
+            _add_setting(group, setting, help_text)
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -37,8 +44,7 @@ def setting_value(setting: Setting, text: str) -> Any:
     return value
 
 
-def _add_setting(group: argparse._ArgumentGroup, setting: Setting) -> None:
-    help_text = _help(setting)
+def _add_setting(group: argparse._ArgumentGroup, setting: Setting, help_text: str) -> None:
     if setting.type is bool:
         group.add_argument(
             setting.flag,

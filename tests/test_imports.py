@@ -1,0 +1,125 @@
+"""Who may import whom, read from the source of every file.
+
+    app -> widgets, engine, resources
+    widgets -> engine.snapshot
+    engine, resources -> nothing of ours
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("app", "engine", "widgets", "resources")
+
+ALLOWED = {
+    "app": ("app", "widgets", "engine", "resources"),
+    "widgets": ("widgets", "engine.snapshot"),
+    "engine": ("engine",),
+    "resources": ("resources",),
+}
+
+ENGINE_LIBRARIES = {
+    "torch", "triton", "transformers", "safetensors", "tokenizers", "numpy", "psutil",
+    # reads a GPU's name and memory; optional, imported where it is used
+    "pynvml",
+}  # fmt: skip
+
+
+WITHOUT_TORCH = (
+    "engine", "engine.scheduler", "engine.block_pool", "engine.request", "engine.sampling_params",
+    "engine.config", "engine.snapshot", "engine.metrics", "engine.messages", "engine.errors",
+    "engine.engine_thread",
+)  # fmt: skip
+
+WITHOUT_QT = (
+    "app", "app.__main__", "app.paths", "app.units", "app.cli.main", "app.cli.generate",
+    "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "engine.llm_engine",
+)  # fmt: skip
+
+QT = ("PySide6", "shiboken6", "pyqtgraph")
+HEAVY = ("torch", "transformers", "triton")
+
+
+def source_files(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import in a file, wherever it stands."""
+    package = file.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from engine import snapshot` imports engine.snapshot
+            names = (f"{module}.{name.name}" for name in node.names)
+            is_package = (ROOT / module.replace(".", "/")).is_dir()
+            yield from ((node.lineno, name) for name in (names if is_package else (module,)))
+
+
+def is_below(module: str, allowed: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(name + ".") for name in allowed)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_among_our_packages_go_one_way(package: str) -> None:
+    files = source_files(package)
+    assert files
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for file in files
+        for line, module in imported_modules(file)
+        if module.split(".")[0] in (*PACKAGES, "tests") and not is_below(module, ALLOWED[package])
+    ]
+    assert wrong == []
+
+
+def test_the_engine_imports_its_libraries_and_no_others() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for file in source_files("engine")
+        for line, module in imported_modules(file)
+        if (top := module.split(".")[0]) != "engine"
+        and top not in sys.stdlib_module_names
+        and top not in ENGINE_LIBRARIES
+    ]
+    assert wrong == []
+
+
+def test_the_check_sees_what_it_should() -> None:
+    """The rules above are worth what `imported_modules` sees."""
+    found = {module for _, module in imported_modules(ROOT / "app" / "cli" / "main.py")}
+    assert {"argparse", "app.cli.bench", "engine.errors", "importlib.metadata"} <= found
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_pure_python_parts_import_no_torch(module: str) -> None:
+    assert loaded_after_importing(module, (*HEAVY, *QT)) == []
+
+
+@pytest.mark.parametrize("module", WITHOUT_QT)
+def test_command_line_and_engine_import_no_qt(module: str) -> None:
+    assert loaded_after_importing(module, QT) == []
+
+
+def test_the_window_imports_neither_torch_nor_transformers_before_it_shows() -> None:
+    pytest.importorskip("PySide6")
+    assert loaded_after_importing("app.window", HEAVY) == []
+
+
+def loaded_after_importing(module: str, unwanted: tuple[str, ...]) -> list[str]:
+    code = f"import sys, {module}; print(*[m for m in {unwanted!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
