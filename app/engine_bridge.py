@@ -106,7 +106,6 @@ class EngineBridge(QObject):
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
-        self._requested: EngineConfig | None = None
 
     # Commands --------------------------------------------------------------------------------
 
@@ -115,13 +114,7 @@ class EngineBridge(QObject):
         """Whether a request that is added now would be served."""
         return self.state is EngineState.READY
 
-    @property
-    def requested(self) -> EngineConfig | None:
-        """The configuration that was last asked for, before `auto` values were resolved."""
-        return self._requested
-
     def load(self, config: EngineConfig) -> None:
-        self._requested = config
         self._set_state(EngineState.LOADING)
         self._submit(messages.Load(config))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, Signal, SignalInstance
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -57,12 +57,14 @@ PAGE_SIZE = (400, 260)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the rail. `commands`: what it adds to the menus."""
+    """One page of the rail. `commands`: what it adds to the menus; `changed` fires when one of
+    them may have become possible or impossible."""
 
     name: str
     icon: str
     widget: QWidget
     commands: tuple[Command, ...] = ()
+    changed: SignalInstance | None = None
 
 
 class MainWindow(QMainWindow):
@@ -150,6 +152,8 @@ class MainWindow(QMainWindow):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
+        for changed in (page.changed for page in self.pages if page.changed is not None):
+            changed.connect(self.commands.refresh)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
             done.connect(lambda event: self.load_strip.end())
         self._on_state(bridge.state)
@@ -189,7 +193,7 @@ class MainWindow(QMainWindow):
         self.charts.set_paused(self.charts_paused)
 
     def dock_shortcuts(self) -> list[tuple[PanelDock, str]]:
-        return [(self.settings_dock, "Ctrl+E"), (self.charts_dock, "Ctrl+J")]
+        return [(self.settings_dock, "Ctrl+Shift+E"), (self.charts_dock, "Ctrl+J")]
 
     def reset_docks(self) -> None:
         """The docks where they are at the first start."""

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from app.chat.controller import ChatController
 from app.chat.page import ChatPage
-from app.commands import Command
 from app.engine_bridge import EngineBridge
 from app.main_window import Page
+from app.models.session import ModelSession
+from app.panels.notices import Notice
+from app.settings_store import SettingsStore
 from app.storage import open_store
+from app.suggestions import suggestions_for
+from engine.config import EngineConfig
 from engine.errors import ErrorInfo
+
+CHAT_LIST = "chat-list"
 
 
 class Pages:
     """Makes the pages, and takes them apart in the right order."""
 
-    def __init__(self, bridge: EngineBridge) -> None:
+    def __init__(
+        self, bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+    ) -> None:
+        self._settings = settings
         self.store = open_store()
         self.chat = ChatController(bridge, self.store)
         self.chat_page = ChatPage(self.chat)
-        self.pages = [Page("Chat", "chat", self.chat_page, tuple(self._chat_commands()))]
+        self.pages = [
+            Page(
+                "Chat", "chat", self.chat_page, tuple(self.chat_page.actions()),
+                self.chat.message_changed,
+            )
+        ]  # fmt: skip
+        if not settings.flag(CHAT_LIST, True):
+            self.chat_page.toggle_list()
+        self.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
+        session.opened.connect(self._on_opened)
+        session.remark.connect(self._on_remark)
 
     @property
     def problem(self) -> ErrorInfo | None:
@@ -30,5 +49,13 @@ class Pages:
         self.chat.close()
         self.store.close()
 
-    def _chat_commands(self) -> list[Command]:
-        return [Command(**action) for action in self.chat_page.actions()]
+    def _on_opened(self, config: EngineConfig, chosen: object) -> None:
+        self.chat_page.set_suggestions(suggestions_for(config.model))
+
+    def _on_remark(self, remark: Notice | None) -> None:
+        if remark is None:
+            self.chat_page.set_model_notice("")
+            return
+        text = f"{remark.cause} {remark.remedy}".strip()
+        action, do = remark.actions[0] if remark.actions else ("", None)
+        self.chat_page.set_model_notice(text, action, do)

@@ -85,7 +85,7 @@ class Application(QObject):
         apply_theme(app, self.settings.theme)
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
-        self.pages = Pages(self.bridge)
+        self.pages = Pages(self.bridge, self.settings, self.session)
         self.window = MainWindow(
             self.bridge, self.settings, self.session, self.pages.pages, _machine()
         )

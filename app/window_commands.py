@@ -65,7 +65,7 @@ def _view(window: MainWindow) -> list[Command]:
             section="docks",
         ),
         Command(
-            "charts.pause", "Hold the charts still", window.toggle_charts, "View", "Ctrl+P",
+            "charts.pause", "Hold the charts still", window.toggle_charts, "View", "Ctrl+Shift+J",
             section="charts", is_checked=lambda: window.charts_paused,
         ),
         *themes,

@@ -20,14 +20,15 @@ from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 
-LOAD, MODEL, ENGINE = "load", "model", "engine"
-"""Keys of the notices: about loading, about the model that is open, about the engine."""
+LOAD, ENGINE = "load", "engine"
+"""Keys of the notices: about loading, about the engine."""
 
 
 class ModelSession(QObject):
     """Opens models and remembers them."""
 
     opened = Signal(object, object)  # EngineConfig that runs, settings that the user chose
+    remark = Signal(object)  # Notice | None: what to know of the model that is open
     notice = Signal(object)  # Notice
     notice_gone = Signal(str)  # its key
     wants_dialog = Signal(str)  # a path to look at, or ""
@@ -60,7 +61,7 @@ class ModelSession(QObject):
         self.load(RecentModel(path, load_format, settings=settings).config())
 
     def load(self, config: EngineConfig) -> None:
-        for key in (LOAD, MODEL, ENGINE):
+        for key in (LOAD, ENGINE):
             self.notice_gone.emit(key)
         self._opening = config
         self._bridge.load(config)
@@ -105,13 +106,11 @@ class ModelSession(QObject):
         look = ("Open a model…", lambda: self.wants_dialog.emit(""))
         remarks = " ".join(event.model.notices)
         if is_starter(event.config.model):
-            self.notice.emit(Notice(MODEL, STARTER_NOTE, remarks, actions=(look,)))
+            self.remark.emit(Notice("model", STARTER_NOTE, remarks, actions=(look,)))
         elif event.model.is_dummy:
-            self.notice.emit(Notice(MODEL, DUMMY_NOTE, remarks))
-        elif remarks:
-            self.notice.emit(Notice(MODEL, remarks))
+            self.remark.emit(Notice("model", DUMMY_NOTE, remarks))
         else:
-            self.notice_gone.emit(MODEL)
+            self.remark.emit(Notice("model", remarks) if remarks else None)
 
     def _on_load_failed(self, event: messages.LoadFailed) -> None:
         failed, self._opening = self._opening, None
@@ -129,6 +128,7 @@ class ModelSession(QObject):
             )
         if event.serving is None:
             self.current = None
+            self.remark.emit(None)
 
     def _ways_out(self, failed: EngineConfig | None) -> list[tuple[str, Any]]:
         if failed is None:
@@ -142,10 +142,10 @@ class ModelSession(QObject):
 
     def _on_unloaded(self) -> None:
         self.current = None
-        self.notice_gone.emit(MODEL)
+        self.remark.emit(None)
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
-        self.notice_gone.emit(MODEL)
+        self.remark.emit(None)
         self.notice.emit(
             error_notice(
                 ENGINE,
