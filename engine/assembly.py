@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from engine.attention import register
 from engine.attention.cpu import CPUAttention
@@ -44,11 +46,16 @@ class Assembly:
     info: ModelInfo
     load_seconds: float
 
+    def drop(self) -> None:
+        """Let go of weights and cache; what describes them stays."""
+        self.loaded = dataclasses.replace(self.loaded, model=nn.Module())
+        self.runner.drop()
+
 
 def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     """Open the checkpoint and settle what the configuration left open. Reads no weights."""
     checkpoint = Checkpoint.open(config.model, dummy=config.load_format == "dummy")
-    limit = checkpoint.context_length
+    limit = checkpoint.max_position_embeddings
     length = config.max_model_len or limit
     if limit is not None and length is not None and length > limit:
         raise ConfigError(
@@ -56,7 +63,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
             f"Set max_model_len to {limit:,} or less.",
         )
     machine = machine_info()
-    dtype = config.dtype if config.dtype != "auto" else default_dtype(checkpoint.stored_dtype)
+    dtype = config.dtype if config.dtype != "auto" else default_dtype(checkpoint.dtype)
     return (
         config.replace(
             dtype=dtype,

@@ -86,7 +86,7 @@ class EngineThread(threading.Thread):
     # -- called from any thread -------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
-        if isinstance(command, Load):
+        if isinstance(command, (Load, Reconfigure)):
             self._cancel.clear()
         self._commands.put(command)
 
@@ -149,7 +149,6 @@ class EngineThread(threading.Thread):
             self._crash(error)
 
     def _load(self, config: EngineConfig) -> None:
-        self._cancel.clear()
         before = None if self._engine is None else self._engine.config
         if before is not None and not self._can_open(config, before):
             return
@@ -176,7 +175,7 @@ class EngineThread(threading.Thread):
         cancelled = isinstance(error, LoadCancelled)
         if before is not None and not self._stopping.is_set():
             self._engine = self._factory(before, self._progress, self._stopping.is_set)
-        serving = None if self._engine is None else before and before.model
+        serving = None if self._engine is None else self._engine.config.model
         self._emit(LoadFailed(describe(error), cancelled=cancelled, serving=serving))
         if self._engine is not None:
             self._announce()
@@ -200,7 +199,6 @@ class EngineThread(threading.Thread):
         engine = self._engine
         if engine is None:
             return
-        self._cancel.clear()
         began, num_notices = time.perf_counter(), len(engine.model_info.notices)
         try:
             change = engine.reconfigure(self._progress, self._cancel.is_set, **command.changes)

@@ -5,41 +5,32 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from engine.assembly import (
-    Assembly,
-    Cancelled,
-    Progress,
-    assemble,
-    build,
-    build_cache,
-    release_memory,
-    resolve,
-)
+from engine.admission import check_token_ids, longest_length, refit
+from engine.assembly import Cancelled, Progress, resolve
 from engine.batch import pack
-from engine.block_pool import BlockPool, root_hash
 from engine.config import Change, EngineConfig
-from engine.errors import (
-    ConfigError,
-    InferdeckError,
-    InvalidRequestError,
-    NumericalError,
-)
-from engine.memory import plan_memory
+from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
 from engine.messages import OutputEvent, Prompt
+from engine.model_host import ModelHost
 from engine.observation import observe
 from engine.output import OutputStream, RequestOutput
 from engine.prompts import encode_prompt
 from engine.recorder import Recorder, StepTimer, entries_of, finished_in, sampling_grants
 from engine.request import Request
-from engine.sampler import SampledTokens, Sampler, SamplingRow
+from engine.sampler import SampledTokens, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
 from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
+from engine.tokenization import Tokenizer
 
-_epochs = itertools.count()
+NUMERICAL_FAILURE = NumericalError(
+    "The model produced NaN or infinite logits.",
+    "Try float32 in place of a 16-bit precision; if it stays, the checkpoint is damaged.",
+)
 
 
 class LLMEngine:
@@ -66,31 +57,35 @@ class LLMEngine:
         self._requests: dict[str, Request] = {}
         self._pending: list[OutputEvent] = []
         self._seeds = random.Random(config.seed)
-        self._adopt(assemble(config, progress, cancelled))
-        pool, root = self._new_pool()
-        self._scheduler = Scheduler(self.config, pool, root)
+        self._host = ModelHost(config, progress, cancelled)
+        self._scheduler = Scheduler(self.config, *self._host.new_pool())
 
     # -- what it is -------------------------------------------------------------------------
 
     @property
+    def config(self) -> EngineConfig:
+        """The configuration in force, with dtype, max_model_len and num_threads resolved."""
+        return self._host.config
+
+    @property
     def model_info(self) -> ModelInfo:
-        return self._assembly.info
+        return self._host.info
 
     @property
     def plan(self) -> MemoryPlan:
-        return self._assembly.plan
+        return self._host.plan
 
     @property
     def has_unfinished(self) -> bool:
         return self._scheduler.has_unfinished or bool(self._pending)
 
     @property
-    def tokenizer(self) -> Any:
-        return self._assembly.tokenizer
+    def tokenizer(self) -> Tokenizer:
+        return self._host.tokenizer
 
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
-        return observe(self.config, self._assembly, self._scheduler, self._recorder, self._clock())
+        return observe(self._host.assembly, self._scheduler, self._recorder, self._clock())
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""
@@ -117,19 +112,22 @@ class LLMEngine:
             raise InvalidRequestError(
                 f"A request {request_id!r} is running.", "Give each request its own id."
             )
-        encoded = encode_prompt(prompt, self._assembly.tokenizer, params)
+        encoded = encode_prompt(prompt, self.tokenizer, params)
+        check_token_ids(encoded.token_ids, self.model_info.vocab_size)
         request = Request(
             request_id=request_id,
             prompt_token_ids=encoded.token_ids,
             params=encoded.params,
             arrival_index=index,
             arrival_time=self._clock(),
-            max_num_tokens=self._max_num_tokens(encoded.token_ids, params),
+            max_num_tokens=longest_length(
+                len(encoded.token_ids), params, self._context, self._scheduler.pool
+            ),
             seed=self._seeds.getrandbits(63) if params.seed is None else params.seed,
-            eos_token_ids=self._eos_token_ids(),
+            eos_token_ids=self._host.eos_token_ids,
         )
         self._requests[request_id] = request
-        self._streams[request_id] = OutputStream(request, self._assembly.tokenizer)
+        self._streams[request_id] = OutputStream(request, self.tokenizer)
         self._scheduler.add(request)
         return request_id
 
@@ -183,9 +181,10 @@ class LLMEngine:
         entries = entries_of(plan)
         sampling = sampling_grants(plan)
         planned = self._clock()
-        logits = self._assembly.runner.execute(batch)
+        logits = self._host.runner.execute(batch)
         computed = self._clock()
-        sampled = self._sampler.sample(logits, [self._row(grant.request) for grant in sampling])
+        rows = [self._row(grant.request) for grant in sampling]
+        sampled = self._host.sampler.sample(logits, rows)
         drawn = self._clock()
         outcomes = self._accept(sampling, sampled)
         finished = finished_in(plan, outcomes)
@@ -194,6 +193,8 @@ class LLMEngine:
         now = self._clock()
         timer.schedule_s, timer.model_s = planned - timer.start, computed - planned
         timer.sample_s, timer.commit_s = drawn - computed, now - drawn
+        for request in finished:
+            request.finished = now
         for grant in sampling:
             outcome = outcomes[grant.request.request_id]
             if outcome.token_ids:
@@ -237,8 +238,8 @@ class LLMEngine:
             outcome = outcomes.get(request.request_id)
             if outcome is not None and outcome.finish_reason is FinishReason.ERROR:
                 self._streams[request.request_id].fail(NUMERICAL_FAILURE.info())
-                first = request.num_published_blocks
-                self._assembly.runner.backend.clear_blocks(request.block_table[first:])
+                blocks = self._scheduler.private_blocks(request)
+                self._host.runner.backend.clear_blocks(blocks)
 
     # -- settings ---------------------------------------------------------------------------
 
@@ -262,122 +263,43 @@ class LLMEngine:
         wanted = self.config.replace(**changes)
         change = wanted.change_class(self.config)
         if change is Change.LIVE:
-            self.config = wanted
+            self._host.use(wanted)
             self._scheduler.update(wanted)
         elif change is Change.CACHE_REBUILD:
-            self._rebuild_cache(wanted)
+            plan = self._host.plan_for(wanted)
+            self._refit(wanted, plan)
+            with self._exchange():
+                self._host.rebuild_cache(wanted, plan)
         elif change is Change.RELOAD:
-            self._reload(wanted, progress, cancelled)
+            resolved, checkpoint = resolve(wanted)
+            self._refit(resolved, self._host.plan_for(resolved, checkpoint))
+            with self._exchange():
+                self._host.reload(resolved, checkpoint, progress, cancelled)
         return change
 
-    def _rebuild_cache(self, wanted: EngineConfig) -> None:
-        plan = plan_memory(self._assembly.checkpoint, wanted, in_use=self._in_use())
-        self._require_fit(wanted, plan)
-        before, plan_before = self.config, self._assembly.plan
+    @contextmanager
+    def _exchange(self) -> Iterator[None]:
+        """Around an exchange of the cache: everybody gives up their blocks and comes back."""
         self._scheduler.preempt_all()
         try:
-            self._replace_cache(wanted, plan)
-        except InferdeckError:
-            self._replace_cache(before, plan_before)
-            raise
-
-    def _replace_cache(self, config: EngineConfig, plan: MemoryPlan) -> None:
-        assembly = self._assembly
-        assembly.runner.backend = None  # type: ignore[assignment] - the old cache goes first
-        release_memory()
-        assembly.runner.backend = build_cache(config, assembly.layers, plan)
-        assembly.plan = plan
-        assembly.config = self.config = config
-        self._scheduler.replace_pool(config, *self._new_pool())
-
-    def _reload(self, wanted: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
-        resolved, checkpoint = resolve(wanted)
-        self._require_fit(resolved, plan_memory(checkpoint, resolved, in_use=self._in_use()))
-        before, checkpoint_before = self.config, self._assembly.checkpoint
-        self._scheduler.preempt_all()
-        self._drop_model()
-        try:
-            self._adopt(build(resolved, checkpoint, progress, cancelled))
-        except (InferdeckError, MemoryError):
-            self._adopt(build(before, checkpoint_before, progress, lambda: False))
-            raise
+            yield
         finally:
-            self._scheduler.replace_pool(self.config, *self._new_pool())
+            self._scheduler.replace_pool(self.config, *self._host.new_pool())
 
-    def _require_fit(self, config: EngineConfig, plan: MemoryPlan) -> None:
-        """A change that would strand a request in flight is refused before anything happens."""
+    def _refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
         places = plan.num_blocks * config.block_size
-        limit = min(places, config.max_model_len or places)
-        for request in self._requests.values():
-            if request.num_tokens > limit:
-                raise ConfigError(
-                    f"{request.request_id} holds {request.num_tokens:,} tokens; with this change "
-                    f"the engine could hold {limit:,}.",
-                    "Stop the request first, or choose a larger cache or context length.",
-                )
-        for request in self._requests.values():
-            request.max_num_tokens = min(request.max_num_tokens, limit + 1)
+        refit(self._requests.values(), places, config.max_model_len or places)
 
     def shutdown(self) -> None:
         """Abort what runs and give the model's memory back. The engine cannot be used again."""
         for request in list(self._requests.values()):
             self._end(request, FinishReason.ABORT)
-        self._drop_model()
+        self._host.drop()
 
-    # -- parts ------------------------------------------------------------------------------
-
-    def _adopt(self, assembly: Assembly) -> None:
-        self._assembly = assembly
-        self.config = assembly.config
-        self._sampler = Sampler(assembly.info.vocab_size, assembly.config.device)
-
-    def _new_pool(self) -> tuple[BlockPool, bytes]:
-        namespace = (next(_epochs), self.config.model, self.config.dtype)
-        pool = BlockPool(self._assembly.plan.num_blocks, self.config.block_size)
-        return pool, root_hash(namespace)
-
-    def _drop_model(self) -> None:
-        self._assembly.loaded.model = None  # type: ignore[assignment]
-        self._assembly.runner.model = None  # type: ignore[assignment]
-        self._assembly.runner.backend = None  # type: ignore[assignment]
-        release_memory()
-
-    def _in_use(self) -> int:
-        """Bytes that are taken now and would be free for the plan of a change."""
-        return self._assembly.loaded.weights_bytes + self._assembly.runner.backend.nbytes
-
-    def _eos_token_ids(self) -> frozenset[int]:
-        assembly = self._assembly
-        return assembly.checkpoint.eos_token_ids | assembly.tokenizer.eos_token_ids
-
-    def _max_num_tokens(self, prompt: Sequence[int], params: SamplingParams) -> int:
-        """Where the request ends at the latest; InvalidRequestError if it can never fit."""
-        pool = self._scheduler.pool
-        context = self.config.max_model_len or 0
-        length, vocab_size = len(prompt), self.model_info.vocab_size
-        if not length:
-            raise InvalidRequestError("The prompt is empty.", "Give at least one token.")
-        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
-            raise InvalidRequestError(
-                f"The prompt has token ids from {min(prompt)} to {max(prompt)}; the model knows 0 "
-                f"to {vocab_size - 1}.",
-                "Use token ids of this model's tokenizer.",
-            )
-        if length >= context:
-            raise InvalidRequestError(
-                f"The prompt has {length:,} tokens; the context holds {context:,}, reply included.",
-                "Shorten the prompt, or raise max_model_len if the model allows it.",
-            )
-        capacity = pool.num_blocks * pool.block_size + 1  # the last token is never stored
-        wanted = length + (params.max_tokens or context)
-        if length >= capacity or (params.max_tokens and min(wanted, context) > capacity):
-            asked = f" and asks for {params.max_tokens:,}" if params.max_tokens else ""
-            raise InvalidRequestError(
-                f"The request has {length:,} prompt tokens{asked}; the KV cache holds "
-                f"{capacity - 1:,} ({pool.num_blocks:,} blocks of {pool.block_size}).",
-                "Raise the cache size, or lower max_tokens or the prompt's length.",
-            )
-        return min(wanted, context, capacity)
+    @property
+    def _context(self) -> int:
+        assert self.config.max_model_len is not None, "resolved at loading"
+        return self.config.max_model_len
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         """End a request from outside a step."""
@@ -391,10 +313,5 @@ class LLMEngine:
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]
         del self._streams[request.request_id]
-        self._sampler.forget(request.request_id)
+        self._host.sampler.forget(request.request_id)
 
-
-NUMERICAL_FAILURE = NumericalError(
-    "The model produced NaN or infinite logits.",
-    "Try float32 in place of a 16-bit precision; if it stays, the checkpoint is damaged.",
-)

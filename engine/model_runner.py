@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from engine.attention.interface import (
     AttentionBackend,
+    AttentionOptions,
     KVProbe,
     LayerSpec,
     active,
@@ -21,6 +22,14 @@ class ModelRunner:
         self.model = model
         self.backend = backend
 
+    def drop_cache(self) -> None:
+        self.backend = _NO_CACHE
+
+    def drop(self) -> None:
+        """Let go of model and cache; the runner cannot execute any more."""
+        self.model = nn.Module()
+        self.drop_cache()
+
     @torch.inference_mode()
     def execute(self, batch: Batch) -> Tensor:
         """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
@@ -28,6 +37,26 @@ class ModelRunner:
         self.backend.begin_step(batch)
         with active(self.backend):
             return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
+
+
+class _NoCache:
+    """Stands where the cache was dropped, until there is another."""
+
+    nbytes = 0
+
+    def begin_step(self, batch: Batch) -> None:
+        raise RuntimeError("The KV cache was dropped.")
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        raise RuntimeError("The KV cache was dropped.")
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        raise RuntimeError("The KV cache was dropped.")
+
+
+_NO_CACHE = _NoCache()
 
 
 def forward(model: nn.Module, input_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import numpy as np
 
 from engine.assembly import Assembly
 from engine.block_pool import BlockPool
-from engine.config import EngineConfig
 from engine.machine import free_memory, process_memory
 from engine.recorder import Recorder
 from engine.request import Request
@@ -21,7 +20,6 @@ from engine.snapshot import (
 
 
 def observe(
-    config: EngineConfig,
     assembly: Assembly,
     scheduler: Scheduler,
     recorder: Recorder,
@@ -33,7 +31,7 @@ def observe(
     return EngineSnapshot(
         time=now,
         step_index=recorder.num_steps,
-        config=config,
+        config=assembly.config,
         model=assembly.info,
         requests=tuple(request.snapshot() for request in scheduler.requests),
         blocks=blocks,

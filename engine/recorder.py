@@ -97,7 +97,7 @@ class Recorder:
         """Steps, TTFT and ITL samples since the last call."""
         drained = tuple(self.steps), tuple(self.ttft), tuple(self.itl)
         for queue in (self.steps, self.ttft, self.itl):
-            queue.clear()  # type: ignore[attr-defined]
+            queue.clear()
         return drained
 
 

@@ -75,14 +75,15 @@ class Request:
         return self.max_num_tokens - 1
 
     def stop_reason(self, token_id: int) -> FinishReason | None:
-        """Why the request ends with `token_id`, its newest token; None if it goes on."""
+        """Why the request ends with `token_id`, which is sampled but not appended yet; None if it
+        goes on."""
         params = self.params
-        if self.num_output_tokens >= params.min_tokens:
+        if self.num_output_tokens + 1 >= params.min_tokens:
             if token_id in params.stop_token_ids:
                 return FinishReason.STOP
             if token_id in self.eos_token_ids and not params.ignore_eos:
                 return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_tokens >= self.max_num_tokens else None
+        return FinishReason.LENGTH if self.num_tokens + 1 >= self.max_num_tokens else None
 
     def times(self) -> RequestTimes:
         return RequestTimes(

@@ -155,7 +155,7 @@ class Scheduler:
             request.token_ids += outcome.token_ids
             if outcome.finish_reason is not None:
                 if failed:
-                    self.pool.withdraw(b for b in request.block_table if self._owned_alone(b))
+                    self.pool.withdraw(self.private_blocks(request))
                 self.finish(request, outcome.finish_reason, now)
 
     def finish(self, request: Request, reason: FinishReason, now: float) -> None:
@@ -279,6 +279,10 @@ class Scheduler:
         request.block_table.clear()
         request.num_computed_tokens = 0
         request.num_published_blocks = 0
+
+    def private_blocks(self, request: Request) -> list[int]:
+        """Blocks that no other request references."""
+        return [block for block in request.block_table if self._owned_alone(block)]
 
     def _owned_alone(self, block: int) -> bool:
         return self.pool.ref_count[block] == 1

@@ -1,0 +1,41 @@
+"""One tiny model that many tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import EngineConfig, LLMEngine
+from tests.engine import tiny_models
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Any:
+    """A random llama of transformers, the reference of `tiny_folder`."""
+    return tiny_models.make_model("llama")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.save(tiny_model, tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture
+def make_engine(tiny_folder: Path) -> Iterator[Callable[..., LLMEngine]]:
+    """Engines on the tiny llama, in float32 and with a small cache; shut down afterwards."""
+    engines: list[LLMEngine] = []
+
+    def make(**settings: Any) -> LLMEngine:
+        config = EngineConfig(
+            model=str(tiny_folder), dtype="float32", num_threads=1, block_size=8,
+            kv_cache_memory_bytes=2**20,
+        )
+        engines.append(LLMEngine(config.replace(**settings)))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.shutdown()

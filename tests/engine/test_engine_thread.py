@@ -1,0 +1,228 @@
+"""The thread: commands in, events out, and it survives whatever the engine does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from engine import EngineConfig, SamplingParams
+from engine.config import Change
+from engine.engine_thread import EngineThread
+from engine.llm_engine import LLMEngine
+from engine.messages import (
+    Abort,
+    AddRequest,
+    EngineCrashed,
+    Event,
+    Load,
+    Loaded,
+    LoadFailed,
+    LoadProgress,
+    OutputEvent,
+    Reconfigure,
+    Reconfigured,
+    ReconfigureFailed,
+    RequestFailed,
+    SnapshotEvent,
+    Unload,
+    Unloaded,
+)
+from engine.snapshot import FinishReason
+from tests.engine import tiny_models
+
+E = TypeVar("E")
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+PROMPT = tuple(tiny_models.make_prompts((12,))[0])
+
+
+class Recorder:
+    """Collects events and waits for one."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, event: Event) -> None:
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+    def of(self, kind: type[E]) -> list[E]:
+        with self._changed:
+            return [event for event in self.events if isinstance(event, kind)]
+
+    def wait(self, kind: type[E], when: Callable[[E], bool] = lambda event: True) -> E:
+        deadline = time.monotonic() + 30
+        with self._changed:
+            while True:
+                for event in self.events:
+                    if isinstance(event, kind) and when(event):
+                        return event
+                left = deadline - time.monotonic()
+                assert left > 0, f"no {kind.__name__} among {self.events[-5:]}"
+                self._changed.wait(left)
+
+
+@pytest.fixture
+def events() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def thread(events: Recorder) -> Iterator[EngineThread]:
+    thread = EngineThread(events, snapshot_interval_s=0.01)
+    thread.start()
+    yield thread
+    assert thread.stop(20)
+
+
+@pytest.fixture
+def config(tiny_folder: Path) -> EngineConfig:
+    return EngineConfig(
+        model=str(tiny_folder), dtype="float32", num_threads=1, kv_cache_memory_bytes=2**20
+    )
+
+
+def finished(request_id: str) -> Callable[[OutputEvent], bool]:
+    return lambda e: e.request_id == request_id and e.finish_reason is not None
+
+
+def tokens(events: Recorder, request_id: str) -> list[int]:
+    return [t for e in events.of(OutputEvent) if e.request_id == request_id for t in e.token_ids]
+
+
+def test_loads_serves_and_shows_itself(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tiny_model: Any
+) -> None:
+    thread.submit(Load(config))
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    thread.submit(AddRequest("b", PROMPT[:5], GREEDY))
+    for request_id, prompt in (("a", PROMPT), ("b", PROMPT[:5])):
+        last = events.wait(OutputEvent, finished(request_id))
+        assert last.finish_reason is FinishReason.LENGTH and last.times is not None
+        wanted = tiny_models.reference(tiny_model, prompt, 8).token_ids
+        assert tokens(events, request_id) == wanted
+    assert events.of(LoadProgress)
+    loaded = events.wait(Loaded)
+    assert loaded.config.max_model_len == 256 and loaded.plan.num_blocks > 0
+    idle = events.wait(
+        SnapshotEvent, lambda e: e.snapshot.counters.finished == {"length": 2}
+    ).snapshot
+    assert idle.num_running == 0
+    shown = [s.index for e in events.of(SnapshotEvent) for s in e.snapshot.steps]
+    assert shown == sorted(set(shown)) == list(range(len(shown))), "each step is shown once"
+
+
+def test_settings_change_in_mid_reply(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tiny_model: Any
+) -> None:
+    long = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    thread.submit(Load(config))
+    thread.submit(AddRequest("a", PROMPT, long))
+    events.wait(OutputEvent)
+    thread.submit(Reconfigure({"max_num_seqs": 2}))
+    thread.submit(Reconfigure({"block_size": 4}))
+    thread.submit(Reconfigure({"num_threads": 2}))
+    thread.submit(Reconfigure({"kv_cache_memory_bytes": 2**50}))
+    events.wait(OutputEvent, finished("a"))
+    failed = events.wait(ReconfigureFailed)
+    assert [e.change for e in events.of(Reconfigured)] == [
+        Change.LIVE, Change.CACHE_REBUILD, Change.RELOAD
+    ]
+    assert failed.config.block_size == 4 and "GiB" in failed.error.cause
+    wanted = tiny_models.reference(tiny_model, PROMPT, 60).token_ids
+    assert tokens(events, "a") == wanted
+
+
+def test_abort_unload_and_what_is_refused(
+    events: Recorder, thread: EngineThread, config: EngineConfig
+) -> None:
+    thread.submit(AddRequest("early", PROMPT, GREEDY))
+    assert "No model" in events.wait(RequestFailed).error.cause
+    thread.submit(Load(config))
+    thread.submit(AddRequest("empty", (), GREEDY))
+    assert events.wait(RequestFailed, lambda e: e.request_id == "empty").error.remedy
+    endless = SamplingParams(temperature=0, ignore_eos=True)
+    thread.submit(AddRequest("a", PROMPT, endless))
+    events.wait(OutputEvent)
+    thread.submit(Abort("a"))
+    thread.submit(Abort("unknown"))
+    assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.ABORT
+    thread.submit(AddRequest("b", PROMPT, endless))
+    events.wait(OutputEvent, lambda e: e.request_id == "b")
+    thread.submit(Unload())
+    events.wait(Unloaded)
+    assert events.wait(OutputEvent, finished("b")).finish_reason is FinishReason.ABORT
+
+
+def test_a_model_that_cannot_be_opened_leaves_the_one_before_serving(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
+) -> None:
+    thread.submit(Load(config))
+    endless = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    thread.submit(AddRequest("a", PROMPT, endless))
+    events.wait(OutputEvent)
+    thread.submit(Load(config.replace(model=str(tmp_path))))
+    assert events.wait(LoadFailed).serving == config.model
+    assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
+
+
+def test_cancelling_a_load_brings_the_model_before_back(
+    events: Recorder, config: EngineConfig
+) -> None:
+    gate = threading.Event()
+
+    def factory(config: EngineConfig, progress: Any, cancelled: Any) -> LLMEngine:
+        if config.max_num_seqs == 3:
+            gate.wait(10)
+        return LLMEngine(config, progress, cancelled)
+
+    thread = EngineThread(events, factory=factory)
+    thread.start()
+    try:
+        thread.submit(Load(config))
+        events.wait(Loaded)
+        thread.submit(Load(config.replace(max_num_seqs=3)))
+        time.sleep(0.05)
+        thread.cancel_load()
+        gate.set()
+        failed = events.wait(LoadFailed)
+        assert failed.cancelled and failed.serving == config.model
+        thread.submit(AddRequest("a", PROMPT, GREEDY))
+        events.wait(OutputEvent, finished("a"))
+    finally:
+        assert thread.stop(20)
+
+
+def test_a_crash_is_a_message_and_a_new_load_serves_again(
+    events: Recorder, config: EngineConfig
+) -> None:
+    engines: list[LLMEngine] = []
+
+    def factory(config: EngineConfig, progress: Any, cancelled: Any) -> LLMEngine:
+        engines.append(LLMEngine(config, progress, cancelled))
+        return engines[-1]
+
+    thread = EngineThread(events, factory=factory)
+    thread.start()
+    try:
+        thread.submit(Load(config))
+        events.wait(Loaded)
+
+        def broken(batch: Any) -> Any:
+            raise RuntimeError("a kernel failed")
+
+        engines[0]._host.runner.execute = broken  # type: ignore[method-assign]
+        thread.submit(AddRequest("a", PROMPT, GREEDY))
+        crash = events.wait(EngineCrashed)
+        assert "a kernel failed" in crash.error.cause and "Traceback" in crash.traceback
+        thread.submit(Load(config))
+        thread.submit(AddRequest("b", PROMPT, GREEDY))
+        events.wait(OutputEvent, finished("b"))
+    finally:
+        assert thread.stop(20)
