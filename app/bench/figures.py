@@ -10,6 +10,7 @@ from typing import Any
 from app.bench.load import LoadResult
 from engine.metrics import Summary
 
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What the figures need to know of the engine and the machine. Sizes in bytes.
