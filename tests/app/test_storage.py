@@ -202,7 +202,7 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> 
     store.close()
     content = b"no database " * 400 if damage == "garbage" else path.read_bytes()[:5000]
     path.write_bytes(content)
-    with pytest.raises(StorageCorruptError, match="damaged.*MiB"):
+    with pytest.raises(StorageCorruptError, match=r"damaged.*MiB"):
         ChatStore(path)
     assert path.read_bytes() == content
 

@@ -1,0 +1,1 @@
+"""The chat: its model (no Qt), its controller, and its page."""

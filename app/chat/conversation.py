@@ -1,0 +1,220 @@
+"""A conversation as a tree of messages. No Qt.
+
+    user 1 -- assistant 1
+           '- assistant 2 (regenerated)  <- shown
+    user 1' (edited) -- assistant 3
+
+Messages with the same parent are versions of one another, in the order in which they were made;
+the one with the greatest `shown` is on the screen. The path is the chain of shown messages.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from app.chat.figures import Figures
+from app.chat.sampling import sampling_from_dict, sampling_to_dict
+from app.storage.records import StoredConversation, StoredMessage
+from engine.errors import ErrorInfo
+from engine.messages import ChatMessages
+from engine.sampling_params import SamplingParams
+
+NEW_TITLE = "New chat"
+TITLE_LENGTH = 48
+
+
+class Role(StrEnum):
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class State(StrEnum):
+    COMPLETE = "complete"
+    WAITING = "waiting"  # to be stored, or for a model
+    STREAMING = "streaming"
+    STOPPED = "stopped"  # by the user
+    INTERRUPTED = "interrupted"  # the program ended
+    ERROR = "error"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something will still happen to it by itself."""
+        return self in (State.WAITING, State.STREAMING)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True)
+class Message:
+    conversation_id: str
+    parent_id: str | None
+    role: Role
+    text: str = ""
+    state: State = State.COMPLETE
+    shown: int = 0
+    figures: Figures | None = None
+    error: ErrorInfo | None = None
+    id: str = field(default_factory=new_id)
+    created: float = field(default_factory=time.time)
+
+    def record(self) -> StoredMessage:
+        return StoredMessage(
+            self.id, self.conversation_id, self.parent_id, self.role.value, self.text,
+            self.state.value, self.shown, self.created,
+            self.figures.as_dict() if self.figures else None,
+            self.error._asdict() if self.error else None,
+        )  # fmt: skip
+
+    @classmethod
+    def from_record(cls, record: StoredMessage) -> Message:
+        return cls(
+            record.conversation_id, record.parent_id, Role(record.role), record.text,
+            State(record.state), record.shown,
+            Figures.from_dict(record.figures) if record.figures else None,
+            ErrorInfo(**record.error) if record.error else None,
+            record.id, record.created,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Conversation:
+    """`is_stored` is False until its first message was saved."""
+
+    title: str = NEW_TITLE
+    title_is_automatic: bool = True
+    system_prompt: str = ""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    preset: str = ""
+    id: str = field(default_factory=new_id)
+    created: float = field(default_factory=time.time)
+    updated: float = field(default_factory=time.time)
+    is_stored: bool = False
+    messages: dict[str, Message] = field(default_factory=dict)
+
+    def record(self) -> StoredConversation:
+        return StoredConversation(
+            self.id, self.title, self.title_is_automatic, self.system_prompt,
+            sampling_to_dict(self.sampling), self.preset, self.created, self.updated,
+        )  # fmt: skip
+
+    @classmethod
+    def from_record(cls, record: StoredConversation) -> Conversation:
+        return cls(
+            record.title, record.title_is_automatic, record.system_prompt,
+            sampling_from_dict(record.sampling), record.preset, record.id, record.created,
+            record.updated, is_stored=True,
+        )  # fmt: skip
+
+    def load(self, records: Iterable[StoredMessage]) -> None:
+        self.messages = {record.id: Message.from_record(record) for record in records}
+
+    # The tree --------------------------------------------------------------------------------
+
+    def versions(self, parent_id: str | None) -> list[Message]:
+        """The messages that follow `parent_id` (None: the first ones), oldest first."""
+        return [m for m in self.messages.values() if m.parent_id == parent_id]
+
+    def path(self) -> list[Message]:
+        """The messages on the screen, first to last."""
+        children: dict[str | None, Message] = {}
+        for message in self.messages.values():
+            best = children.get(message.parent_id)
+            if best is None or message.shown > best.shown:
+                children[message.parent_id] = message
+        found: list[Message] = []
+        parent: str | None = None
+        while (message := children.get(parent)) is not None:  # type: ignore[assignment]
+            found.append(message)
+            parent = message.id
+        return found
+
+    def path_to(self, message_id: str | None) -> list[Message]:
+        """The chain of messages that ends with `message_id`, first to last."""
+        found: list[Message] = []
+        while message_id is not None:
+            message = self.messages[message_id]
+            found.append(message)
+            message_id = message.parent_id
+        return found[::-1]
+
+    def version_of(self, message: Message) -> tuple[int, int]:
+        """(its number from 1, how many versions there are)."""
+        versions = self.versions(message.parent_id)
+        return versions.index(message) + 1, len(versions)
+
+    def add(self, role: Role, parent_id: str | None, text: str = "") -> Message:
+        """Append a message, as the shown version of what follows `parent_id`.
+
+        A reply begins in the state WAITING.
+        """
+        state = State.WAITING if role is Role.ASSISTANT else State.COMPLETE
+        shown = 1 + max((m.shown for m in self.versions(parent_id)), default=0)
+        message = Message(self.id, parent_id, role, text, state, shown)
+        self.messages[message.id] = message
+        return message
+
+    def remove(self, *messages: Message) -> None:
+        for message in messages:
+            self.messages.pop(message.id, None)
+
+    def show(self, message: Message) -> dict[str, int]:
+        """Bring `message` and all that leads to it to the screen; the `shown` that changed."""
+        changed: dict[str, int] = {}
+        for step in self.path_to(message.id):
+            top = max(self.versions(step.parent_id), key=lambda m: m.shown)
+            if top is not step:
+                step.shown = changed[step.id] = top.shown + 1
+        return changed
+
+    # What the controller asks ------------------------------------------------------------------
+
+    @property
+    def last(self) -> Message | None:
+        path = self.path()
+        return path[-1] if path else None
+
+    @property
+    def open_replies(self) -> list[Message]:
+        """Replies of any version that are waiting or streaming."""
+        return [m for m in self.messages.values() if m.state.is_open]
+
+    def prompt_for(self, reply: Message) -> ChatMessages:
+        """What the model is given to write `reply`: system prompt and the chain before it.
+
+        Replies that are empty (an error, stopped at once) are left out, and what the user wrote
+        around them becomes one message: many chat templates refuse roles that do not alternate.
+        """
+        chain = [m for m in self.path_to(reply.parent_id) if m.text or m.role is Role.USER]
+        entries: list[dict[str, str]] = []
+        for message in chain:
+            if entries and entries[-1]["role"] == message.role.value:
+                entries[-1]["content"] += "\n\n" + message.text
+            else:
+                entries.append({"role": message.role.value, "content": message.text})
+        if self.system_prompt.strip():
+            entries.insert(0, {"role": "system", "content": self.system_prompt})
+        return tuple(entries)
+
+    def num_context_tokens(self) -> int | None:
+        """Tokens of prompt and reply of the last reply with figures on the screen."""
+        for message in reversed(self.path()):
+            if message.figures is not None:
+                return message.figures.num_context_tokens
+        return None
+
+
+def title_of(text: str) -> str:
+    """A title from the first message: its first line without markup, cut at a word."""
+    lines = [re.sub(r"^[#>*\-\s`]+|[*_`]+", "", line).strip() for line in text.splitlines()]
+    line = re.sub(r"\s+", " ", next((line for line in lines if line), ""))
+    if len(line) > TITLE_LENGTH:
+        cut = line[:TITLE_LENGTH]
+        line = (cut[: cut.rindex(" ")] if " " in cut else cut).rstrip(" ,.;:") + "…"
+    return line or NEW_TITLE

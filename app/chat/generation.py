@@ -1,0 +1,144 @@
+"""Replies in flight: sent when stored and when a model is there, extended, finished."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from PySide6.QtCore import QObject, Signal
+
+from app.chat.conversation import Conversation, Message, State
+from app.chat.engine import ChatEngine
+from app.chat.figures import Figures, Progress
+from app.chat.saver import Saver
+from engine.errors import ErrorInfo
+from engine.messages import EngineCrashed, OutputEvent, RequestFailed
+from engine.snapshot import FinishReason
+
+STATUS_INTERVAL_S = 0.5
+"""Figures of replies that are being written are shown anew this often."""
+
+_ENDS = {
+    FinishReason.STOP: State.COMPLETE,
+    FinishReason.LENGTH: State.COMPLETE,
+    FinishReason.ABORT: State.STOPPED,
+    FinishReason.ERROR: State.ERROR,
+}
+
+
+@dataclass(slots=True)
+class OpenReply:
+    conversation: Conversation
+    reply: Message
+    is_sent: bool = False
+    progress: Progress = field(default_factory=Progress)
+    shown_at: float = 0.0
+
+
+class Generation(QObject):
+    """Signals name the conversation and the reply. `text_appended` comes in the same call in
+    which the engine's output arrives: a first token is painted before that call returns."""
+
+    text_appended = Signal(str, str, str)
+    reply_changed = Signal(str, str)
+
+    def __init__(self, engine: ChatEngine, saver: Saver, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._engine = engine
+        self._saver = saver
+        self._open: dict[str, OpenReply] = {}
+        engine.outputs.connect(self._on_outputs)
+        engine.request_failed.connect(self._on_failed)
+        engine.crashed.connect(self._on_crashed)
+        engine.state_changed.connect(self._on_state)
+
+    @property
+    def num_sent(self) -> int:
+        """Replies that the engine works on."""
+        return sum(entry.is_sent for entry in self._open.values())
+
+    def progress(self, reply_id: str) -> Progress | None:
+        """Figures so far of a reply that was sent."""
+        entry = self._open.get(reply_id)
+        return entry.progress if entry is not None and entry.is_sent else None
+
+    def start(self, conversation: Conversation, reply: Message) -> None:
+        """Send the request for `reply`, or keep it until a model is there."""
+        entry = self._open[reply.id] = OpenReply(conversation, reply)
+        if self._engine.is_ready:
+            self._send(entry)
+        else:
+            self._changed(entry)
+
+    def stop(self, conversation: Conversation) -> None:
+        """Stop every reply of a conversation. One that was sent ends with the engine's answer."""
+        for entry in list(self._open.values()):
+            if entry.conversation is not conversation:
+                continue
+            if entry.is_sent:
+                self._engine.abort(entry.reply.id)
+            else:
+                self._finish(entry, State.STOPPED)
+
+    def _send(self, entry: OpenReply) -> None:
+        entry.is_sent = True
+        entry.reply.state = State.STREAMING
+        conversation = entry.conversation
+        prompt = conversation.prompt_for(entry.reply)
+        self._engine.add_request(entry.reply.id, prompt, conversation.sampling)
+        self._changed(entry)
+
+    def _on_state(self, state: object) -> None:
+        for entry in list(self._open.values()):
+            if not entry.is_sent:
+                if self._engine.is_ready:
+                    self._send(entry)
+                else:
+                    self._changed(entry)  # what it waits for has changed
+
+    def _on_outputs(self, events: list[OutputEvent]) -> None:
+        batches: dict[str, list[OutputEvent]] = {}
+        for event in events:
+            if event.request_id in self._open:
+                batches.setdefault(event.request_id, []).append(event)
+        for request_id, batch in batches.items():
+            self._extend(self._open[request_id], batch)
+
+    def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
+        for event in batch:
+            entry.progress.add(event)
+        text = "".join(event.text for event in batch)
+        if text:
+            entry.reply.text += text
+            self.text_appended.emit(entry.conversation.id, entry.reply.id, text)
+        last = batch[-1]
+        if last.finish_reason is not None:
+            model = self._engine.model
+            name = model.name if model is not None else ""
+            entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name)
+            self._finish(entry, _ENDS[last.finish_reason])
+            return
+        self._saver.touch(entry.reply)
+        now = time.monotonic()
+        if now - entry.shown_at >= STATUS_INTERVAL_S:
+            entry.shown_at = now
+            self._changed(entry)
+
+    def _on_failed(self, failed: RequestFailed) -> None:
+        entry = self._open.get(failed.request_id)
+        if entry is not None:
+            self._finish(entry, State.ERROR, failed.error)
+
+    def _on_crashed(self, crash: EngineCrashed) -> None:
+        for entry in list(self._open.values()):
+            if entry.is_sent:
+                self._finish(entry, State.ERROR, crash.error)
+
+    def _finish(self, entry: OpenReply, state: State, error: ErrorInfo | None = None) -> None:
+        del self._open[entry.reply.id]
+        entry.reply.state, entry.reply.error = state, error
+        self._saver.save_now(entry.reply)
+        self._changed(entry)
+
+    def _changed(self, entry: OpenReply) -> None:
+        self.reply_changed.emit(entry.conversation.id, entry.reply.id)

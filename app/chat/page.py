@@ -1,0 +1,407 @@
+"""`ChatPage`: the list of conversations, and the one that is open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import Qt, QUrl, Signal
+from PySide6.QtGui import QDesktopServices, QGuiApplication, QKeyEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QMessageBox,
+    QSplitter,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.chat.controller import ChatController
+from app.chat.conversation import Role
+from app.chat.present import (
+    context_text,
+    conversation_record,
+    found_record,
+    message_record,
+    model_text,
+    preset_records,
+    sampling_fields,
+)
+from app.commands import Command
+from engine.errors import ErrorInfo
+from widgets.chat.composer import Composer
+from widgets.chat.conversation_list import ConversationList
+from widgets.chat.empty_state import EmptyState
+from widgets.chat.notice import Notice
+from widgets.chat.prompt_popover import PromptPopover
+from widgets.chat.sampling_popover import CUSTOM, SamplingPopover
+from widgets.chat.toast import Toast
+from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
+from widgets.theme import SPACE_2, SPACE_3
+
+LIST_WIDTH = 216
+
+
+class ChatPage(QWidget):
+    """`list_toggled(is_shown)` after the list was hidden or shown."""
+
+    list_toggled = Signal(bool)
+
+    def __init__(self, controller: ChatController, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.controller = controller
+        self.list = ConversationList()
+        self.transcript = Transcript()
+        self.empty = EmptyState()
+        self.composer = Composer()
+        self.model_notice = Notice("info")
+        self.problem_notice = Notice("error")
+        self.sampling = SamplingPopover(self)
+        self.system_prompt = PromptPopover(self)
+        self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
+        self._shown_id = controller.current.id
+        self._lay_out()
+        self.toast = Toast(self._stage)
+        self._connect_widgets()
+        self._connect_controller()
+        self._show_current()
+        self._show_list()
+        self._show_problem(controller.problem)
+
+    # For the window --------------------------------------------------------------------------
+
+    def set_suggestions(self, suggestions: Sequence[tuple[str, str]]) -> None:
+        """(title, prompt) of the cards in an empty conversation."""
+        self.empty.set_suggestions(suggestions)
+
+    def set_model_notice(
+        self, text: str, action_text: str = "", callback: Callable[[], object] | None = None
+    ) -> None:
+        """A line above the conversation that says what answers here; "" for none."""
+        self.model_notice.say(text, action_text, callback)
+
+    def actions(self) -> list[Command]:  # type: ignore[override]
+        """What one can do here, for the menus and shortcuts of the window."""
+        return [
+            Command("chat.new", "New chat", self.new_chat, "Chat", "Ctrl+N", "plus"),
+            Command("chat.search", "Search chats", self.search, "Chat", "Ctrl+K", "search"),
+            Command(
+                "chat.list", "List of chats", self.toggle_list, "Chat", "Ctrl+B", "sidebar",
+                is_checked=lambda: not self.list_panel.isHidden(),
+            ),
+            Command(
+                "chat.stop", "Stop the reply", self.controller.stop, "Chat", "Esc", "stop",
+                section="reply", is_enabled=lambda: self.controller.is_busy,
+            ),
+            Command(
+                "chat.regenerate", "Send, or write the reply again", self.send_or_regenerate,
+                "Chat", "Ctrl+Return", "regenerate", section="reply",
+            ),
+            Command(
+                "chat.edit", "Edit the last message", self.edit_last, "Chat", "Ctrl+E", "edit",
+                section="reply",
+            ),
+            Command(
+                "chat.copy", "Copy the last reply", self.copy_last, "Chat", "Ctrl+Shift+C", "copy",
+                section="reply",
+            ),
+            Command(
+                "chat.sampling", "Sampling settings…", self.open_sampling, "Chat", "", "tune",
+                section="settings",
+            ),
+            Command(
+                "chat.system_prompt", "System prompt…", self.open_system_prompt, "Chat",
+                section="settings",
+            ),
+            Command(
+                "chat.rename", "Rename chat", self.rename_current, "Chat", "F2", "edit",
+                section="this", is_enabled=lambda: self.controller.current.is_stored,
+            ),
+            Command(
+                "chat.delete", "Delete chat", self.delete_current, "Chat", "", "delete",
+                section="this", is_enabled=lambda: self.controller.current.is_stored,
+            ),
+            Command(
+                "chat.previous", "Previous chat", lambda: self._step(-1), "Chat", "Ctrl+PgUp",
+                section="go",
+            ),
+            Command(
+                "chat.next", "Next chat", lambda: self._step(1), "Chat", "Ctrl+PgDown",
+                section="go",
+            ),
+        ]  # fmt: skip
+
+    # Actions ---------------------------------------------------------------------------------
+
+    def new_chat(self) -> None:
+        self.controller.new_conversation()
+        self.composer.setFocus()
+
+    def search(self) -> None:
+        self.list_panel.show()
+        self.list.focus_search()
+
+    def toggle_list(self) -> None:
+        self.list_panel.setVisible(self.list_panel.isHidden())
+        self.list_toggled.emit(not self.list_panel.isHidden())
+
+    def send(self, text: str) -> None:
+        if self.controller.send(text):
+            self.composer.clear()
+
+    def send_or_regenerate(self) -> None:
+        if self.composer.is_empty:
+            self.controller.regenerate()
+        else:
+            self.composer.send()
+
+    def edit_last(self) -> None:
+        own = [m for m in self.controller.current.path() if m.role is Role.USER]
+        if own and not self.controller.is_busy:
+            self.transcript.edit_message(own[-1].id)
+
+    def copy_last(self) -> None:
+        replies = [m for m in self.controller.current.path() if m.role is Role.ASSISTANT]
+        if replies:
+            QGuiApplication.clipboard().setText(replies[-1].text)
+
+    def rename_current(self) -> None:
+        self.list_panel.show()
+        self.list.rename(self.controller.current.id)
+
+    def delete_current(self) -> None:
+        self.controller.delete(self.controller.current.id)
+
+    def open_sampling(self) -> None:
+        self.sampling.toggle_at(self.composer.sampling)
+
+    def open_system_prompt(self) -> None:
+        self.system_prompt.toggle_at(self.composer.system_prompt)
+
+    def _step(self, step: int) -> None:
+        ids = [record.id for record in self.list.records]
+        if ids:
+            here = self.controller.current.id
+            position = ids.index(here) + step if here in ids else 0
+            self.controller.open(ids[max(0, min(len(ids) - 1, position))])
+
+    def open_link(self, address: str) -> None:
+        """Ask, then hand a web address to the browser. Other kinds of address are not opened."""
+        url = QUrl(address, QUrl.ParsingMode.StrictMode)
+        if url.scheme() not in ("http", "https") or not url.host():
+            self.toast.show_message(f"Only web addresses are opened: {address[:80]}")
+            return
+        box = QMessageBox(self)
+        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        box.setIcon(QMessageBox.Icon.Question)
+        box.setWindowTitle("Open a link")
+        box.setText(f"Open {url.host()} in the browser?")
+        box.setInformativeText(url.toDisplayString())
+        box.setTextFormat(Qt.TextFormat.PlainText)
+        opens = box.addButton("Open", QMessageBox.ButtonRole.AcceptRole)
+        box.addButton(QMessageBox.StandardButton.Cancel)
+        opens.clicked.connect(lambda: QDesktopServices.openUrl(url))
+        box.open()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.composer.setFocus()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self.controller.is_busy:
+            self.controller.stop()
+        else:
+            super().keyPressEvent(event)
+
+    # Layout ----------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        self.list_panel = _panel(self.list)
+        self.splitter = QSplitter(Qt.Orientation.Horizontal)
+        self.splitter.setHandleWidth(SPACE_2)
+        self.splitter.setChildrenCollapsible(False)
+        self.splitter.addWidget(self.list_panel)
+        self.splitter.addWidget(_panel(self._conversation_widget()))
+        self.splitter.setStretchFactor(1, 1)
+        self.splitter.setSizes([LIST_WIDTH, 4 * LIST_WIDTH])
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.splitter)
+
+    def _conversation_widget(self) -> QWidget:
+        self._stage = QWidget()
+        self._stack = QStackedLayout(self._stage)
+        self._stack.addWidget(self.empty)
+        self._stack.addWidget(self.transcript)
+        column = QWidget()
+        column.setMaximumWidth(COLUMN_WIDTH + 2 * SIDE_MARGIN)
+        inner = QVBoxLayout(column)
+        inner.setContentsMargins(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3)
+        inner.addWidget(self.composer)
+        centred = QHBoxLayout()
+        centred.addStretch(1)
+        centred.addWidget(column, 1000)
+        centred.addStretch(1)
+        notices = QVBoxLayout()
+        notices.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, 0)
+        notices.setSpacing(SPACE_2)
+        notices.addWidget(self.problem_notice)
+        notices.addWidget(self.model_notice)
+        made = QWidget()
+        outer = QVBoxLayout(made)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.setSpacing(SPACE_2)
+        outer.addLayout(notices)
+        outer.addWidget(self._stage, 1)
+        outer.addLayout(centred)
+        made.setMinimumWidth(320)
+        return made
+
+    def _connect_widgets(self) -> None:
+        controller = self.controller
+        self.list.new_requested.connect(self.new_chat)
+        self.list.opened.connect(controller.open)
+        self.list.hit_opened.connect(self._open_hit)
+        self.list.renamed.connect(controller.rename)
+        self.list.delete_requested.connect(controller.delete)
+        self.list.search_changed.connect(lambda text: self._show_list())
+        self.composer.send_requested.connect(self.send)
+        self.composer.stop_requested.connect(controller.stop)
+        self.composer.regenerate_requested.connect(lambda: controller.regenerate())
+        self.composer.edit_last_requested.connect(self.edit_last)
+        self.composer.sampling_requested.connect(self.open_sampling)
+        self.composer.system_prompt_requested.connect(self.open_system_prompt)
+        self.empty.chosen.connect(self.send)
+        self.transcript.edit_requested.connect(controller.edit)
+        self.transcript.regenerate_requested.connect(controller.regenerate)
+        self.transcript.version_requested.connect(controller.step_version)
+        self.transcript.link_activated.connect(self.open_link)
+        self.sampling.changed.connect(controller.set_sampling)
+        self.sampling.preset_chosen.connect(controller.apply_preset)
+        self.sampling.preset_saved.connect(controller.save_preset)
+        self.sampling.preset_deleted.connect(controller.delete_preset)
+        self.system_prompt.changed.connect(controller.set_system_prompt)
+
+    def _connect_controller(self) -> None:
+        controller = self.controller
+        controller.list_changed.connect(self._show_list)
+        controller.current_changed.connect(self._show_current)
+        controller.messages_changed.connect(self._messages_changed)
+        controller.message_changed.connect(self._message_changed)
+        controller.text_appended.connect(self._text_appended)
+        controller.text_returned.connect(self._text_returned)
+        controller.settings_changed.connect(lambda conversation_id: self._show_settings())
+        controller.presets_changed.connect(self._show_settings)
+        controller.deleted.connect(self._deleted)
+        controller.engine_changed.connect(self._show_state)
+        controller.problem_changed.connect(self._show_problem)
+
+    # What the controller says ----------------------------------------------------------------
+
+    def _show_list(self) -> None:
+        query = self.list.search.text()
+        if query.strip():
+            records = [found_record(found) for found in self.controller.search(query)]
+        else:
+            now = time.time()
+            records = [
+                conversation_record(self.controller, c, now) for c in self.controller.conversations
+            ]
+        self.list.set_conversations(records, self.controller.current.id)
+
+    def _show_current(self) -> None:
+        """Another conversation: its messages, settings, and what was being written to it."""
+        current = self.controller.current
+        self._drafts[self._shown_id] = self.composer.text
+        self._shown_id = current.id
+        self.composer.set_text(self._drafts.pop(current.id, ""))
+        self._show_messages()
+        self._show_settings()
+        self.list.select(current.id)
+
+    def _show_messages(self) -> None:
+        current = self.controller.current
+        records = [message_record(self.controller, current, m) for m in current.path()]
+        self.transcript.set_messages(records)
+        self._stack.setCurrentWidget(self.transcript if records else self.empty)
+        self._show_state()
+
+    def _show_state(self) -> None:
+        """The composer's button and the context meter, and what an empty page says."""
+        self.composer.set_busy(self.controller.is_busy)
+        text, is_nearly_full = context_text(*self.controller.context)
+        self.composer.set_context(text, "warning" if is_nearly_full else "small")
+        model = self.controller.engine.model
+        if model is not None:
+            limit = self.controller.context[1]
+            self.empty.set_title(model.name, model_text(model, limit))
+        else:
+            self.empty.set_title(*_EMPTY.get(str(self.controller.engine.state), ("New chat", "")))
+
+    def _show_settings(self) -> None:
+        current = self.controller.current
+        self.composer.set_sampling_name(current.preset or CUSTOM)
+        self.composer.set_system_prompt_used(bool(current.system_prompt.strip()))
+        self.sampling.set_presets(preset_records(self.controller), current.preset)
+        self.sampling.set_fields(sampling_fields(current.sampling), current.sampling.stop)
+        self.system_prompt.set_text(current.system_prompt)
+
+    def _messages_changed(self, conversation_id: str) -> None:
+        if conversation_id == self.controller.current.id:
+            self._show_messages()
+
+    def _message_changed(self, conversation_id: str, message_id: str) -> None:
+        conversation = self.controller.conversation(conversation_id)
+        if conversation is None or message_id not in conversation.messages:
+            return
+        if not self.list.search.text().strip():
+            record = conversation_record(self.controller, conversation, time.time())
+            self.list.update_conversation(record)
+        if conversation is self.controller.current:
+            message = conversation.messages[message_id]
+            self.transcript.update_message(message_record(self.controller, conversation, message))
+            self._show_state()
+
+    def _text_appended(self, conversation_id: str, message_id: str, text: str) -> None:
+        if conversation_id == self.controller.current.id:
+            self.transcript.append_text(message_id, text)
+
+    def _text_returned(self, conversation_id: str, text: str) -> None:
+        if conversation_id == self.controller.current.id:
+            written = self.composer.text
+            self.composer.set_text(f"{text}\n{written}" if written else text)
+        else:
+            self._drafts[conversation_id] = text
+
+    def _deleted(self, conversation_id: str, title: str) -> None:
+        self.toast.show_message(
+            f"“{title}” was deleted.",
+            "Undo",
+            lambda: self.controller.restore(conversation_id),
+            lambda: self.controller.purge(conversation_id),
+        )
+
+    def _open_hit(self, conversation_id: str, message_id: str) -> None:
+        self.controller.open_message(conversation_id, message_id)
+        self.transcript.reveal(message_id)
+
+    def _show_problem(self, problem: ErrorInfo | None) -> None:
+        text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""
+        self.problem_notice.say(text)
+
+
+_EMPTY = {
+    "no model": ("No model is open", "Write already: it is sent as soon as a model is open."),
+    "loading": ("The model is loading", "Write already: it is sent as soon as it has loaded."),
+    "crashed": ("The engine has stopped", "Start it again; what you write is sent then."),
+}
+
+
+def _panel(inside: QWidget) -> QFrame:
+    frame = QFrame()
+    frame.setProperty("panel", True)
+    column = QVBoxLayout(frame)
+    column.setContentsMargins(0, 0, 0, 0)
+    column.addWidget(inside)
+    return frame

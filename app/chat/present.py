@@ -1,0 +1,151 @@
+"""Conversations and messages as the records that the widgets show. No Qt."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from app.chat.controller import ChatController, Found
+from app.chat.conversation import Conversation, Message, Role, State
+from app.chat.figures import GAP, figures_details, figures_line, milliseconds
+from app.chat.sampling import FIELDS, field_value
+from engine.sampling_params import SamplingParams
+from engine.snapshot import ModelInfo
+from widgets.chat.records import (
+    ConversationRecord,
+    MessageRecord,
+    PresetRecord,
+    SamplingFieldRecord,
+)
+
+_WAITING = {
+    "no model": "waiting: sent as soon as a model is open",
+    "loading": "waiting: sent as soon as the model has loaded",
+    "crashed": "waiting: sent as soon as the engine runs again",
+    "ready": "sending",
+}
+
+
+def message_record(
+    controller: ChatController, conversation: Conversation, message: Message
+) -> MessageRecord:
+    version, count = conversation.version_of(message)
+    figures = message.figures
+    error = message.error
+    return MessageRecord(
+        id=message.id,
+        is_user=message.role is Role.USER,
+        text=message.text,
+        is_open=message.state.is_open,
+        status=_status(controller, message),
+        figures=figures_line(figures) if figures else "",
+        details=figures_details(figures) if figures else "",
+        error=(error.cause, error.remedy) if error else None,
+        version=version,
+        num_versions=count,
+    )
+
+
+def _status(controller: ChatController, message: Message) -> str:
+    """What is said of a reply that is open or did not end by itself; "" for all others."""
+    figures = figures_line(message.figures) if message.figures else ""
+    match message.state:
+        case State.WAITING:
+            return _WAITING.get(str(controller.engine.state), _WAITING["ready"])
+        case State.STREAMING:
+            return _progress(controller, message)
+        case State.STOPPED:
+            return GAP.join(filter(None, ["stopped", figures]))
+        case State.INTERRUPTED:
+            return "interrupted: Inferdeck ended while this was written"
+        case State.COMPLETE if message.figures and message.figures.finish_reason == "length":
+            return GAP.join(["cut at the length limit", figures])
+    return ""
+
+
+def _progress(controller: ChatController, message: Message) -> str:
+    progress = controller.generation.progress(message.id)
+    if progress is None or not progress.num_tokens:
+        return "waiting for the first token"
+    parts = ["generating"]
+    if progress.itl_ms is not None:
+        parts.append(f"{milliseconds(progress.itl_ms)}/token")
+    parts.append(f"{progress.num_tokens:,} tokens")
+    others = controller.generation.num_sent - 1
+    shared = f" shared with {others} other {'chat' if others == 1 else 'chats'}" if others else ""
+    parts.append(f"step {progress.step_index:,}{shared}")
+    return GAP.join(parts)
+
+
+def conversation_record(
+    controller: ChatController, conversation: Conversation, now: float
+) -> ConversationRecord:
+    busy = conversation.open_replies
+    detail = _busy_detail(controller, busy[-1]) if busy else date_text(conversation.updated, now)
+    return ConversationRecord(conversation.id, conversation.title, detail, bool(busy))
+
+
+def _busy_detail(controller: ChatController, reply: Message) -> str:
+    if reply.state is State.WAITING:
+        return "waiting"
+    progress = controller.generation.progress(reply.id)
+    if progress is None or progress.itl_ms is None:
+        return "generating"
+    return f"generating · {milliseconds(progress.itl_ms)}/token"
+
+
+def found_record(found: Found) -> ConversationRecord:
+    """A conversation that a search found: with the text around what was found."""
+    conversation = found.conversation
+    marks = found.marks if found.message_id else ()
+    detail = found.snippet if found.message_id else "title"
+    return ConversationRecord(
+        conversation.id, conversation.title, detail, False, marks, found.message_id
+    )
+
+
+def date_text(moment: float, now: float) -> str:
+    """A moment as one says it: 14:05, yesterday, Mon, 12 Mar, 12 Mar 2025."""
+    then, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
+    days = (today.date() - then.date()) // timedelta(days=1)
+    if days <= 0:
+        return f"{then:%H:%M}"
+    if days == 1:
+        return "yesterday"
+    if days < 7:
+        return f"{then:%a}"
+    return f"{then.day} {then:%b}" + (f" {then.year}" if then.year != today.year else "")
+
+
+def context_text(used: int | None, limit: int | None) -> tuple[str, bool]:
+    """(what the context meter says, whether the context is nearly full)."""
+    if limit is None:
+        return ("" if used is None else f"context {used:,} tokens"), False
+    if used is None:
+        return f"context of {limit:,} tokens", False
+    return f"context {used:,} of {limit:,} tokens", used > 0.9 * limit
+
+
+def model_text(model: ModelInfo, limit: int | None) -> str:
+    """What answers here, in a line."""
+    count = model.num_parameters
+    size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
+    parts = [f"{size} parameters", model.dtype, model.device]
+    if limit is not None:
+        parts.append(f"context of {limit:,} tokens")
+    if model.is_dummy:
+        parts.append("random weights: its answers are noise")
+    return " · ".join(parts)
+
+
+def sampling_fields(params: SamplingParams) -> list[SamplingFieldRecord]:
+    return [
+        SamplingFieldRecord(
+            f.name, f.label, f.help, f.minimum, f.maximum, f.step, f.decimals,
+            field_value(params, f), f.unset_text,
+        )
+        for f in FIELDS
+    ]  # fmt: skip
+
+
+def preset_records(controller: ChatController) -> list[PresetRecord]:
+    return [PresetRecord(p.name, p.help, p.is_own) for p in controller.presets]

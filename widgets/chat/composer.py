@@ -1,0 +1,196 @@
+"""Where the user writes: grows to eight lines; Enter sends, Shift+Enter breaks the line."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.icons import set_icon
+from widgets.theme import SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
+
+MAX_LINES = 8
+MIN_LINES = 2
+_HINT = "Message.  Enter sends, Shift+Enter new line, Esc stops"
+
+
+class Composer(QWidget):
+    """Signals: `send_requested(text)` (the text stays until `clear`), `stop_requested`,
+    `regenerate_requested` (Ctrl+Enter with nothing written), `edit_last_requested` (Up with
+    nothing written), `sampling_requested`, `system_prompt_requested`, `text_changed`."""
+
+    send_requested = Signal(str)
+    stop_requested = Signal()
+    regenerate_requested = Signal()
+    edit_last_requested = Signal()
+    sampling_requested = Signal()
+    system_prompt_requested = Signal()
+    text_changed = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.input = ComposerInput()
+        self.input.send.connect(self.send)
+        self.input.stop.connect(self.stop_requested)
+        self.input.regenerate.connect(self._send_or_regenerate)
+        self.input.edit_last.connect(self.edit_last_requested)
+        self.input.textChanged.connect(self._text_changed)
+        self.setFocusProxy(self.input)
+        self._context = QLabel()
+        self._context.setProperty("role", "small")
+        self._context.setFont(figure_font("small"))
+        self._context.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.system_prompt = QPushButton("System prompt")
+        self.system_prompt.setProperty("kind", "flat")
+        self.system_prompt.setToolTip("What the model is told before the conversation")
+        self.system_prompt.clicked.connect(self.system_prompt_requested)
+        self.sampling = QPushButton("Sampling")
+        self.sampling.setToolTip("Sampling settings of this conversation")
+        self.sampling.clicked.connect(self.sampling_requested)
+        set_icon(self.sampling, "tune")
+        self._button = QPushButton("Send")
+        self._button.setProperty("kind", "primary")
+        self._button.clicked.connect(self._button_pressed)
+        self._is_busy = False
+        foot = QHBoxLayout()
+        foot.setSpacing(SPACE_2)
+        foot.addWidget(self._context, 1)
+        for widget in (self.system_prompt, self.sampling, self._button):
+            foot.addWidget(widget)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.input)
+        column.addLayout(foot)
+        self.set_busy(False)
+
+    @property
+    def text(self) -> str:
+        return self.input.toPlainText()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text.strip()
+
+    def set_text(self, text: str) -> None:
+        self.input.setPlainText(text)
+        self.input.moveCursor(self.input.textCursor().MoveOperation.End)
+
+    def clear(self) -> None:
+        self.input.clear()
+
+    def set_busy(self, is_busy: bool) -> None:
+        """A reply is being written here: the button stops it."""
+        self._is_busy = is_busy
+        self._button.setText("Stop" if is_busy else "Send")
+        tip = "Stop the reply (Esc)" if is_busy else "Send (Enter)"
+        self._button.setToolTip(tip)
+        self._button.setAccessibleName(tip)
+        self._button.setEnabled(is_busy or not self.is_empty)
+
+    def set_context(self, text: str, role: str = "small") -> None:
+        """The line at the lower left; role "warning" where it is nearly used up."""
+        self._context.setText(text)
+        self._context.setToolTip(text)
+        if self._context.property("role") != role:
+            restyle(self._context, role=role)
+
+    def context_text(self) -> str:
+        return self._context.text()
+
+    def set_sampling_name(self, name: str) -> None:
+        self.sampling.setText(name)
+        self.sampling.setAccessibleName(f"Sampling settings: {name}")
+
+    def set_system_prompt_used(self, is_used: bool) -> None:
+        self.system_prompt.setText("System prompt: set" if is_used else "System prompt")
+
+    def send(self) -> None:
+        """As if Enter were pressed. While a reply is written the text stays where it is."""
+        if not self.is_empty and not self._is_busy:
+            self.send_requested.emit(self.text.strip())
+
+    def _send_or_regenerate(self) -> None:
+        if self.is_empty:
+            self.regenerate_requested.emit()
+        else:
+            self.send()
+
+    def _button_pressed(self) -> None:
+        if self._is_busy:
+            self.stop_requested.emit()
+        else:
+            self.send()
+        self.input.setFocus()
+
+    def _text_changed(self) -> None:
+        self.set_busy(self._is_busy)
+        self.text_changed.emit()
+
+
+class ComposerInput(QPlainTextEdit):
+    send = Signal()
+    stop = Signal()
+    regenerate = Signal()
+    edit_last = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setPlaceholderText(_HINT)
+        self.setAccessibleName("Message")
+        self.setTabChangesFocus(True)
+        self.document().setDocumentMargin(SPACE_2)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.textChanged.connect(self._fit)
+        theme_notifier().changed.connect(self._fit)
+        self._fit()
+
+    def event(self, event: QEvent) -> bool:
+        # ours before the window's shortcuts: Ctrl+Enter also sends what is written here
+        if (
+            event.type() == QEvent.Type.ShortcutOverride
+            and isinstance(event, QKeyEvent)
+            and (event.key() == Qt.Key.Key_Escape or _is_return(event))
+        ):
+            event.accept()
+            return True
+        return super().event(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.stop.emit()
+        elif _is_return(event) and event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.regenerate.emit()
+        elif _is_return(event) and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+            self.send.emit()
+        elif event.key() == Qt.Key.Key_Up and not self.toPlainText():
+            self.edit_last.emit()
+        else:
+            super().keyPressEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._fit()
+
+    def _fit(self) -> None:
+        """As high as the text, within limits. The document of a plain text edit counts lines."""
+        lines = max(MIN_LINES, int(self.document().size().height()))
+        shown = min(MAX_LINES, lines)
+        height = shown * QFontMetricsF(self.font()).lineSpacing() + 2 * SPACE_2 + SPACE_3
+        self.setFixedHeight(int(height))
+        always, never = Qt.ScrollBarPolicy.ScrollBarAsNeeded, Qt.ScrollBarPolicy.ScrollBarAlwaysOff
+        self.setVerticalScrollBarPolicy(always if lines > MAX_LINES else never)
+
+
+def _is_return(event: QKeyEvent) -> bool:
+    return event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)

@@ -1,0 +1,178 @@
+"""Model and painting of the list of conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PySide6.QtCore import (
+    QAbstractItemModel,
+    QAbstractListModel,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    QRect,
+    QSize,
+    Qt,
+    Signal,
+)
+from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat, QTextLayout
+from PySide6.QtWidgets import (
+    QLineEdit,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QWidget,
+)
+
+from widgets.chat.records import ConversationRecord
+from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
+
+Index = QModelIndex | QPersistentModelIndex
+RECORD = Qt.ItemDataRole.UserRole
+
+
+class ConversationModel(QAbstractListModel):
+    renamed = Signal(str, str)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.records: list[ConversationRecord] = []
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self.records)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        record = self.records[index.row()]
+        match role:
+            case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
+                return record.title
+            case Qt.ItemDataRole.AccessibleTextRole:
+                return f"{record.title}, {record.detail}"
+            case Qt.ItemDataRole.ToolTipRole:
+                return record.title
+            case Qt.ItemDataRole.UserRole:
+                return record
+        return None
+
+    def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
+        title = " ".join(str(value).split())
+        record = self.records[index.row()]
+        if not title or title == record.title:
+            return False
+        self.records[index.row()] = record._replace(title=title)
+        self.dataChanged.emit(index, index)
+        self.renamed.emit(record.id, title)
+        return True
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        return super().flags(index) | Qt.ItemFlag.ItemIsEditable
+
+    def record(self, index: Index) -> ConversationRecord:
+        return self.records[index.row()]
+
+    def index_of(self, conversation_id: str) -> QModelIndex:
+        for row, record in enumerate(self.records):
+            if record.id == conversation_id:
+                return self.index(row)
+        return QModelIndex()
+
+    def set_records(self, records: Sequence[ConversationRecord]) -> None:
+        if [r.id for r in records] == [r.id for r in self.records]:
+            for record in records:
+                self.update_record(record)
+            return
+        self.beginResetModel()
+        self.records = list(records)
+        self.endResetModel()
+
+    def update_record(self, record: ConversationRecord) -> None:
+        index = self.index_of(record.id)
+        if index.isValid() and self.records[index.row()] != record:
+            self.records[index.row()] = record
+            self.dataChanged.emit(index, index)
+
+
+class ConversationDelegate(QStyledItemDelegate):
+    """A title, and below it in small what the conversation does, or when it was used."""
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        height = QFontMetrics(ui_font()).height() + QFontMetrics(ui_font("small")).height()
+        return QSize(100, height + 2 * SPACE_1 + 2)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        record: ConversationRecord = index.data(RECORD)
+        colors = theme()
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        area: QRect = option.rect
+        state: QStyle.StateFlag = option.state
+        is_selected = bool(state & QStyle.StateFlag.State_Selected)
+        if is_selected or state & QStyle.StateFlag.State_MouseOver:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(colors.color("pressed" if is_selected else "hover"))
+            painter.drawRoundedRect(area, SPACE_1, SPACE_1)
+        if is_selected and state & QStyle.StateFlag.State_HasFocus:
+            painter.setPen(colors.color("accent"))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRoundedRect(area.adjusted(1, 1, -1, -1), SPACE_1, SPACE_1)
+        text = area.adjusted(SPACE_2, SPACE_1, -SPACE_2, -SPACE_1)
+        title = QRect(text.left(), text.top(), text.width(), QFontMetrics(ui_font()).height())
+        painter.setFont(ui_font())
+        painter.setPen(colors.color("text"))
+        elided = painter.fontMetrics().elidedText(
+            record.title, Qt.TextElideMode.ElideRight, title.width()
+        )
+        painter.drawText(title, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, elided)
+        detail = QRect(
+            text.left(), title.bottom() + 1, text.width(), text.bottom() - title.bottom()
+        )
+        self._paint_detail(painter, record, detail)
+        painter.restore()
+
+    def _paint_detail(self, painter: QPainter, record: ConversationRecord, area: QRect) -> None:
+        colors = theme()
+        font = figure_font("small")
+        if record.is_busy:
+            size = 6
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(colors.color("state_busy"))
+            painter.drawEllipse(area.left(), area.center().y() - size // 2 + 1, size, size)
+            area = area.adjusted(size + SPACE_1, 0, 0, 0)
+        metrics = QFontMetrics(font)
+        layout = QTextLayout(
+            metrics.elidedText(record.detail, Qt.TextElideMode.ElideRight, area.width()), font
+        )
+        marked = QTextCharFormat()
+        marked.setForeground(colors.color("text"))
+        marked.setFontWeight(600)
+        ranges = []
+        for start, end in record.marks:
+            part = QTextLayout.FormatRange()
+            part.start, part.length, part.format = start, end - start, marked
+            ranges.append(part)
+        layout.setFormats(ranges)
+        layout.beginLayout()
+        line = layout.createLine()
+        line.setLineWidth(10_000)
+        layout.endLayout()
+        painter.setPen(colors.color("text_muted"))
+        painter.setClipRect(area)
+        layout.draw(painter, area.topLeft().toPointF())
+
+    def createEditor(self, parent: QWidget, option: QStyleOptionViewItem, index: Index) -> QWidget:
+        editor = QLineEdit(parent)
+        editor.setAccessibleName("Title of the chat")
+        editor.setMaxLength(200)
+        return editor
+
+    def setModelData(self, editor: QWidget, model: QAbstractItemModel, index: Index) -> None:
+        assert isinstance(editor, QLineEdit)
+        model.setData(index, editor.text())
+
+    def updateEditorGeometry(
+        self, editor: QWidget, option: QStyleOptionViewItem, index: Index
+    ) -> None:
+        area: QRect = option.rect
+        height = editor.sizeHint().height()
+        editor.setGeometry(area.left(), area.center().y() - height // 2, area.width(), height)

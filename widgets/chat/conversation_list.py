@@ -1,0 +1,214 @@
+"""The list of conversations: new, search, rename in place, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QLabel,
+    QLineEdit,
+    QListView,
+    QMenu,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.chat.conversation_items import ConversationDelegate, ConversationModel
+from widgets.chat.records import ConversationRecord
+from widgets.icons import icon, set_icon
+from widgets.theme import SPACE_2
+
+SEARCH_DELAY_MS = 120
+
+
+class ConversationList(QWidget):
+    """Signals: `new_requested`, `opened(id)`, `renamed(id, title)`, `delete_requested(id)`,
+    `search_changed(text)`, `hit_opened(id, message id)`."""
+
+    new_requested = Signal()
+    opened = Signal(str)
+    hit_opened = Signal(str, str)
+    renamed = Signal(str, str)
+    delete_requested = Signal(str)
+    search_changed = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.new_button = QPushButton("New chat     Ctrl+N")
+        self.new_button.setProperty("kind", "primary")
+        self.new_button.setAccessibleName("New chat")
+        self.new_button.clicked.connect(self.new_requested)
+        self.search = SearchField()
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(SEARCH_DELAY_MS)
+        self._later.timeout.connect(lambda: self.search_changed.emit(self.search.text()))
+        self.search.textChanged.connect(lambda: self._later.start())
+        self.search.returnPressed.connect(self._open_first)
+        self.search.down_pressed.connect(self._enter_list)
+        self._model = ConversationModel(self)
+        self._model.renamed.connect(self.renamed)
+        self.view = ConversationView()
+        self.view.setModel(self._model)
+        self.view.setItemDelegate(ConversationDelegate(self.view))
+        self.view.chosen.connect(self._open_index)
+        self.view.delete_pressed.connect(self._delete_index)
+        self.view.customContextMenuRequested.connect(self._show_menu)
+        self._empty = QLabel()
+        self._empty.setProperty("role", "small")
+        self._empty.setWordWrap(True)
+        self._empty.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
+        self._empty.hide()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
+        column.setSpacing(SPACE_2)
+        for widget in (self.new_button, self.search, self._empty):
+            column.addWidget(widget)
+        column.addWidget(self.view, 1)
+        self.setMinimumWidth(160)
+
+    def set_conversations(self, records: Sequence[ConversationRecord], current: str) -> None:
+        """Show `records` with `current` selected ("": none)."""
+        self._model.set_records(records)
+        is_search = bool(self.search.text().strip())
+        self._empty.setText("No chat contains that." if is_search else "Your chats appear here.")
+        self._empty.setVisible(not records)
+        self.select(current)
+
+    def update_conversation(self, record: ConversationRecord) -> None:
+        """Show a changed title or state of one conversation that is in the list."""
+        self._model.update_record(record)
+
+    def select(self, conversation_id: str) -> None:
+        index = self._model.index_of(conversation_id)
+        selection = self.view.selectionModel()
+        if index.isValid():
+            flag = QItemSelectionModel.SelectionFlag.ClearAndSelect
+            selection.setCurrentIndex(index, flag)
+        else:
+            selection.clear()
+
+    @property
+    def records(self) -> list[ConversationRecord]:
+        return list(self._model.records)
+
+    @property
+    def selected(self) -> str:
+        index = self.view.currentIndex()
+        return self._model.record(index).id if index.isValid() else ""
+
+    def focus_search(self) -> None:
+        self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self.search.selectAll()
+
+    def rename(self, conversation_id: str) -> None:
+        """Edit a title in place."""
+        index = self._model.index_of(conversation_id)
+        if index.isValid():
+            self.view.setCurrentIndex(index)
+            self.view.edit(index)
+
+    def _open_index(self, index: QModelIndex) -> None:
+        record = self._model.record(index)
+        if record.hit:
+            self.hit_opened.emit(record.id, record.hit)
+        else:
+            self.opened.emit(record.id)
+
+    def _open_first(self) -> None:
+        if self._later.isActive():
+            self._later.stop()
+            self.search_changed.emit(self.search.text())
+        if self._model.rowCount():
+            self._open_index(self._model.index(0))
+
+    def _enter_list(self) -> None:
+        if self._model.rowCount():
+            self.view.setFocus()
+            self.view.setCurrentIndex(self._model.index(0))
+
+    def _delete_index(self, index: QModelIndex) -> None:
+        self.delete_requested.emit(self._model.record(index).id)
+
+    def _show_menu(self, position: QPoint) -> None:
+        index = self.view.indexAt(position)
+        if not index.isValid():
+            return
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        record = self._model.record(index)
+        rename = menu.addAction(icon("edit"), "Rename", lambda: self.rename(record.id))
+        rename.setShortcut("F2")
+        delete = menu.addAction(
+            icon("delete"), "Delete", lambda: self.delete_requested.emit(record.id)
+        )
+        delete.setShortcut("Delete")
+        menu.popup(self.view.viewport().mapToGlobal(position))
+
+
+class ConversationView(QListView):
+    """Opens with a click or Enter; F2 renames, Delete deletes."""
+
+    chosen = Signal(QModelIndex)
+    delete_pressed = Signal(QModelIndex)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("bare", True)
+        self.setAccessibleName("Chats")
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.EditKeyPressed)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setUniformItemSizes(True)
+        self.setMouseTracking(True)
+        self.clicked.connect(self.chosen)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        index = self.currentIndex()
+        is_editing = self.state() == QAbstractItemView.State.EditingState
+        if not index.isValid() or is_editing:
+            super().keyPressEvent(event)
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.chosen.emit(index)
+        elif event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
+            self.delete_pressed.emit(index)
+        else:
+            super().keyPressEvent(event)
+
+
+class SearchField(QLineEdit):
+    """Escape empties it, Down goes to the list."""
+
+    down_pressed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setPlaceholderText("Search chats     Ctrl+K")
+        self.setAccessibleName("Search chats")
+        self.setClearButtonEnabled(False)
+        glass = self.addAction(icon("search"), QLineEdit.ActionPosition.LeadingPosition)
+        set_icon(glass, "search")
+
+    def event(self, event: QEvent) -> bool:
+        if (
+            event.type() == QEvent.Type.ShortcutOverride
+            and isinstance(event, QKeyEvent)
+            and event.key() == Qt.Key.Key_Escape
+            and self.text()
+        ):
+            event.accept()
+            return True
+        return super().event(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self.text():
+            self.clear()
+        elif event.key() == Qt.Key.Key_Down:
+            self.down_pressed.emit()
+        else:
+            super().keyPressEvent(event)

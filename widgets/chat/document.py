@@ -1,0 +1,223 @@
+"""Items of markdown in a QTextDocument, changing only what differs.
+
+    item 0        item 1            item 2 (a table)
+    [block] sep   [block] BEGIN_OF_FRAME [cells] END_OF_FRAME [gap block]
+
+For each item it is noted where the document ended before it, so everything from an item on can be
+cut off and written again. After a table Qt keeps an empty paragraph: the next line moves into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QTextBlock, QTextCursor, QTextDocument, QTextOption
+
+from widgets.chat.formats import (
+    block_format,
+    gap_format,
+    left_margin,
+    line_formats,
+    plain_format,
+    table_format,
+)
+from widgets.chat.markdown import Item, Line, Span, Table
+from widgets.theme import Theme, theme
+
+_ALIGNMENT = {
+    "left": Qt.AlignmentFlag.AlignLeft,
+    "center": Qt.AlignmentFlag.AlignHCenter,
+    "right": Qt.AlignmentFlag.AlignRight,
+}
+
+
+class _Place(NamedTuple):
+    """The end of the document before an item: position, and whether its last block is empty and
+    to be used."""
+
+    end: int
+    is_free: bool
+    first_block: int  # number of the block in which the item begins
+
+
+class Group(NamedTuple):
+    """Lines that stand on one panel: kind "code", "quote" or "rule"; items first to last."""
+
+    kind: str
+    first: int
+    last: int
+    label: str
+
+
+class MarkdownDocument:
+    """Writes items into `document`, which shows nothing else."""
+
+    def __init__(self, document: QTextDocument) -> None:
+        self._document = document
+        document.setUndoRedoEnabled(False)
+        document.setDocumentMargin(0)
+        option = QTextOption(Qt.AlignmentFlag.AlignLeft)
+        option.setWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
+        document.setDefaultTextOption(option)
+        self._items: list[Item] = []
+        self._places: list[_Place] = []
+        self._is_free = True  # the last block is empty and belongs to no item
+        self._groups: list[Group] | None = []
+
+    @property
+    def items(self) -> Sequence[Item]:
+        return self._items
+
+    def set_items(self, items: Sequence[Item], num_same: int = 0) -> None:
+        """Show `items` after the first `num_same` items, which stay as they are."""
+        old = self._items[num_same:]
+        same = 0
+        while same < len(old) and same < len(items) and old[same] == items[same]:
+            same += 1
+        if same == len(old) == len(items):
+            return
+        cursor = QTextCursor(self._document)
+        cursor.beginEditBlock()
+        self._cut(cursor, num_same + same)
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        colors = theme()
+        for item in items[same:]:
+            self._write(cursor, item, colors)
+        cursor.endEditBlock()
+        self._groups = None
+
+    def rewrite(self) -> None:
+        """Write everything again, after the theme has changed."""
+        items = list(self._items)
+        self.set_items([])
+        self.set_items(items)
+
+    # Places ----------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> list[Group]:
+        """What stands on panels, from top to bottom; quotes may contain code."""
+        if self._groups is None:
+            self._groups = _groups(self._items)
+        return self._groups
+
+    def rect(self, group: Group) -> QRectF:
+        """Where a group's lines are, without the space around them."""
+        layout = self._document.documentLayout()
+        top = layout.blockBoundingRect(self._block(group.first))
+        return top.united(layout.blockBoundingRect(self._block(group.last)))
+
+    def left_of(self, group: Group) -> int:
+        """Where a group's panel begins, in pixels from the left."""
+        return left_margin(self._items[group.first])
+
+    def text_of(self, group: Group) -> str:
+        lines = self._items[group.first : group.last + 1]
+        return "\n".join(item.text for item in lines if isinstance(item, Line))
+
+    def _block(self, item: int) -> QTextBlock:
+        return self._document.findBlockByNumber(self._places[item].first_block)
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def _cut(self, cursor: QTextCursor, count: int) -> None:
+        """Leave the first `count` items only."""
+        if count == len(self._items):
+            return
+        place = self._places[count]
+        cursor.setPosition(place.end)
+        cursor.movePosition(QTextCursor.MoveOperation.End, QTextCursor.MoveMode.KeepAnchor)
+        cursor.removeSelectedText()
+        del self._items[count:], self._places[count:]
+        self._is_free = place.is_free
+        last = self._items[-1] if self._items else None
+        if place.is_free or last is None:
+            cursor.setBlockFormat(gap_format())
+        elif isinstance(last, Line):
+            # of two joined blocks Qt may keep the second one's format
+            cursor.setBlockFormat(block_format(last, self._items[-2] if count > 1 else None))
+
+    def _write(self, cursor: QTextCursor, item: Item, colors: Theme) -> None:
+        before = self._items[-1] if self._items else None
+        end, is_free = cursor.position(), self._is_free
+        if isinstance(item, Table):
+            first_block = self._write_table(cursor, item, before, colors)
+        else:
+            first_block = self._write_line(cursor, item, before, colors)
+        self._items.append(item)
+        self._places.append(_Place(end, is_free, first_block))
+
+    def _write_line(
+        self, cursor: QTextCursor, line: Line, before: Item | None, colors: Theme
+    ) -> int:
+        style = block_format(line, before)
+        plain = plain_format(line, colors)
+        if self._is_free:
+            cursor.setBlockFormat(style)
+            cursor.setBlockCharFormat(plain)
+        else:
+            cursor.insertBlock(style, plain)
+        self._is_free = False
+        for text, run in line_formats(line, colors):
+            cursor.insertText(text, run)
+        if isinstance(before, Table) and not (line.spans or line.marker):
+            cursor.insertText(" ", plain)  # Qt gives an empty paragraph after a table no place
+        return cursor.block().blockNumber()
+
+    def _write_table(
+        self, cursor: QTextCursor, table: Table, before: Item | None, colors: Theme
+    ) -> int:
+        if before is None:
+            cursor.setBlockFormat(gap_format())
+        columns = len(table.aligns)
+        made = cursor.insertTable(
+            len(table.rows), max(1, columns), table_format(table, before, colors)
+        )
+        for r, row in enumerate(table.rows):
+            for c in range(columns):
+                cell = made.cellAt(r, c)
+                if r == 0:
+                    style = cell.format()
+                    style.setBackground(colors.color("raised"))
+                    cell.setFormat(style)
+                spans = row[c] if c < len(row) else ()
+                if r == 0:
+                    spans = tuple(span._replace(bold=True) for span in spans)
+                _write_cell(cell.firstCursorPosition(), spans, table.aligns[c], colors)
+        first = made.firstCursorPosition().block().blockNumber()
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        cursor.setBlockFormat(gap_format())
+        self._is_free = True
+        return first
+
+
+def _write_cell(cursor: QTextCursor, spans: tuple[Span, ...], align: str, colors: Theme) -> None:
+    style = cursor.blockFormat()
+    style.setAlignment(_ALIGNMENT.get(align, Qt.AlignmentFlag.AlignLeft))
+    cursor.setBlockFormat(style)
+    for text, run in line_formats(Line("text", spans), colors):
+        cursor.insertText(text, run)
+
+
+def _groups(items: Sequence[Item]) -> list[Group]:
+    found: list[Group] = []
+    quote_start: int | None = None
+    code_start = 0
+    for number, item in enumerate(items):
+        after = items[number + 1] if number + 1 < len(items) else None
+        if item.quote and quote_start is None:
+            quote_start = number
+        if quote_start is not None and (after is None or not after.quote):
+            found.append(Group("quote", quote_start, number, ""))
+            quote_start = None
+        if not isinstance(item, Line):
+            continue
+        if item.kind == "rule":
+            found.append(Group("rule", number, number, ""))
+        elif item.kind == "code":
+            code_start = number if item.first else code_start
+            if not (isinstance(after, Line) and after.kind == "code" and not after.first):
+                found.append(Group("code", code_start, number, item.label))
+    return found

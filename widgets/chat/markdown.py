@@ -1,0 +1,302 @@
+"""Markdown to lines of styled text: what a document shows, as plain data. No Qt.
+
+    source --markdown-it--> tokens --> Line, Line, Table, Line...
+
+HTML in the source is text. `StreamingMarkdown` takes the source in pieces and parses only from the
+last block on: markdown's blocks are decided line by line from the top, so a block is settled once
+a later one has begun on a complete line. The one exception, link reference definitions (which
+change the text before them), is switched off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from widgets.chat.highlight import highlight
+
+
+class Span(NamedTuple):
+    """A run of text. `color` is a name of the theme, "" for that of the line."""
+
+    text: str
+    bold: bool = False
+    italic: bool = False
+    strike: bool = False
+    code: bool = False
+    href: str = ""
+    color: str = ""
+
+
+class Line(NamedTuple):
+    """One paragraph of the document.
+
+    kind: "text", "heading", "item" (a list item's first line, its marker in `marker`), "code" or
+    "rule". level: of the heading. indent, quote: depth in lists and quotes. first: begins its
+    block, so there is space above it. block: for code, the number of its block, with `label`.
+    """
+
+    kind: str
+    spans: tuple[Span, ...] = ()
+    level: int = 0
+    indent: int = 0
+    quote: int = 0
+    marker: str = ""
+    first: bool = True
+    label: str = ""
+
+    @property
+    def text(self) -> str:
+        return "".join(span.text for span in self.spans)
+
+
+class Table(NamedTuple):
+    """Rows of cells of spans, the first one the heading; aligns are left, center or right."""
+
+    rows: tuple[tuple[tuple[Span, ...], ...], ...]
+    aligns: tuple[str, ...]
+    indent: int = 0
+    quote: int = 0
+
+
+Item = Line | Table
+
+_parser = (
+    MarkdownIt("commonmark", {"html": False})
+    .enable(["table", "strikethrough"])
+    .disable(["reference", "html_block", "html_inline"])
+)
+_URL = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}]")
+
+
+def parse(source: str) -> list[Item]:
+    """All of `source`."""
+    return [item for block in _blocks(source) for item in block.items]
+
+
+class _Block(NamedTuple):
+    start: int  # line in the source
+    items: list[Item]
+
+
+def _blocks(source: str) -> list[_Block]:
+    return [_block(tokens) for tokens in _top_level(_parser.parse(source))]
+
+
+def _top_level(tokens: list[Token]) -> Iterator[list[Token]]:
+    """The tokens of one top-level block after the other."""
+    number = 0
+
+    def block_number(token: Token) -> int:
+        nonlocal number
+        if token.level == 0 and token.nesting >= 0:
+            number += 1
+        return number
+
+    for _, group in groupby(tokens, block_number):
+        yield list(group)
+
+
+def _block(tokens: list[Token]) -> _Block:
+    start = tokens[0].map[0] if tokens[0].map else 0
+    return _Block(start, _Builder().build(tokens))
+
+
+@dataclass(slots=True)
+class _List:
+    ordered: bool
+    number: int
+
+    @property
+    def marker(self) -> str:
+        return f"{self.number}." if self.ordered else "•"
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Walks the tokens of one block."""
+
+    items: list[Item] = field(default_factory=list)
+    lists: list[_List] = field(default_factory=list)
+    quote: int = 0
+    marker: str = ""
+
+    def build(self, tokens: list[Token]) -> list[Item]:
+        position = 0
+        while position < len(tokens):
+            token = tokens[position]
+            if token.type == "table_open":
+                end = next(
+                    i for i in range(position, len(tokens)) if tokens[i].type == "table_close"
+                )
+                self._table(tokens[position:end])
+                position = end
+            elif token.type == "inline":
+                self._text(tokens[position - 1], token)
+            else:
+                self._structure(token)
+            position += 1
+        return self.items
+
+    def _structure(self, token: Token) -> None:
+        match token.type:
+            case "bullet_list_open":
+                self.lists.append(_List(False, 0))
+            case "ordered_list_open":
+                self.lists.append(_List(True, int(token.attrGet("start") or 1) - 1))
+            case "bullet_list_close" | "ordered_list_close":
+                self.lists.pop()
+            case "list_item_open":
+                self.lists[-1].number += 1
+                self.marker = self.lists[-1].marker
+            case "list_item_close" if self.marker:
+                self._add(Line("text"))  # an empty item still shows its marker
+            case "blockquote_open":
+                self.quote += 1
+            case "blockquote_close":
+                self.quote -= 1
+            case "fence" | "code_block":
+                self._code(token)
+            case "hr":
+                self._add(Line("rule"))
+
+    def _text(self, opened: Token, inline: Token) -> None:
+        level = int(opened.tag[1]) if opened.type == "heading_open" else 0
+        self._add(Line("heading" if level else "text", _spans(inline), level))
+
+    def _code(self, token: Token) -> None:
+        language = token.info.split()[0] if token.info.split() else ""
+        code = token.content.removesuffix("\n")
+        if self.marker:
+            self._add(Line("text"))
+        for number, line in enumerate(highlight(code, language)):
+            spans = tuple(Span(part.text, color=part.color) for part in line)
+            self._add(Line("code", spans, first=number == 0, label=language))
+
+    def _table(self, tokens: list[Token]) -> None:
+        rows: list[list[tuple[Span, ...]]] = []
+        aligns: list[str] = []
+        for token in tokens:
+            if token.type == "tr_open":
+                rows.append([])
+            elif token.type in ("th_open", "td_open") and len(rows) == 1:
+                style = str(token.attrGet("style") or "")
+                aligns.append(style.removeprefix("text-align:") or "left")
+            elif token.type == "inline":
+                rows[-1].append(_spans(token))
+        cells = tuple(tuple(row) for row in rows)
+        if self.marker:
+            self._add(Line("text"))
+        self.items.append(Table(cells, tuple(aligns), len(self.lists), self.quote))
+
+    def _add(self, line: Line) -> None:
+        kind, marker = line.kind, self.marker
+        if marker and kind in ("text", "heading"):
+            kind, self.marker = "item" if kind == "text" else kind, ""
+        else:
+            marker = ""
+        self.items.append(
+            line._replace(kind=kind, marker=marker, indent=len(self.lists), quote=self.quote)
+        )
+
+
+def _spans(inline: Token) -> tuple[Span, ...]:
+    found: list[Span] = []
+    style = Span("")
+    for token in inline.children or ():
+        match token.type:
+            case "strong_open" | "strong_close":
+                style = style._replace(bold=token.nesting > 0)
+            case "em_open" | "em_close":
+                style = style._replace(italic=token.nesting > 0)
+            case "s_open" | "s_close":
+                style = style._replace(strike=token.nesting > 0)
+            case "link_open":
+                style = style._replace(href=str(token.attrGet("href") or ""))
+            case "link_close":
+                style = style._replace(href="")
+            case "code_inline":
+                found.append(style._replace(text=token.content, code=True))
+            case "softbreak":
+                found.append(style._replace(text=" "))
+            case "hardbreak":
+                found.append(style._replace(text="\u2028"))
+            case "image":  # shown as a link: nothing is fetched
+                href = str(token.attrGet("src") or "")
+                found.append(style._replace(text=token.content or href, href=href))
+            case _:
+                found += _with_links(style._replace(text=token.content))
+    return tuple(_merged(found))
+
+
+def _with_links(span: Span) -> Iterator[Span]:
+    """Addresses written out in a text become links."""
+    if span.href:
+        yield span
+        return
+    position = 0
+    for match in _URL.finditer(span.text):
+        yield span._replace(text=span.text[position : match.start()])
+        yield span._replace(text=match[0], href=match[0])
+        position = match.end()
+    yield span._replace(text=span.text[position:])
+
+
+def _merged(spans: list[Span]) -> Iterator[Span]:
+    for style, group in groupby(spans, lambda span: span._replace(text="")):
+        text = "".join(span.text for span in group)
+        if text:
+            yield style._replace(text=text)
+
+
+class StreamingMarkdown:
+    """A source that grows. `items` is always what `parse(source)` gives."""
+
+    def __init__(self) -> None:
+        self._settled: list[Item] = []  # of the blocks that cannot change any more
+        self._open = ""  # the source of the block after them
+        self._tail: list[Item] = []
+        self._after_return = False
+
+    @property
+    def num_settled(self) -> int:
+        """How many items at the beginning will stay as they are."""
+        return len(self._settled)
+
+    @property
+    def items(self) -> list[Item]:
+        return self._settled + self._tail
+
+    @property
+    def tail(self) -> list[Item]:
+        """The items after the settled ones."""
+        return self._tail
+
+    def append(self, text: str) -> None:
+        # the parser sees all line ends as \n, and so must the counting of lines
+        after_return, self._after_return = self._after_return, text.endswith("\r")
+        if after_return and text.startswith("\n"):
+            text = text[1:]
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        # Only complete lines settle anything: "#" begins a heading until it becomes "#1".
+        self._open += text
+        complete = self._open.rfind("\n") + 1
+        if complete and "\n" in text:
+            self._settle(self._open[:complete])
+        self._tail = parse(self._open)
+
+    def _settle(self, source: str) -> None:
+        blocks = _blocks(source)
+        if len(blocks) < 2:
+            return
+        start = blocks[-1].start
+        lines = source.split("\n")
+        offset = sum(len(line) + 1 for line in lines[:start])
+        self._settled += [item for block in blocks[:-1] for item in block.items]
+        self._open = self._open[offset:]

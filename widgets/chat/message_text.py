@@ -1,0 +1,269 @@
+"""`MessageText`: the text of one message, as high as it needs, selectable across its blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from PySide6.QtCore import QMimeData, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import (
+    QKeyEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QTextBrowser, QWidget
+
+from widgets.chat.buttons import CopyButton
+from widgets.chat.document import Group, MarkdownDocument
+from widgets.chat.formats import CODE_HEADER, CODE_PADDING
+from widgets.chat.markdown import Line, Span, StreamingMarkdown
+from widgets.theme import RADIUS, SPACE_1, SPACE_3, theme, theme_notifier
+
+_COST_SHARE = 4
+"""Rendering takes at most a fourth of the time between two renderings."""
+_CARET_WIDTH = 3
+
+
+class MessageText(QTextBrowser):
+    """Markdown, or plain text, in the width that it is given; `height_changed` when it grows.
+
+    `append` may be called for every piece: the last block alone is rendered again, at once while
+    that is cheap, else a little later.
+    """
+
+    link_activated = Signal(str)
+    height_changed = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("bare", True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self.setOpenLinks(False)
+        self.anchorClicked.connect(lambda url: self.link_activated.emit(url.toString()))
+        self.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextBrowserInteraction
+            | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self.setTabChangesFocus(True)
+        self._written = MarkdownDocument(self.document())
+        self._stream = StreamingMarkdown()
+        self._headers: list[CodeHeader] = []
+        self._has_caret = False
+        self._cost = self._rendered_at = 0.0
+        self._pending = ""
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.timeout.connect(self.render_now)
+        self.setFixedHeight(self.fontMetrics().height())
+        theme_notifier().changed.connect(self._theme_changed)
+
+    # Content ---------------------------------------------------------------------------------
+
+    def set_markdown(self, source: str) -> None:
+        """Replace everything."""
+        self._stream, self._pending = StreamingMarkdown(), ""
+        self._later.stop()
+        self._stream.append(source)
+        self._written.set_items(self._stream.items)
+        self._arrange()
+
+    def set_plain(self, text: str) -> None:
+        """Show `text` as it is."""
+        lines = text.split("\n")
+        self._written.set_items([Line("plain", (Span(line),) if line else ()) for line in lines])
+        self._arrange()
+
+    def append(self, text: str) -> None:
+        """Append a piece of markdown."""
+        self._pending += text
+        wait = self._rendered_at + _COST_SHARE * self._cost - time.perf_counter()
+        if wait <= 0:
+            self.render_now()
+        elif not self._later.isActive():
+            self._later.start(max(1, int(wait * 1000)))
+
+    def render_now(self) -> None:
+        """Show what was appended and waits."""
+        if not self._pending:
+            return
+        started = time.perf_counter()
+        text, self._pending = self._pending, ""
+        settled = self._stream.num_settled
+        self._stream.append(text)
+        self._written.set_items(self._stream.items[settled:], settled)
+        self._arrange()
+        self._rendered_at = time.perf_counter()
+        self._cost = self._rendered_at - started
+
+    def set_caret(self, has_caret: bool) -> None:
+        """Show a block after the last character, while more is to come."""
+        if has_caret != self._has_caret:
+            self._has_caret = has_caret
+            self.viewport().update()
+
+    @property
+    def document_items(self) -> list:
+        """The items of markdown that are shown."""
+        return list(self._written.items)
+
+    def ideal_width(self, limit: int) -> int:
+        """The width that the text needs, at most `limit`."""
+        self.document().setTextWidth(limit)
+        return min(limit, int(self.document().idealWidth()) + 1)
+
+    # Geometry --------------------------------------------------------------------------------
+
+    def sizeHint(self) -> QSize:
+        return QSize(400, self.height())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(80, 0)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._arrange()
+
+    def _arrange(self) -> None:
+        """Fit the height to the text and put the headers above their code."""
+        width = self.viewport().width()
+        if self.document().textWidth() != width:
+            self.document().setTextWidth(width)
+        items = self._written.items
+        padding = CODE_PADDING if items and getattr(items[-1], "kind", "") == "code" else 0
+        height = max(int(self.document().size().height() + 0.999) + padding, self._line_height())
+        if height != self.height():
+            self.setFixedHeight(height)
+            self.height_changed.emit()
+        self._place_headers(width)
+        self.viewport().update()
+
+    def _line_height(self) -> int:
+        return self.fontMetrics().height()
+
+    def _place_headers(self, width: int) -> None:
+        groups = [group for group in self._written.groups if group.kind == "code"]
+        while len(self._headers) > len(groups):
+            header = self._headers.pop()
+            header.hide()
+            header.deleteLater()
+        while len(self._headers) < len(groups):
+            self._headers.append(CodeHeader(self.viewport()))
+        for header, group in zip(self._headers, groups, strict=True):
+            panel = self._panel(group)
+            header.show_group(group.label, partial(self._written.text_of, group))
+            header.setGeometry(int(panel.left()), int(panel.top()), int(panel.width()), CODE_HEADER)
+            header.show()
+
+    def _panel(self, group: Group) -> QRectF:
+        """The rectangle behind a group, in the viewport."""
+        lines = self._written.rect(group)
+        left = self._written.left_of(group)
+        width = self.viewport().width() - left
+        top = lines.top() - CODE_HEADER - SPACE_1
+        return QRectF(left, top, width, lines.bottom() + CODE_PADDING - top)
+
+    # Painting --------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self.viewport())
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        for group in self._written.groups:
+            self._paint_group(painter, group, QRectF(event.rect()))
+        painter.end()
+        super().paintEvent(event)
+        if self._has_caret:
+            painter = QPainter(self.viewport())
+            painter.fillRect(self._caret_rect(), theme().color("text"))
+            painter.end()
+
+    def _paint_group(self, painter: QPainter, group: Group, exposed: QRectF) -> None:
+        colors = theme()
+        if group.kind == "code":
+            panel = self._panel(group)
+            if panel.intersects(exposed):
+                painter.setPen(QPen(colors.color("border"), 1))
+                painter.setBrush(colors.color("code_background"))
+                frame = panel.adjusted(0.5, 0.5, -0.5, -0.5)
+                painter.drawRoundedRect(frame, RADIUS - 2, RADIUS - 2)
+                line_y = panel.top() + CODE_HEADER - 0.5
+                painter.drawLine(QPointF(frame.left(), line_y), QPointF(frame.right(), line_y))
+            return
+        lines = self._written.rect(group)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(colors.color("border"))
+        if group.kind == "quote":
+            painter.setBrush(colors.color("border_strong"))
+            painter.drawRoundedRect(QRectF(0, lines.top(), 3, lines.height()), 1.5, 1.5)
+        else:
+            left = self._written.left_of(group)
+            painter.drawRect(QRectF(left, lines.top(), self.viewport().width() - left, 1))
+
+    def _caret_rect(self) -> QRectF:
+        block = self.document().lastBlock()
+        height = float(self._line_height()) - 2
+        layout = block.layout()
+        if not self._written.items or layout.lineCount() == 0:
+            return QRectF(0, 1, _CARET_WIDTH, height)
+        line = layout.lineAt(layout.lineCount() - 1)
+        x = line.cursorToX(block.length() - 1)
+        x = float(x[0]) if isinstance(x, tuple) else float(str(x))
+        corner = layout.position() + line.position()
+        x = min(round(layout.position().x() + x) + 1, self.viewport().width() - _CARET_WIDTH)
+        return QRectF(x, corner.y() + 1, _CARET_WIDTH, min(height, line.ascent() + line.descent()))
+
+    def _theme_changed(self) -> None:
+        self._written.rewrite()
+        self._arrange()
+
+    # Input -----------------------------------------------------------------------------------
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()  # the transcript scrolls
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        paging = (Qt.Key.Key_PageUp, Qt.Key.Key_PageDown, Qt.Key.Key_Escape)
+        plain_ends = (Qt.Key.Key_Home, Qt.Key.Key_End)
+        if event.key() in paging or (
+            event.key() in plain_ends and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier
+        ):
+            event.ignore()
+        else:
+            super().keyPressEvent(event)
+
+    def createMimeDataFromSelection(self) -> QMimeData:
+        """Plain text: colours of a theme have no place in someone's document."""
+        data = QMimeData()
+        data.setText(self.textCursor().selection().toPlainText())
+        return data
+
+
+class CodeHeader(QWidget):
+    """The strip above a block of code: its language, and a button that copies it."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._label = QLabel()
+        self._label.setProperty("role", "small")
+        self._copy = CopyButton("Copy code", self._text)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(SPACE_3, 0, SPACE_1, 0)
+        row.addWidget(self._label, 1)
+        row.addWidget(self._copy)
+        self.setCursor(Qt.CursorShape.ArrowCursor)
+        self._read: Callable[[], str] = str
+
+    def show_group(self, label: str, read: Callable[[], str]) -> None:
+        """Name the language, and say how to get at the code."""
+        self._label.setText(label or "text")
+        self._read = read
+
+    def _text(self) -> str:
+        return self._read()

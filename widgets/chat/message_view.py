@@ -1,0 +1,306 @@
+"""One message in the transcript: the user's in a bubble, a reply with its figures below."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from PySide6.QtGui import QEnterEvent, QFontMetrics, QKeyEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.chat.buttons import CopyButton, IconButton, QuietButton
+from widgets.chat.message_text import MessageText
+from widgets.chat.records import MessageRecord
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
+
+BUBBLE_SHARE = 0.76
+"""A user's message takes at most this share of the column."""
+
+
+class MessageView(QWidget):
+    """Base of both kinds. Signals carry the message's id."""
+
+    copy_requested = Signal(str)
+    edit_requested = Signal(str, str)  # id, new text
+    regenerate_requested = Signal(str)
+    version_requested = Signal(str, int)  # id, -1 or +1
+    link_activated = Signal(str)
+
+    def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.record = record
+        self.text = MessageText()
+        self.text.link_activated.connect(self.link_activated)
+        self._versions = VersionSwitcher()
+        self._versions.stepped.connect(
+            lambda step: self.version_requested.emit(self.record.id, step)
+        )
+        self._copy = CopyButton("Copy message", lambda: self.record.text)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def show_record(self, record: MessageRecord) -> None:
+        """Show what has changed, all but the text, which `append` extends."""
+        self.record = record
+        self._versions.show_version(record.version, record.num_versions)
+
+
+class UserMessageView(MessageView):
+    """Plain text in a bubble at the right; edited in place."""
+
+    def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
+        super().__init__(record, parent)
+        self.text.setAccessibleName("Your message")
+        self._bubble = QFrame()
+        self._bubble.setProperty("bubble", "user")
+        inside = QVBoxLayout(self._bubble)
+        inside.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        inside.addWidget(self.text)
+        self._edit = QuietButton("edit", "Edit and send again", self.begin_edit)
+        self._copy.is_lit = False
+        self._editor: MessageEditor | None = None
+        self._parts = QWidget()
+        row = QHBoxLayout(self._parts)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(SPACE_1)
+        row.addStretch(1)
+        for widget in (self._edit, self._copy, self._versions):
+            row.addWidget(widget, 0, Qt.AlignmentFlag.AlignVCenter)
+        row.addSpacing(SPACE_1)
+        row.addWidget(self._bubble)
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, SPACE_3, 0, 0)
+        self._column.addWidget(self._parts)
+        self.text.set_plain(record.text)
+        self.show_record(record)
+
+    @property
+    def is_editing(self) -> bool:
+        return self._editor is not None
+
+    def begin_edit(self) -> None:
+        if self._editor is not None:
+            self._editor.setFocus()
+            return
+        self._editor = MessageEditor(self.record.text)
+        self._editor.accepted.connect(self._send_edit)
+        self._editor.cancelled.connect(self.end_edit)
+        self._parts.hide()
+        self._column.addWidget(self._editor)
+        self._editor.setFocus()
+
+    def end_edit(self) -> None:
+        if self._editor is not None:
+            self._column.removeWidget(self._editor)
+            self._editor.hide()
+            self._editor.deleteLater()
+            self._editor = None
+            self._parts.show()
+            self._edit.setFocus()
+
+    def _send_edit(self, text: str) -> None:
+        self.end_edit()
+        self.edit_requested.emit(self.record.id, text)
+
+    def enterEvent(self, event: QEnterEvent) -> None:
+        super().enterEvent(event)
+        self._light(True)
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        self._light(False)
+
+    def _light(self, is_lit: bool) -> None:
+        for button in (self._edit, self._copy):
+            button.is_lit = is_lit
+            button.update()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        limit = max(120, int(self.width() * BUBBLE_SHARE)) - 2 * SPACE_3 - 2
+        self.text.setFixedWidth(self.text.ideal_width(limit))
+
+
+class AssistantMessageView(MessageView):
+    """Markdown over the whole column, then a line with its state or figures, and its actions."""
+
+    def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
+        super().__init__(record, parent)
+        self.text.setAccessibleName("Reply")
+        self._error = ErrorBox()
+        self._status = QLabel()
+        self._status.setProperty("role", "small")
+        self._status.setFont(figure_font("small"))
+        self._status.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._status.setMinimumWidth(60)
+        self._status.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._regenerate = IconButton(
+            "regenerate",
+            "Write this reply again",
+            lambda: self.regenerate_requested.emit(self.record.id),
+        )
+        foot = QHBoxLayout()
+        foot.setSpacing(SPACE_1)
+        foot.addWidget(self._status, 1)
+        for widget in (self._versions, self._copy, self._regenerate):
+            foot.addWidget(widget)
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(SPACE_1)
+        self._column.addWidget(self.text)
+        self._column.addWidget(self._error)
+        self._column.addLayout(foot)
+        if record.text:
+            self.text.set_markdown(record.text)
+        self.show_record(record)
+
+    def append(self, text: str) -> None:
+        self.record = self.record._replace(text=self.record.text + text)
+        self.text.append(text)
+
+    def show_record(self, record: MessageRecord) -> None:
+        super().show_record(record)
+        if not record.is_open:
+            self.text.render_now()
+        self.text.set_caret(record.is_open)
+        self.text.setVisible(bool(record.text) or record.is_open)
+        self._error.show_error(record.error)
+        self._say(record.status or record.figures)
+        self._status.setToolTip(record.details)
+        self._status.setAccessibleDescription(record.details)
+        self._regenerate.setEnabled(not record.is_open)
+        self._copy.setEnabled(bool(record.text))
+
+    def _say(self, line: str) -> None:
+        """As many groups of figures as there is room for, from the left."""
+        parts, width = line.split("    "), self._status.width()
+        metrics = QFontMetrics(self._status.font())
+        while len(parts) > 1 and metrics.horizontalAdvance("    ".join(parts)) > width > 60:
+            parts.pop()
+        self._status.setText("    ".join(parts))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._column.activate()
+        self._say(self.record.status or self.record.figures)
+
+
+class VersionSwitcher(QWidget):
+    """ "2/3" between two arrows; hidden where there is one version only."""
+
+    stepped = Signal(int)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = IconButton("chevron-left", "Version before", lambda: self.stepped.emit(-1))
+        self._after = IconButton("chevron-right", "Version after", lambda: self.stepped.emit(1))
+        self._label = QLabel()
+        self._label.setProperty("role", "small")
+        self._label.setFont(figure_font("small"))
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(0)
+        for widget in (self._before, self._label, self._after):
+            row.addWidget(widget)
+        self.hide()
+
+    def show_version(self, version: int, count: int) -> None:
+        self._label.setText(f"{version}/{count}")
+        self._label.setAccessibleName(f"Version {version} of {count}")
+        self._before.setEnabled(version > 1)
+        self._after.setEnabled(version < count)
+        self.setVisible(count > 1)
+
+    def text(self) -> str:
+        return self._label.text()
+
+
+class ErrorBox(QFrame):
+    """A cause and a remedy, where the reply would have been."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("notice", "error")
+        self._cause, self._remedy = QLabel(), QLabel()
+        self._remedy.setProperty("role", "muted")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        for label in (self._cause, self._remedy):
+            label.setWordWrap(True)
+            label.setTextFormat(Qt.TextFormat.PlainText)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            column.addWidget(label)
+        self.hide()
+
+    def show_error(self, error: tuple[str, str] | None) -> None:
+        cause, remedy = error or ("", "")
+        self._cause.setText(cause)
+        self._remedy.setText(remedy)
+        self._remedy.setVisible(bool(remedy))
+        self.setVisible(error is not None)
+
+    def text(self) -> str:
+        return f"{self._cause.text()}\n{self._remedy.text()}".strip()
+
+
+class MessageEditor(QWidget):
+    """Edits a message in its place. Ctrl+Enter or Enter sends, Escape leaves it as it was."""
+
+    accepted = Signal(str)
+    cancelled = Signal()
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.input = QPlainTextEdit(text)
+        self.input.setAccessibleName("Edit your message")
+        self.input.installEventFilter(self)
+        self.input.setTabChangesFocus(True)
+        lines = min(10, max(2, text.count("\n") + 1 + len(text) // 90))
+        self.input.setFixedHeight(lines * self.input.fontMetrics().lineSpacing() + SPACE_3 * 2)
+        self.input.moveCursor(self.input.textCursor().MoveOperation.End)
+        self.setFocusProxy(self.input)
+        hint = QLabel("The reply is written again; this version is kept.")
+        hint.setProperty("role", "small")
+        cancel, send = QPushButton("Cancel"), QPushButton("Send")
+        send.setProperty("kind", "primary")
+        cancel.clicked.connect(self.cancelled)
+        send.clicked.connect(self._accept)
+        foot = QHBoxLayout()
+        foot.addWidget(hint, 1)
+        foot.addWidget(cancel)
+        foot.addWidget(send)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.input)
+        column.addLayout(foot)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ShortcutOverride and isinstance(event, QKeyEvent):
+            if event.key() == Qt.Key.Key_Escape or _is_return(event):
+                event.accept()  # ours, before any shortcut of the window
+                return True
+        elif event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
+            if event.key() == Qt.Key.Key_Escape:
+                self.cancelled.emit()
+                return True
+            if _is_return(event) and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
+                self._accept()
+                return True
+        return super().eventFilter(watched, event)
+
+    def _accept(self) -> None:
+        text = self.input.toPlainText().strip()
+        if text:
+            self.accepted.emit(text)
+
+
+def _is_return(event: QKeyEvent) -> bool:
+    return event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)

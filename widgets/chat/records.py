@@ -1,0 +1,53 @@
+"""What the chat's widgets show, as plain records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MessageRecord(NamedTuple):
+    """One message. `status` is said of a reply that is open or ended early; `figures` and
+    `details` are measurements in a line and in full; `error` is (cause, remedy)."""
+
+    id: str
+    is_user: bool
+    text: str
+    is_open: bool = False
+    status: str = ""
+    figures: str = ""
+    details: str = ""
+    error: tuple[str, str] | None = None
+    version: int = 1
+    num_versions: int = 1
+
+
+class ConversationRecord(NamedTuple):
+    """One line of the list. `detail` is its state or date; `marks` are (start, end) in it that a
+    search found."""
+
+    id: str
+    title: str
+    detail: str
+    is_busy: bool = False
+    marks: tuple[tuple[int, int], ...] = ()
+    hit: str = ""  # the message that a search found
+
+
+class SamplingFieldRecord(NamedTuple):
+    """One number in the sampling settings. `unset` is the value that is shown as `unset_text`."""
+
+    name: str
+    label: str
+    help: str
+    minimum: float
+    maximum: float
+    step: float
+    decimals: int
+    value: float
+    unset_text: str = ""
+
+
+class PresetRecord(NamedTuple):
+    name: str
+    help: str
+    is_own: bool = False

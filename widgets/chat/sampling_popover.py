@@ -1,0 +1,162 @@
+"""Sampling settings of a conversation: presets above, every setting below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
+from PySide6.QtWidgets import (
+    QComboBox,
+    QDoubleSpinBox,
+    QFormLayout,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QSpinBox,
+    QWidget,
+)
+
+from widgets.chat.buttons import IconButton
+from widgets.chat.popover import Popover
+from widgets.chat.records import PresetRecord, SamplingFieldRecord
+from widgets.theme import SPACE_1, SPACE_2, figure_font
+
+CUSTOM = "Custom"
+_FIELD_WIDTH = 168
+
+
+class SamplingPopover(Popover):
+    """Signals: `changed(name, value)` ("stop" with a list of texts), `preset_chosen(name)`,
+    `preset_saved(name)`, `preset_deleted(name)`."""
+
+    changed = Signal(str, object)
+    preset_chosen = Signal(str)
+    preset_saved = Signal(str)
+    preset_deleted = Signal(str)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        title = QLabel("Sampling of this conversation")
+        title.setProperty("role", "title")
+        self.presets = QComboBox()
+        self.presets.setAccessibleName("Preset")
+        self.presets.textActivated.connect(self._preset_activated)
+        self._delete = IconButton("delete", "Delete this preset", self._delete_preset)
+        choose = QHBoxLayout()
+        choose.setSpacing(SPACE_1)
+        choose.addWidget(self.presets, 1)
+        choose.addWidget(self._delete)
+        self._form = QFormLayout()
+        self._form.setHorizontalSpacing(SPACE_2 * 2)
+        self._form.setVerticalSpacing(SPACE_1)
+        self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        self._boxes: dict[str, QSpinBox | QDoubleSpinBox] = {}
+        self._stop = QLineEdit()
+        self._stop.setPlaceholderText("none")
+        self._stop.setFixedWidth(_FIELD_WIDTH)
+        self._stop.setAccessibleName("Stop texts")
+        self._stop.setToolTip("A reply ends before any of these texts. Separate them with commas.")
+        self._stop.editingFinished.connect(self._stop_edited)
+        self.name = QLineEdit()
+        self.name.setPlaceholderText("Name of a preset")
+        self.name.setAccessibleName("Name of a preset")
+        self.name.setMaxLength(40)
+        self.save = QPushButton("Save preset")
+        self.save.clicked.connect(self._save_preset)
+        self.name.returnPressed.connect(self._save_preset)
+        self.name.textChanged.connect(lambda text: self.save.setEnabled(bool(text.strip())))
+        self.save.setEnabled(False)
+        keep = QHBoxLayout()
+        keep.setSpacing(SPACE_2)
+        keep.addWidget(self.name, 1)
+        keep.addWidget(self.save)
+        line = QFrame()
+        line.setProperty("line", True)
+        self.column.setSpacing(SPACE_2)
+        self.column.addWidget(title)
+        self.column.addLayout(choose)
+        self.column.addLayout(self._form)
+        self.column.addWidget(line)
+        self.column.addLayout(keep)
+        self._known: list[PresetRecord] = []
+
+    def first_field(self) -> QWidget:
+        return self.presets
+
+    def set_presets(self, presets: Sequence[PresetRecord], current: str) -> None:
+        """Offer `presets`; `current` "" is none of them."""
+        self._known = list(presets)
+        with QSignalBlocker(self.presets):
+            self.presets.clear()
+            for preset in presets:
+                self.presets.addItem(preset.name)
+                self.presets.setItemData(
+                    self.presets.count() - 1, preset.help, Qt.ItemDataRole.ToolTipRole
+                )
+            if not current:
+                self.presets.addItem(CUSTOM)
+            self.presets.setCurrentText(current or CUSTOM)
+        self._delete.setEnabled(any(p.name == current and p.is_own for p in presets))
+
+    def set_fields(self, fields: Sequence[SamplingFieldRecord], stop: Sequence[str]) -> None:
+        for field in fields:
+            box = self._boxes.get(field.name)
+            if box is None:
+                box = self._make_box(field)
+            with QSignalBlocker(box):
+                if isinstance(box, QSpinBox):
+                    box.setValue(int(field.value))
+                else:
+                    box.setValue(field.value)
+        if self._form.indexOf(self._stop) < 0:
+            self._form.addRow("Stop texts", self._stop)
+        with QSignalBlocker(self._stop):
+            self._stop.setText(", ".join(stop))
+
+    def box(self, name: str) -> QSpinBox | QDoubleSpinBox:
+        return self._boxes[name]
+
+    def _make_box(self, field: SamplingFieldRecord) -> QSpinBox | QDoubleSpinBox:
+        box: QSpinBox | QDoubleSpinBox
+        if field.decimals:
+            box = QDoubleSpinBox()
+            box.setDecimals(field.decimals)
+            box.setRange(field.minimum, field.maximum)
+            box.setSingleStep(field.step)
+            box.valueChanged.connect(partial(self.changed.emit, field.name))
+        else:
+            box = QSpinBox()
+            box.setRange(int(field.minimum), int(field.maximum))
+            box.setSingleStep(int(field.step))
+            box.valueChanged.connect(partial(self.changed.emit, field.name))
+        box.setSpecialValueText(field.unset_text)
+        box.setKeyboardTracking(False)
+        box.setFont(figure_font())
+        box.setFixedWidth(_FIELD_WIDTH)
+        box.setToolTip(field.help)
+        box.setAccessibleName(field.label)
+        label = QLabel(field.label)
+        label.setToolTip(field.help)
+        self._form.addRow(label, box)
+        self._boxes[field.name] = box
+        return box
+
+    def _stop_edited(self) -> None:
+        texts = [text.strip() for text in self._stop.text().split(",")]
+        self.changed.emit("stop", [text.replace("\\n", "\n") for text in texts if text])
+
+    def _preset_activated(self, name: str) -> None:
+        if name != CUSTOM:
+            self.preset_chosen.emit(name)
+
+    def _save_preset(self) -> None:
+        name = self.name.text().strip()
+        if name:
+            self.name.clear()
+            self.preset_saved.emit(name)
+
+    def _delete_preset(self) -> None:
+        self.preset_deleted.emit(self.presets.currentText())
