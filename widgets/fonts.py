@@ -35,10 +35,10 @@ def _with_tabular_digits(font: QFont) -> QFont:
 
 
 def has_tabular_digits(font: QFont) -> bool:
-    """Whether all ten digits of `font` are equally wide."""
+    """Whether all ten digits of `font` are equally wide (to half a percent: hinting rounds)."""
     metrics = QFontMetricsF(font)
     widths = [metrics.horizontalAdvance(digit * 8) for digit in "0123456789"]
-    return max(widths) - min(widths) < 0.01
+    return max(widths) - min(widths) < 0.005 * max(widths)
 
 
 def ui_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:

@@ -128,7 +128,8 @@ QLineEdit, QPlainTextEdit, QTextEdit, QTextBrowser, QAbstractSpinBox, QComboBox 
     selection-background-color: $selection; selection-color: $selection_text;
     placeholder-text-color: $text_muted;
 }
-QLineEdit, QAbstractSpinBox, QComboBox { padding: 2px 6px; min-height: 20px; }
+QLineEdit, QAbstractSpinBox { padding: 2px 6px; min-height: 20px; }
+QComboBox { padding: 2px 8px; min-height: 20px; }
 QPlainTextEdit, QTextEdit { padding: 4px; }
 QLineEdit:hover, QAbstractSpinBox:hover, QComboBox:hover { border-color: $border_strong; }
 QLineEdit:focus, QPlainTextEdit:focus, QTextEdit:focus, QAbstractSpinBox:focus, QComboBox:focus {

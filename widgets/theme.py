@@ -12,9 +12,10 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from PySide6.QtCore import QObject, Qt, QTemporaryDir, Signal
+from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QWidget
 
@@ -152,7 +153,8 @@ class ThemeNotifier(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.setting: ModeSetting = "light"
-        self.images = QTemporaryDir()  # coloured images that the stylesheet refers to
+        # coloured images that the stylesheet refers to; removed when the process ends
+        self.images = TemporaryDirectory(prefix="inferdeck-theme-")
         self.follows: QGuiApplication | None = None
 
     def follow(self, app: QGuiApplication) -> None:
@@ -249,7 +251,7 @@ def _put_in_force(app: QApplication, mode: Mode) -> None:
     _current = found
     app.setFont(ui_font())
     app.setPalette(palette(found))
-    app.setStyleSheet(stylesheet(found, Path(theme_notifier().images.path())))
+    app.setStyleSheet(stylesheet(found, Path(theme_notifier().images.name)))
     theme_notifier().changed.emit()
 
 

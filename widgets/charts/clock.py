@@ -1,0 +1,110 @@
+"""One clock for everything that is drawn live, and the account of what that costs.
+
+A window that draws takes the interpreter from the engine's thread: redrawing has a rate, a budget
+in milliseconds of GUI work per second, and stops where nobody looks.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from typing import Protocol
+
+import shiboken6
+from PySide6.QtCore import QObject, Qt, QTimer
+
+_ACCOUNT_S = 5.0  # the account covers this long
+
+
+class Redrawable(Protocol):
+    """Something that the clock draws. A QWidget, so that it can be gone or hidden."""
+
+    def isVisible(self) -> bool: ...
+
+    def wants_redraw(self) -> bool:
+        """Whether a redraw would show anything new."""
+        ...
+
+    def redraw(self) -> None: ...
+
+
+class RedrawClock(QObject):
+    """Calls `redraw` of its visible members at most `rate_hz` times a second.
+
+    The rate sinks by itself as far as it takes to hold `budget_ms_per_s` (never below one redraw
+    in two seconds). The timer runs only while a member that is visible wants a redraw: call
+    `wake` when there is something new.
+    """
+
+    def __init__(
+        self, rate_hz: float = 4.0, budget_ms_per_s: float = 20.0, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self.rate_hz = rate_hz
+        self.budget_ms_per_s = budget_ms_per_s
+        self._members: weakref.WeakSet[Redrawable] = weakref.WeakSet()
+        self._costs: deque[tuple[float, float]] = deque()  # (when, seconds)
+        self._round_s = 0.0  # what one round costs: prepared and painted, moving average
+        self._spent_in_round = 0.0
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.CoarseTimer)
+        self._timer.timeout.connect(self._tick)
+
+    def add(self, member: Redrawable) -> None:
+        """Draw `member` from now on; the clock does not keep it alive."""
+        self._members.add(member)
+        self.wake()
+
+    @property
+    def is_running(self) -> bool:
+        return self._timer.isActive()
+
+    @property
+    def redraw_ms_per_s(self) -> float:
+        """Milliseconds of GUI work per second that drawing took, over the last five seconds."""
+        self._forget(time.perf_counter())
+        return sum(seconds for _, seconds in self._costs) * 1e3 / _ACCOUNT_S
+
+    @property
+    def interval_ms(self) -> int:
+        """Time between two redraws: from the rate, or longer where the budget asks for it."""
+        for_budget = self._round_s * 1e6 / self.budget_ms_per_s if self.budget_ms_per_s else 0.0
+        return round(min(max(1e3 / self.rate_hz, for_budget), 2000))
+
+    def wake(self) -> None:
+        """There is something new to draw."""
+        if not self._timer.isActive():
+            self._timer.start(self.interval_ms)
+
+    def charge(self, seconds: float) -> None:
+        """Put a paint's duration on the account (members call this from their paintEvent)."""
+        self._spent_in_round += seconds
+        now = time.perf_counter()
+        self._costs.append((now, seconds))
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._costs and self._costs[0][0] < now - _ACCOUNT_S:
+            self._costs.popleft()
+
+    def _tick(self) -> None:
+        self._close_round()
+        members = [m for m in self._members if shiboken6.isValid(m)]
+        due = [m for m in members if m.isVisible() and m.wants_redraw()]
+        if not due:
+            self._timer.stop()
+            return
+        for member in due:
+            start = time.perf_counter()
+            member.redraw()
+            self.charge(time.perf_counter() - start)
+        if self._timer.interval() != self.interval_ms:
+            self._timer.setInterval(self.interval_ms)
+
+    def _close_round(self) -> None:
+        """Painting happens after the tick: the round before this tick is complete now."""
+        if self._spent_in_round:
+            share = 0.2 if self._round_s else 1.0
+            self._round_s += share * (self._spent_in_round - self._round_s)
+        self._spent_in_round = 0.0

@@ -1,0 +1,156 @@
+"""What is written over the curves: newest values, marks, the limit, the cross-line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPen
+
+from widgets.charts.labels import mark_rows, spread
+from widgets.charts.scale import number, seconds_text
+from widgets.charts.series import Mark
+from widgets.theme import SPACE_1, SPACE_2, SPACE_4, theme
+
+if TYPE_CHECKING:
+    from widgets.charts.plot_view import PlotView
+
+_MARK_ROWS = 3
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+def end_label_rects(view: PlotView) -> list[QRectF]:
+    """Where the newest values are printed: in the right margin, none over another."""
+    height = view.label_metrics.height() - 1
+    plot = view.plot_rect
+    centres = spread(
+        [view.to_y(label.y) for label in view.end_labels], height, 0.0, plot.bottom() + height / 2
+    )
+    left = plot.right() + SPACE_2
+    width = view.value_width
+    return [QRectF(left, centre - height / 2, width, height) for centre in centres]
+
+
+def draw_end_labels(painter: QPainter, view: PlotView) -> None:
+    table, plot = theme(), view.plot_rect
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    for label, rect in zip(view.end_labels, end_label_rects(view), strict=True):
+        y, middle = view.to_y(label.y), rect.center().y()
+        if abs(y - middle) > 3:  # moved away from its line: lead back to it
+            painter.setPen(QPen(QColor(table.line_color(label.color)), 1.0))
+            painter.drawLine(QLineF(plot.right() + 1, y, rect.left() - 2, middle))
+        painter.setPen(QColor(table.label_color(label.color)))
+        if view.has_label_names:
+            view.label_pen.left(painter, rect, label.label)
+        view.label_pen.right(painter, rect, label.value)
+
+
+def draw_marks(painter: QPainter, view: PlotView) -> None:
+    table, plot = theme(), view.plot_rect
+    shown = [mark for mark in view.marks if -view.window_s <= mark.time - view.now <= 0]
+    if not shown:
+        return
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    painter.setPen(view.dashed_pen("accent"))
+    lines = [round(view.to_x(mark.time - view.now)) for mark in shown]
+    for x in lines:
+        painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
+    texts = [
+        view.text_pen.elided(mark.text, max(plot.right() - x, x - plot.left()) - 6)
+        for mark, x in zip(shown, lines, strict=True)
+    ]
+    widths = [view.text_pen.width(text) for text in texts]
+    lefts = [
+        x + 5 if x + 5 + width <= plot.right() else x - 5 - width
+        for x, width in zip(lines, widths, strict=True)
+    ]
+    rights = [left + width for left, width in zip(lefts, widths, strict=True)]
+    for text, left, row in zip(texts, lefts, mark_rows(lefts, rights, _MARK_ROWS), strict=True):
+        if row is None:
+            continue  # its line is there; the cross-line near it gives the text
+        height = view.text_metrics.height()
+        rect = QRectF(left, plot.top() + row * height, view.text_pen.width(text), height)
+        painter.fillRect(rect, table.color("panel", 0.8))
+        painter.setPen(table.color("accent"))
+        view.text_pen.left(painter, rect, text)
+
+
+def marks_near(view: PlotView, seconds: float) -> list[Mark]:
+    """Marks within six pixels of a time relative to now."""
+    reach = abs(view.to_seconds(6) - view.to_seconds(0))
+    return [mark for mark in view.marks if abs(mark.time - view.now - seconds) <= reach]
+
+
+def draw_limit(painter: QPainter, view: PlotView, value: float) -> None:
+    """A dashed line across the plot; its label stands among the newest values."""
+    plot = view.plot_rect
+    if not view.y_range.low <= value <= view.y_range.high:
+        return
+    y = round(view.to_y(value))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    painter.setPen(view.dashed_pen("limit"))
+    painter.drawLine(QLineF(plot.left(), y, plot.right(), y))
+
+
+def draw_count_above(painter: QPainter, view: PlotView) -> None:
+    """How many samples lie beyond the axis (they are drawn at its upper end)."""
+    if not view.num_above:
+        return
+    plot = view.plot_rect
+    painter.setPen(theme().color("text_muted"))
+    place = QRectF(plot.left() + SPACE_1, plot.top(), plot.width(), view.small_metrics.height())
+    view.small_pen.left(painter, place, f"▲ {number(view.num_above, 0)} above")
+
+
+def draw_empty(painter: QPainter, view: PlotView) -> None:
+    painter.setFont(view.text_font)
+    painter.setPen(theme().color("text_muted"))
+    plot = QRectF(view.rect()).adjusted(SPACE_4, 0, -SPACE_4, -SPACE_4)
+    flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
+    painter.drawText(plot, int(flags), view.empty_text)
+
+
+def draw_cursor(painter: QPainter, view: PlotView, seconds: float) -> None:
+    """The cross-line with the exact values beside it, in a box that stays inside the plot."""
+    table, plot = theme(), view.plot_rect
+    x = round(view.to_x(seconds))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    painter.setPen(QPen(table.color("border_strong"), 1.0))
+    painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
+    for reading in view.readings:
+        if view.y_range.low <= reading.y <= view.y_range.high:
+            point = QPointF(view.to_x(reading.time - view.now), view.to_y(reading.y))
+            painter.setPen(QPen(table.color("panel"), 1.0))
+            painter.setBrush(QColor(table.line_color(reading.color)))
+            painter.drawEllipse(point, 3.5, 3.5)
+    _draw_reading_box(painter, view, x, seconds)
+
+
+def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: float) -> None:
+    table, plot = theme(), view.plot_rect
+    metrics = view.small_metrics
+    rows = [("", seconds_text(round(seconds, 1), 0.1 if view.window_s <= 600 else 1), "text_muted")]
+    rows += [(reading.label, reading.value, reading.color) for reading in view.readings]
+    rows += [("", mark.text, "accent") for mark in marks_near(view, seconds)]
+    names = max(metrics.horizontalAdvance(name) for name, _, _ in rows)
+    figures = max(metrics.horizontalAdvance(value) for _, value, _ in rows)
+    width = names + figures + 4 * SPACE_2
+    height = len(rows) * metrics.height() + SPACE_2
+    left = x + SPACE_2 if x + SPACE_2 + width <= plot.right() else x - SPACE_2 - width
+    left = max(left, 0.0)
+    box = QRectF(left, plot.top(), width, height)
+    painter.setPen(QPen(table.color("border_strong"), 1.0))
+    painter.setBrush(table.color("raised", 0.96))
+    painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 4, 4)
+    painter.setFont(view.small_font)
+    top = box.top() + SPACE_1
+    for name, value, color in rows:
+        line = QRectF(box.left() + SPACE_2, top, width - 2 * SPACE_2, metrics.height())
+        painter.setPen(QColor(table.label_color(color, "raised")))
+        painter.drawText(line, _LEFT, name)
+        if name:
+            painter.setPen(table.color("text"))
+        painter.drawText(line, _RIGHT, value)
+        top += metrics.height()

@@ -1,0 +1,262 @@
+"""The drawing area of a chart: a pyqtgraph view box with axes that cost nothing per redraw.
+
+    +--------+---------------------------+-----------+
+    |  y     | plot: curves, dots, marks | newest    |
+    |  ticks |                           | values    |
+    +--------+---------------------------+-----------+
+             | time ticks                |
+
+Grid, ticks and numbers are the view's background, which Qt keeps as a picture until an axis
+changes. Time runs from -window to 0 (now), so the time axis never changes while time passes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyqtgraph as pg
+from PySide6.QtCore import QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import (
+    QFont,
+    QFontMetricsF,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
+
+from widgets.charts import overlay
+from widgets.charts.scale import Range, round_step, seconds_text, tick_text, ticks, time_ticks
+from widgets.charts.series import EndLabel, Mark, Reading
+from widgets.charts.text import TextPen
+from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
+
+if TYPE_CHECKING:
+    from widgets.charts.clock import RedrawClock
+
+_TICK_DISTANCE_Y = 30  # pixels, least
+_TICK_DISTANCE_X = 64
+_LEAST_WIDTH_FOR_NAMES = 240
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+class PlotView(pg.GraphicsView):
+    """Axes, curves and what is written over them. `clock` is charged with what painting costs."""
+
+    hovered = Signal(object)  # seconds relative to now under the pointer, or None
+
+    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
+        super().__init__(parent=parent, background=None)
+        self._clock = clock
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
+        self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.FullViewportUpdate)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setAntialiasing(True)
+        self.setMouseTracking(True)
+        self.viewport().setMouseTracking(True)
+        self.box = pg.ViewBox(enableMouse=False, enableMenu=False, defaultPadding=0)
+        self.box.disableAutoRange()
+        self.box.setZValue(0)
+        self.addItem(self.box)
+        self.window_s = 120.0
+        self.y_range = Range(0.0, 1.0)
+        self.right_margin = 0.0
+        self.value_templates = ("", "0000")  # the longest name and the widest number
+        self.end_labels: Sequence[EndLabel] = ()
+        self.marks: Sequence[Mark] = ()
+        self.now = 0.0
+        self.num_above = 0  # samples beyond the axis, drawn at its upper end
+        self.readings: Sequence[Reading] = ()
+        self.cursor: float | None = None  # seconds relative to now
+        self.empty_text = ""
+        self.limit: float | None = None
+        self.apply_theme()
+
+    # Geometry ---------------------------------------------------------------------------------
+
+    def _find_plot_rect(self) -> QRectF:
+        """Where the curves are, in pixels of the viewport."""
+        small = self.small_metrics
+        left = max(small.horizontalAdvance(text) for _, text in self._y_ticks()) + SPACE_2
+        left = max(left, 4 * small.horizontalAdvance("0") + SPACE_2)
+        right = self.margin_for_values()
+        if self.has_label_names:
+            right = max(self.right_margin, right)
+        bottom = small.height() + SPACE_1
+        top = SPACE_1
+        width = max(self.width() - left - right, 1.0)
+        return QRectF(left, top, width, max(self.height() - bottom - top, 1.0))
+
+    def to_x(self, seconds: float) -> float:
+        """Pixel of a time relative to now."""
+        plot = self.plot_rect
+        return plot.right() + seconds * plot.width() / self.window_s
+
+    def to_y(self, value: float) -> float:
+        """Pixel of a value, kept inside the plot."""
+        plot = self.plot_rect
+        share = (value - self.y_range.low) / self.y_range.span
+        return plot.bottom() - min(max(share, 0.0), 1.0) * plot.height()
+
+    def to_seconds(self, x: float) -> float:
+        plot = self.plot_rect
+        return (x - plot.right()) * self.window_s / plot.width()
+
+    def set_axes(self, window_s: float, y_range: Range) -> None:
+        """Change the axes; costs nothing when they are as before."""
+        if window_s == self.window_s and y_range == self.y_range:
+            return
+        self.window_s = window_s
+        self.y_range = y_range
+        self._lay_out()
+
+    def apply_theme(self) -> None:
+        """Take fonts and colours from the theme that is in force."""
+        self.small_font = figure_font("small")
+        self.text_font = ui_font("small")
+        label_font = figure_font("small", QFont.Weight.DemiBold)
+        self.small_pen = TextPen(self.small_font)
+        self.text_pen = TextPen(self.text_font)
+        self.label_pen = TextPen(label_font)
+        self.small_metrics = QFontMetricsF(self.small_font)
+        self.text_metrics = QFontMetricsF(self.text_font)
+        self.label_metrics = QFontMetricsF(label_font)
+        self._lay_out()
+
+    @property
+    def has_label_names(self) -> bool:
+        """Whether there is room for the names beside the newest values."""
+        return self.width() >= _LEAST_WIDTH_FOR_NAMES
+
+    @property
+    def value_width(self) -> float:
+        """Pixels of the newest values: the name at the left, the number at the right."""
+        name, number = self.value_templates
+        return self.label_metrics.horizontalAdvance(
+            f"{name}  {number}" if self.has_label_names else number
+        )
+
+    def margin_for_values(self) -> float:
+        """Pixels to the right of the plot that the newest values need."""
+        return self.value_width + SPACE_2 + SPACE_1
+
+    def set_right_margin(self, pixels: float) -> None:
+        """Give newest values at least this room."""
+        if pixels != self.right_margin:
+            self.right_margin = pixels
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        self.plot_rect = self._find_plot_rect()
+        self.box.setGeometry(self.plot_rect)
+        self.box.setRange(
+            xRange=(-self.window_s, 0.0), yRange=self.y_range, padding=0, disableAutoRange=False
+        )
+        self.resetCachedContent()
+        self.viewport().update()
+
+    def resizeEvent(self, event: QResizeEvent | None) -> None:
+        super().resizeEvent(event)
+        if hasattr(self, "box") and self.box is not None and event is not None:
+            self._lay_out()
+
+    # Painting ---------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        start = time.perf_counter()
+        super().paintEvent(event)
+        if self._clock is not None:
+            self._clock.charge(time.perf_counter() - start)
+
+    def _y_ticks(self) -> list[tuple[float, str]]:
+        height = self.height() - self.small_metrics.height()
+        max_ticks = max(int(height / _TICK_DISTANCE_Y), 2)
+        step = round_step(self.y_range.span, max_ticks)
+        return [(value, tick_text(value, step)) for value in ticks(self.y_range, max_ticks)]
+
+    def set_empty_text(self, text: str) -> None:
+        """What stands there instead of axes as long as there is nothing to show."""
+        if text != self.empty_text:
+            self.empty_text = text
+            self.resetCachedContent()
+
+    def drawBackground(self, painter: QPainter, rect: QRectF) -> None:
+        table = theme()
+        painter.fillRect(rect, table.color("panel"))
+        if self.empty_text:
+            return
+        plot = self.plot_rect
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        painter.setFont(self.small_font)
+        metrics = self.small_metrics
+        for value, text in self._y_ticks():
+            y = round(self.to_y(value))
+            painter.setPen(table.color("axis" if value == 0 else "grid"))
+            painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
+            painter.setPen(table.color("text_muted"))
+            place = QRectF(0, y - metrics.height() / 2, plot.left() - 6, metrics.height())
+            painter.drawText(place, _RIGHT, text)
+        painter.setPen(table.color("axis"))
+        painter.drawLine(plot.bottomLeft().toPoint(), plot.bottomRight().toPoint())
+        self._draw_time_ticks(painter, metrics)
+
+    def _draw_time_ticks(self, painter: QPainter, metrics: QFontMetricsF) -> None:
+        table, plot = theme(), self.plot_rect
+        places, step = time_ticks(self.window_s, max(int(plot.width() / _TICK_DISTANCE_X), 1))
+        for seconds in places:
+            x = round(self.to_x(seconds))
+            text = seconds_text(seconds, step)
+            width = metrics.horizontalAdvance(text)
+            painter.setPen(table.color("axis"))
+            painter.drawLine(QPointF(x, plot.bottom()), QPointF(x, plot.bottom() + 3))
+            painter.setPen(table.color("text_muted"))
+            left = min(max(x - width / 2, 0.0), self.width() - width)
+            painter.drawText(QPointF(left, plot.bottom() + 3 + metrics.ascent()), text)
+
+    def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
+        if self.empty_text:
+            overlay.draw_empty(painter, self)
+            return
+        if self.limit is not None:
+            overlay.draw_limit(painter, self, self.limit)
+        overlay.draw_marks(painter, self)
+        overlay.draw_end_labels(painter, self)
+        overlay.draw_count_above(painter, self)
+        if self.cursor is not None:
+            overlay.draw_cursor(painter, self, self.cursor)
+
+    # Pointer ----------------------------------------------------------------------------------
+    # pyqtgraph's own handling (dragging, hover events for every item) is not wanted here.
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        inside = self.plot_rect.adjusted(-1, 0, 1, 0).contains(event.position())
+        self.hovered.emit(self.to_seconds(event.position().x()) if inside else None)
+        event.ignore()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        event.ignore()
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        event.ignore()
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        event.ignore()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()  # scrolls what the chart is in
+
+    def leaveEvent(self, event: object) -> None:
+        self.hovered.emit(None)
+
+    def dashed_pen(self, color: str, width: float = 1.0) -> QPen:
+        """A dashed pen in a theme colour."""
+        pen = QPen(theme().color(color), width)
+        pen.setDashPattern([4, 3])
+        pen.setCosmetic(True)
+        return pen

@@ -1,0 +1,46 @@
+"""Counts per second: what was counted in each whole bin of time."""
+
+from __future__ import annotations
+
+import math
+
+
+class RateBins:
+    """Sums counts in bins of `width` seconds and gives each bin's rate once it is over.
+
+    Bins lie at multiples of `width`. A bin is closed `patience` seconds after its end, because
+    snapshots come late; a bin in which nothing was counted gives 0. Counts for a closed bin go
+    into the oldest open one, so that none is lost.
+    """
+
+    def __init__(self, width: float = 1.0, patience: float = 0.3, longest: float = 1200) -> None:
+        self.width = width
+        self.patience = patience
+        self.longest = longest
+        self._open: dict[int, float] = {}
+        self._next: int | None = None  # number of the oldest open bin
+
+    def add(self, time: float, count: float) -> None:
+        number = math.floor(time / self.width)
+        if self._next is None:
+            self._next = number
+        number = max(number, self._next)
+        self._open[number] = self._open.get(number, 0.0) + count
+
+    def close(self, now: float) -> list[tuple[float, float]]:
+        """(end of the bin, count per second) of each bin that is over and was not given before."""
+        if self._next is None:
+            return []
+        end = math.floor((now - self.patience) / self.width)  # bins before this are over
+        first = max(self._next, end - round(self.longest / self.width))
+        closed = [
+            ((number + 1) * self.width, self._open.get(number, 0.0) / self.width)
+            for number in range(first, end)
+        ]
+        self._next = max(self._next, end)
+        self._open = {n: count for n, count in self._open.items() if n >= self._next}
+        return closed
+
+    def clear(self) -> None:
+        self._open.clear()
+        self._next = None

@@ -1,0 +1,319 @@
+"""The six live charts of the engine, fed with its snapshots."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import NamedTuple
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
+
+from engine.snapshot import Counters, EngineSnapshot, MemorySnapshot
+from widgets.charts.clock import RedrawClock
+from widgets.charts.latency_chart import LatencyChart
+from widgets.charts.rates import RateBins
+from widgets.charts.scale import duration_text, number
+from widgets.charts.series import Series, SeriesKind
+from widgets.charts.stacked_area import StackedAreaChart, area
+from widgets.charts.time_chart import TimeChart
+from widgets.theme import SPACE_2, theme_notifier
+
+GIB = 2**30
+_GAUGE_INTERVAL_S = 0.2  # states are kept at most this often
+_HIT_SPAN_S = 60.0
+_TTFT_SPAN_S = 60.0
+_ITL_SPAN_S = 10.0
+_CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
+_WIDTH_TO_ALIGN = 380
+
+
+class EngineTime:
+    """The engine's clock as the charts need it: its last time, running on by ours.
+
+    Snapshots carry the engine's own times; what passes since the newest came is measured here.
+    """
+
+    def __init__(self) -> None:
+        self._offset = 0.0  # the engine's time less ours
+
+    def synchronise(self, engine_time: float) -> None:
+        self._offset = engine_time - time.perf_counter()
+
+    def now(self) -> float:
+        return time.perf_counter() + self._offset
+
+
+class _HitCount(NamedTuple):
+    time: float
+    queries: int
+    hits: int
+
+
+class _TokenRateChart(TimeChart):
+    """Tokens per second, in whole seconds."""
+
+    def __init__(self, clock: RedrawClock, engine_time: EngineTime) -> None:
+        super().__init__(
+            "Tokens per second", "",
+            (
+                Series("in", "in", "tokens_in", tip="Prompt tokens computed, without cached ones"),
+                Series("out", "out", "tokens_out", tip="Tokens generated"),
+            ),
+            clock=clock, value_template="00,000", time_source=engine_time.now,
+            empty_text="Tokens read and written per second appear with the first request.",
+        )  # fmt: skip
+        self._bins = {"in": RateBins(), "out": RateBins()}
+        self._before: Counters | None = None
+
+    def add_counters(self, at: float, counters: Counters) -> None:
+        """What was counted since the counters before; they restart with the engine."""
+        before, self._before = self._before, counters
+        if before is None or counters.generation_tokens < before.generation_tokens:
+            before = Counters()
+        self._bins["in"].add(at, max(counters.prompt_tokens - before.prompt_tokens, 0))
+        self._bins["out"].add(at, counters.generation_tokens - before.generation_tokens)
+        self.request_redraw()
+
+    def prepare(self, now: float) -> None:
+        for key, bins in self._bins.items():
+            for at, rate in bins.close(now):
+                self.history[key].append(at, rate)
+
+    def clear(self) -> None:
+        super().clear()
+        for bins in self._bins.values():
+            bins.clear()
+
+    def exact_text(self, value: float) -> str:
+        return f"{number(value, 0)} tok/s"
+
+
+class LiveCharts(QWidget):
+    """Memory, TTFT, ITL, tokens per second, requests, KV usage: a grid that fits the place.
+
+    `update_snapshot` only appends; `clock` decides when something is drawn, and says what that
+    costs (`clock.redraw_ms_per_s`).
+    """
+
+    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.clock = clock or RedrawClock(parent=self)
+        self._time = EngineTime()
+        self._kept_at = -math.inf
+        self._hits: deque[_HitCount] = deque()
+        self.memory = _memory_chart(self.clock, self._time)
+        self.ttft = LatencyChart(
+            "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
+            empty_text="TTFT appears with the first reply: send a message.",
+        )  # fmt: skip
+        self.itl = LatencyChart(
+            "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=self._time.now,
+            empty_text="ITL appears with the second token of a reply: send a message.",
+        )  # fmt: skip
+        self.tokens = _TokenRateChart(self.clock, self._time)
+        self.requests = _requests_chart(self.clock, self._time)
+        self.cache = _cache_chart(self.clock, self._time)
+        self.charts: tuple[TimeChart, ...] = (
+            self.memory, self.ttft, self.itl, self.tokens, self.requests, self.cache,
+        )  # fmt: skip
+        self._build()
+        self._align_margins()
+        theme_notifier().changed.connect(self._align_margins)
+        for chart in self.charts:
+            chart.window_changed.connect(self.set_window)
+        self.set_window(120.0)
+
+    def _build(self) -> None:
+        self._inner = QWidget()
+        self._inner.setProperty("bare", True)
+        self._grid = QGridLayout(self._inner)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setSpacing(SPACE_2)
+        self._scroll = QScrollArea(self)
+        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
+        self._scroll.setWidgetResizable(True)
+        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._scroll.setWidget(self._inner)
+        self._scroll.viewport().setAutoFillBackground(False)
+        self._inner.setAutoFillBackground(False)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self._scroll)
+        self._columns = 0
+        self._arrange(3)
+
+    # Layout -----------------------------------------------------------------------------------
+
+    def _align_margins(self) -> None:
+        """The same room for values everywhere, so that times line up from chart to chart; where
+        charts are narrow, each takes only what it needs."""
+        room_to_align = self.width() / self._columns >= _WIDTH_TO_ALIGN
+        widest = max(chart.value_margin for chart in self.charts)
+        for chart in self.charts:
+            chart.set_value_margin(widest if room_to_align else 0.0)
+
+    @property
+    def num_columns(self) -> int:
+        return self._columns
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange(columns_for(self.width(), self.height()))
+        self._align_margins()
+
+    def _arrange(self, columns: int) -> None:
+        if columns == self._columns:
+            return
+        self._columns = columns
+        for chart in self.charts:
+            self._grid.removeWidget(chart)
+        for place, chart in enumerate(self.charts):
+            self._grid.addWidget(chart, place // columns, place % columns)
+        for index in range(len(self.charts)):
+            self._grid.setColumnStretch(index, 1 if index < columns else 0)
+            rows = len(self.charts) // columns
+            self._grid.setRowStretch(index, 1 if index < rows else 0)
+            self._grid.setRowMinimumHeight(index, _CHART_HEIGHT if index < rows else 0)
+
+    # Feeding ----------------------------------------------------------------------------------
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Take what is new in a snapshot. Cheap: nothing is drawn here."""
+        at = snapshot.time
+        self._time.synchronise(at)
+        self.ttft.add_samples(snapshot.ttft)
+        self.itl.add_samples(snapshot.itl)
+        self.tokens.add_counters(at, snapshot.counters)
+        if at - self._kept_at < _GAUGE_INTERVAL_S and snapshot.num_running:
+            return
+        self._kept_at = at
+        self._add_memory(at, snapshot.memory)
+        self.requests.append("running", at, snapshot.num_running)
+        self.requests.append("waiting", at, snapshot.num_waiting)
+        self.cache.append("kv_usage", at, snapshot.kv_usage * 100)
+        self.cache.append("prefix_hits", at, self._hit_rate(at, snapshot.counters) * 100)
+
+    def _add_memory(self, at: float, memory: MemorySnapshot) -> None:
+        parts = {key: getattr(memory, key) / GIB for key in self.memory.stacked}
+        self.memory.append_row(at, parts)
+        limit = memory.plan.limit / GIB
+        self.memory.set_limit(limit or None)
+        predicted = memory.plan.predicted / GIB
+        measured = (memory.weights + memory.kv_cache) / GIB
+        self.memory.set_note(f"predicted {predicted:.2f}, measured {measured:.2f}")
+
+    def _hit_rate(self, at: float, counters: Counters) -> float:
+        """Of the prompt tokens looked up in the last minute, the share that was cached; NaN when
+        none was looked up."""
+        if self._hits and counters.prefix_queries < self._hits[-1].queries:
+            self._hits.clear()
+        self._hits.append(_HitCount(at, counters.prefix_queries, counters.prefix_hits))
+        while len(self._hits) > 1 and self._hits[1].time <= at - _HIT_SPAN_S:
+            self._hits.popleft()
+        first, last = self._hits[0], self._hits[-1]
+        if len(self._hits) == 1:
+            return counters.prefix_hit_rate if counters.prefix_queries else math.nan
+        queries = last.queries - first.queries
+        return (last.hits - first.hits) / queries if queries else math.nan
+
+    def update_gpu_memory(self, at: float, used_bytes: int) -> None:
+        """Memory in use on the GPU; its line appears with the first call."""
+        self.memory.set_available("gpu", True)
+        self.memory.append("gpu", at, used_bytes / GIB)
+
+    def mark(self, text: str) -> None:
+        """A setting was changed: a dashed line with `text` in every chart, at now."""
+        now = self._time.now()
+        for chart in self.charts:
+            chart.mark(now, text)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._hits.clear()
+        self._kept_at = -math.inf
+        for chart in self.charts:
+            chart.clear()
+
+    def set_paused(self, paused: bool) -> None:
+        """Hold the charts still for reading; values go on being recorded."""
+        for chart in self.charts:
+            chart.set_paused(paused)
+
+    def set_window(self, seconds: float) -> None:
+        """How much time all charts show."""
+        span = f"last {duration_text(seconds)}"
+        for chart in self.charts:
+            chart.set_window(seconds)
+        self.ttft.set_note(f"arrival to first token · {span}")
+        self.itl.set_note(f"gaps between tokens · {span}")
+        self.tokens.set_note(span)
+        self.requests.set_note(span)
+        self.cache.set_note(span)
+
+
+def columns_for(width: int, height: int) -> int:
+    """Columns of the grid: one row of six where it is wide and low, else 3, 2 or 1."""
+    if height < 2 * _CHART_HEIGHT and width >= 6 * 240:
+        return 6
+    return next((n for n in (3, 2) if width >= n * _CHART_WIDTH), 1)
+
+
+def _gib(value: float) -> str:
+    return number(value, 2)
+
+
+def _percent(value: float) -> str:
+    return number(value, 0)
+
+
+def _memory_chart(clock: RedrawClock, engine_time: EngineTime) -> StackedAreaChart:
+    chart = StackedAreaChart(
+        "Memory", "GiB",
+        (
+            area("weights", "weights", "weights", text=_gib),
+            area("kv_used", "KV used", "kv_used", text=_gib),
+            area("kv_cached", "KV cached", "kv_cached", text=_gib),
+            area("other", "other", "other", text=_gib),
+            Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_gib),
+        ),
+        clock=clock, value_template="00.00", time_source=engine_time.now,
+        empty_text="Memory by category appears when a model is loaded.",
+    )  # fmt: skip
+    chart.set_available("gpu", False)
+    return chart
+
+
+def _requests_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
+    steps = SeriesKind.STEPS
+    return TimeChart(
+        "Requests", "",
+        (
+            Series("running", "running", "running", steps, hold=True, text=_percent),
+            Series("waiting", "waiting", "waiting", steps, hold=True, text=_percent),
+        ),
+        clock=clock, value_template="000", time_source=engine_time.now,
+        empty_text="Running and waiting requests appear when a model is loaded.",
+    )  # fmt: skip
+
+
+def _cache_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
+    chart = TimeChart(
+        "KV cache", "%",
+        (
+            Series(
+                "kv_usage", "used", "kv_usage", hold=True, text=_percent,
+                tip="KV blocks that requests hold",
+            ),
+            Series(
+                "prefix_hits", "prefix hits", "prefix_hits", text=_percent,
+                tip="Prompt tokens of the last minute that were cached",
+            ),
+        ),
+        clock=clock, value_template="100", time_source=engine_time.now,
+        empty_text="KV usage and prefix hits appear when a model is loaded.",
+    )  # fmt: skip
+    chart.top = 100.0
+    return chart
