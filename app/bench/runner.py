@@ -17,7 +17,7 @@ from app.bench.bandwidth import (
 from app.bench.figures import EngineFacts, figures
 from app.bench.load import LoadResult, Pace, run_load
 from app.bench.workload import Workload, special_token_ids, usable_token_ids
-from engine.errors import ConfigError, OutOfMemoryError
+from engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
@@ -137,7 +137,7 @@ class BenchRunner:
         plan = self._engine.plan
         capacity = plan.num_blocks * self._engine.config.block_size
         if longest > capacity + 1:
-            raise OutOfMemoryError(
+            raise ConfigError(
                 f"One request of {name} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
                 "Raise --kv-cache-memory-bytes, or choose shorter lengths.",
             )

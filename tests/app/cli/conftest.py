@@ -19,7 +19,7 @@ TINY_SHAPE = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 320,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 4096,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "tie_word_embeddings": False,

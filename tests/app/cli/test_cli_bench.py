@@ -95,11 +95,11 @@ def test_replies_end_before_their_limit_in_the_mixed_workload(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
 ) -> None:
     report = bench(
-        capsys, *tiny_flags, "--workload", "mixed-lengths", "--num-requests", "4",
+        capsys, *tiny_flags, "--workload", "mixed-lengths", "--num-requests", "2",
         "--num-warmups", "0",
     )  # fmt: skip
-    assert (report["completed"], report["failed"]) == (4, 0)
-    assert report["itl_ms"]["num_samples"] < 4 * 399
+    assert (report["completed"], report["failed"]) == (2, 0)
+    assert report["itl_ms"]["num_samples"] < 2 * 1023
 
 
 def test_requests_arrive_at_a_rate(
@@ -115,13 +115,12 @@ def test_settings_are_compared_on_the_same_work(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
 ) -> None:
     report = bench(
-        capsys, *tiny_flags, "--workload", "mixed-lengths", "--num-requests", "6",
-        "--compare", "kv-allocation=paged,contiguous", "--kv-cache-memory-bytes", "1MiB",
-        "--num-warmups", "0",
+        capsys, *tiny_flags, "--workload", "mixed-lengths", "--num-requests", "3",
+        "--compare", "kv-allocation=paged,contiguous", "--rounds", "1", "--num-warmups", "0",
     )  # fmt: skip
     assert report["compare"] == "kv_allocation"
     paged, contiguous = report["runs"]["paged"], report["runs"]["contiguous"]
-    assert paged["completed"] == contiguous["completed"] == 12  # two rounds
+    assert paged["completed"] == contiguous["completed"] == 3
     assert paged["itl_ms"]["num_samples"] == contiguous["itl_ms"]["num_samples"]
     assert paged["kv_waste"]["mean"] < contiguous["kv_waste"]["mean"]
 
@@ -131,6 +130,8 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str], tiny_flags: list
     out = capsys.readouterr().out
     assert "random weights" in out
     header = next(line for line in out.splitlines() if line.split() == ["1", "4"])
+    (completed,) = [line.split() for line in out.splitlines() if line.startswith("Completed")]
+    assert completed == ["Completed", "12", "12"]  # two rounds of six each
     rows = [line for line in out.splitlines() if line.startswith("TTFT, mean")]
     assert len(rows) == 1
     assert len(rows[0]) == len(header)  # numbers stand under their column
@@ -167,7 +168,8 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
         (["--workload", "voice-bot", "--input-len", "5"], ("lengths of its own",)),
         (["--workload", "voice-bot", "--variant", "none"], ("'none'", "shared")),
         (["--variant", "shared", *FIXED], ("--workload",)),
-        (["--workload", "voice-bot"], ("2,200", "1,024")),
+        (["--workload", "voice-bot", "--max-model-len", "1024"], ("2,200", "1,024")),
+        (["--workload", "voice-bot", "--kv-cache-memory-bytes", "512KiB"], ("2,200", "holds")),
         ([*FIXED, "--compare", "speed=1,2"], ("'speed'", "max_num_seqs")),
         ([*FIXED, "--compare", "batching=static"], ("two or more",)),
         ([*FIXED, "--compare", "batching=static,dynamic"], ("'dynamic'", "continuous")),
