@@ -18,6 +18,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
+from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, machine_info
@@ -25,6 +26,7 @@ from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.tokenization import Tokenizer
+from engine.trial import check_architecture
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -96,6 +98,7 @@ def build(
     torch.set_num_threads(config.num_threads)
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
     plan = plan_memory(checkpoint, config)
+    check_architecture(checkpoint.config, resolve_class(checkpoint))
     loaded = load_model(
         checkpoint,
         dtype=DTYPES[config.dtype],

@@ -22,6 +22,7 @@ from engine.prompts import encode_prompt
 from engine.recorder import Recorder, StepTimer, entries_of, finished_in, sampling_grants
 from engine.request import Request
 from engine.sampler import SampledTokens, SamplingRow
+from engine.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
 from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
@@ -114,6 +115,7 @@ class LLMEngine:
             )
         encoded = encode_prompt(prompt, self.tokenizer, params)
         check_token_ids(encoded.token_ids, self.model_info.vocab_size)
+        check_parameter_ids(params, self.model_info.vocab_size)
         request = Request(
             request_id=request_id,
             prompt_token_ids=encoded.token_ids,

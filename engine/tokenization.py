@@ -258,13 +258,16 @@ def _load(path: Path) -> Any:
         raise CheckpointError(
             f"There is no tokenizer in {path} (none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
         )
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
-        works = len(tokenizer) > len(tokenizer.all_special_ids) and tokenizer.encode("a")
+        if not _works(tokenizer) and (path / "tokenizer.json").is_file():
+            # The class of the model's family cannot read every kind of tokenizer.json.
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+        works = _works(tokenizer)
     except Exception as error:  # tokenizers raises plain Exception for a damaged file
         raise CheckpointError(
             f"The tokenizer in {path} cannot be read: {type(error).__name__}: {error}", _REMEDY
@@ -272,6 +275,10 @@ def _load(path: Path) -> Any:
     if not works:
         raise CheckpointError(f"The tokenizer in {path} has an empty vocabulary.", _REMEDY)
     return tokenizer
+
+
+def _works(tokenizer: Any) -> bool:
+    return len(tokenizer) > len(tokenizer.all_special_ids) and bool(tokenizer.encode("a"))
 
 
 def _checked(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:

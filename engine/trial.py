@@ -1,0 +1,147 @@
+"""A trial of an architecture that was never tested: does it compute packed sequences rightly?
+
+Most decoder-only classes of transformers do. Some keep state across the tokens of a row, build
+their own mask, or never call the attention interface: their sequences would leak into each other
+without an error. So two layers of the real shape are built with random weights, and a ragged batch
+in one row is compared with the sequences one by one under transformers' own eager attention.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.attention.cpu import CPUAttention
+from engine.attention.interface import NAME, active, register
+from engine.batch import pack
+from engine.errors import UnsupportedModelError
+from engine.model_runner import forward, probe_kv
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+from engine.scheduler import Grant, StepPlan
+
+TESTED = frozenset(
+    "gemma2 gemma3_text gpt2 gpt_neox gpt_oss llama mistral mixtral olmo2 phi3 qwen2 qwen3 "
+    "qwen3_moe starcoder2".split()
+)
+"""Model types whose tokens the tests compare with transformers' own."""
+
+TOLERANCE = 1e-3  # of logits whose spread is about 1, in float32
+NUM_LAYERS = 2
+VOCAB_SIZE = 128
+BLOCK_SIZE = 4
+LENGTHS = (5, 1, 11)
+
+
+def check_architecture(config: Any, model_class: type[nn.Module]) -> None:
+    """Raise UnsupportedModelError where packed sequences come out otherwise than one by one.
+
+    Nothing is done for a tested model type. Takes seconds and the memory of two layers in float32.
+    """
+    if config.model_type in TESTED:
+        return
+    reason = _trial(model_class, _shrunk(config).to_json_string(use_diff=False))
+    if reason is not None:
+        raise UnsupportedModelError(
+            f"{model_class.__name__} cannot be served: {reason}",
+            "Use a model of another architecture, for example Llama, Qwen3, Mistral or Gemma.",
+        )
+
+
+@functools.cache
+def _trial(model_class: type[nn.Module], config_json: str) -> str | None:
+    import json
+
+    from transformers import AutoConfig
+
+    values = json.loads(config_json)
+    config = AutoConfig.for_model(values.pop("model_type"), **values)
+    register()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            torch.manual_seed(0)
+            model = _build(model_class, config)
+            sequences = [torch.randint(0, VOCAB_SIZE, (n,)).tolist() for n in LENGTHS]
+            alone = [model(torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
+            packed = _packed(model, sequences)
+    except UnsupportedModelError as error:
+        return error.cause
+    except Exception as error:  # whatever a class of transformers raises is the answer
+        return f"a trial of two layers failed with {type(error).__name__}: {error}"
+    difference = float((packed - torch.cat(alone)).abs().max())
+    if not difference <= TOLERANCE:  # also NaN
+        return (
+            f"in a trial of two layers, packed sequences differ from single ones by "
+            f"{difference:.2g} (allowed {TOLERANCE:g}); it keeps state of its own between tokens."
+        )
+    return None
+
+
+def _shrunk(config: Any) -> Any:
+    """The same shape with two layers and a small vocabulary."""
+    shrunk = copy.deepcopy(config)
+    count = config.num_hidden_layers
+    for name, value in list(vars(config).items()):
+        if isinstance(value, (list, tuple)) and len(value) == count > NUM_LAYERS:
+            setattr(shrunk, name, list(value[:NUM_LAYERS]))  # one entry per layer
+    shrunk.num_hidden_layers = min(NUM_LAYERS, count)
+    shrunk.vocab_size = VOCAB_SIZE
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        setattr(shrunk, name, None)
+    return shrunk
+
+
+def _build(model_class: type[nn.Module], config: Any) -> nn.Module:
+    make = model_class._from_config  # type: ignore[attr-defined]
+    model: nn.Module = make(config, attn_implementation="eager", dtype=torch.float32).eval()
+    for parameter in model.parameters():
+        # Widths differ: this keeps activations, and so the logits, near 1.
+        std = parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.1
+        nn.init.normal_(parameter, std=std)
+    return model
+
+
+def _packed(model: nn.Module, sequences: Sequence[list[int]]) -> torch.Tensor:
+    """Logits of all tokens, computed in two ragged steps over a paged cache."""
+    model.set_attn_implementation(NAME)  # type: ignore[operator]
+    layers = probe_kv(model)
+    if len(layers) != model.config.num_hidden_layers:  # type: ignore[union-attr]
+        raise UnsupportedModelError(
+            f"only {len(layers)} of its {model.config.num_hidden_layers} layers "  # type: ignore[union-attr]
+            "reach the attention function of the engine.",
+        )
+    requests, first_block = [], 0
+    for index, ids in enumerate(sequences):
+        request = Request(str(index), ids, SamplingParams(), index, 0.0, len(ids) + 1)
+        count = -(-len(ids) // BLOCK_SIZE)
+        request.block_table = list(range(first_block, first_block + count))[::-1]
+        first_block += count
+        requests.append(request)
+    backend = CPUAttention(layers, first_block, BLOCK_SIZE, torch.float32)
+    rows: list[list[torch.Tensor]] = [[] for _ in sequences]
+    for half in (0, 1):
+        grants = [
+            Grant(request, start, end - start)
+            for request in requests
+            for start, end in [_half(request.num_tokens, half)]
+            if end > start
+        ]
+        batch = pack(StepPlan(tuple(grants), ()), BLOCK_SIZE)
+        backend.begin_step(batch)
+        with active(backend):
+            everything = torch.arange(batch.num_tokens)
+            logits = forward(model, batch.input_ids, batch.positions, everything)
+        for index, grant in enumerate(grants):
+            part = logits[batch.query_start_loc[index] : batch.query_start_loc[index + 1]]
+            rows[int(grant.request.request_id)].append(part)
+    return torch.cat([part for parts in rows for part in parts])
+
+
+def _half(length: int, half: int) -> tuple[int, int]:
+    middle = length // 2
+    return (0, middle) if half == 0 else (middle, length)
