@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,8 +27,10 @@ from engine.sampling_params import SamplingParams
 from engine.scheduler import Grant, StepPlan
 
 TESTED = frozenset(
-    "gemma2 gemma3_text gpt2 gpt_neox gpt_oss llama mistral mixtral olmo2 phi3 qwen2 qwen3 "
-    "qwen3_moe starcoder2".split()
+    (
+        "gemma2", "gemma3_text", "gpt2", "gpt_neox", "gpt_oss", "llama", "mistral", "mixtral",
+        "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe", "starcoder2",
+    )
 )
 """Model types whose tokens the tests compare with transformers' own."""
 
@@ -54,9 +57,7 @@ def check_architecture(config: Any, model_class: type[nn.Module]) -> None:
 
 
 @functools.cache
-def _trial(model_class: type[nn.Module], config_json: str) -> str | None:
-    import json
-
+def _trial(model_class: Any, config_json: str) -> str | None:
     from transformers import AutoConfig
 
     values = json.loads(config_json)

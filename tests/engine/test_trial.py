@@ -1,4 +1,4 @@
-"""An architecture that was never tested is tried at load: right ones pass, wrong ones are refused."""
+"""An architecture that was never tested is tried at load: right ones pass, others are refused."""
 
 from __future__ import annotations
 
