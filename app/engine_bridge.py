@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
+from app.models.sources import STARTER_TITLE, is_starter
 from engine import messages
 from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
@@ -235,8 +236,9 @@ class EngineBridge(QObject):
     def _answer(self, event: messages.Event) -> None:
         match event:
             case messages.Loaded(config, model, plan):
+                model = titled(model)
                 self._now(EngineState.READY, model, config, plan)
-                self.loaded.emit(event)
+                self.loaded.emit(dataclasses.replace(event, model=model))
             case messages.LoadFailed(serving=None):
                 self._now(EngineState.EMPTY)
                 self.load_failed.emit(event)
@@ -297,13 +299,17 @@ def _is_urgent(event: messages.Event) -> bool:
     return not isinstance(event, messages.SnapshotEvent | messages.LoadProgress)
 
 
+def titled(model: ModelInfo) -> ModelInfo:
+    """The model under the name that the window uses: the folder of the starter says nothing."""
+    return dataclasses.replace(model, name=STARTER_TITLE) if is_starter(model.path) else model
+
+
 def merge_snapshots(snapshots: list[EngineSnapshot]) -> EngineSnapshot:
     """The last of `snapshots` with the steps and samples of all of them."""
     latest = snapshots[-1]
-    if len(snapshots) == 1:
-        return latest
     return dataclasses.replace(
         latest,
+        model=titled(latest.model),
         steps=tuple(step for s in snapshots for step in s.steps),
         ttft=tuple(sample for s in snapshots for sample in s.ttft),
         itl=tuple(sample for s in snapshots for sample in s.itl),

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal, SignalInstance
+from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -28,7 +28,6 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
     QWidget,
 )
-from widgets.stat_strip import StatStrip
 
 from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
@@ -45,13 +44,15 @@ from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import window_commands
 from engine import messages
 from engine.snapshot import EngineSnapshot
+from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
+from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
 
 MINIMUM_SIZE = (880, 560)
 FIRST_SIZE = (1600, 1000)
 SETTINGS_WIDTH, CHARTS_HEIGHT = 320, 340
-PAGE_SIZE = (400, 260)
+PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
 
 
@@ -107,11 +108,12 @@ class MainWindow(QMainWindow):
             self.stack.addWidget(page.widget)
         self.rail.add_action("Open", "folder", "Open a model (Ctrl+O)", self.show_open_model)
         self.rail.choose(0)
-        self.strip = StatStrip()
+        clock = RedrawClock(parent=self)  # one for all: what is drawn, is drawn together
+        self.strip = StatStrip(clock)
         self.notices = NoticeArea()
         self.load_strip = LoadStrip()
         self.engine_settings = EngineSettingsPanel(self.bridge, machine)
-        self.charts = LiveCharts()
+        self.charts = LiveCharts(clock)
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -205,9 +207,13 @@ class MainWindow(QMainWindow):
             dock.setFloating(False)
             self.dock_area.addDockWidget(area, dock)
             dock.show()
+        self._size_docks()
+
+    def _size_docks(self) -> None:
         sizes = Qt.Orientation
         self.dock_area.resizeDocks([self.settings_dock], [SETTINGS_WIDTH], sizes.Horizontal)
-        self.dock_area.resizeDocks([self.charts_dock], [CHARTS_HEIGHT], sizes.Vertical)
+        height = min(CHARTS_HEIGHT, self.height() * 2 // 5)
+        self.dock_area.resizeDocks([self.charts_dock], [height], sizes.Vertical)
 
     def show_shortcuts(self) -> None:
         self._show_dialog(ShortcutsDialog(self.commands))
@@ -241,11 +247,18 @@ class MainWindow(QMainWindow):
     # What the engine says ----------------------------------------------------------------------
 
     def _on_state(self, state: EngineState) -> None:
-        self.strip.set_state(state.value, self.bridge.model)
         if state is EngineState.LOADING:
-            self.load_strip.begin(f"Loading {self.session.opening_title}")
+            title = self.session.opening_title
+            self.strip.set_model(title)
+            self.strip.set_state("loading", "loading")
+            self.load_strip.begin(f"Loading {title}")
         else:
             self.load_strip.end()
+        if state is EngineState.CRASHED:
+            self.strip.set_state("the engine stopped", "error")
+        elif state is EngineState.EMPTY:
+            self.strip.clear()
+            self.setWindowTitle("Inferdeck")
         self.commands.refresh()
 
     def _on_loaded(self, event: messages.Loaded) -> None:
@@ -291,7 +304,9 @@ class MainWindow(QMainWindow):
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())
             self.resize(self.size().boundedTo(available))
-        self.dock_area.restore(self.settings.docks)
+        if not self.dock_area.restore(self.settings.docks):
+            # Sizes of docks hold only once the window has its own.
+            QTimer.singleShot(0, self, self._size_docks)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.settings.geometry = self.saveGeometry()

@@ -8,6 +8,9 @@ from pathlib import Path
 from app.models.sources import is_starter
 from app.paths import resources_dir, starter_model
 
+SHOWN = 6
+"""As many as are seen at a glance."""
+
 Suggestion = tuple[str, str]
 """Title and prompt."""
 
@@ -16,7 +19,7 @@ def suggestions_for(model_path: str) -> list[Suggestion]:
     """The starter model knows certain things: it is asked those. Every other model is asked what
     any model can answer."""
     if is_starter(model_path):
-        return _read(starter_model().parent / "suggestions.json", "suggestions")
+        return _read(starter_model().parent / "suggestions.json", "suggestions")[:SHOWN]
     return _read(resources_dir() / "prompts" / "suggestions.json", "suggestions")
 
 

@@ -13,7 +13,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.engine_bridge import EngineBridge
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
-from app.models.sources import is_starter
+from app.models.sources import is_starter, model_title
 from app.panels.notices import Notice, error_notice
 from app.settings_store import RecentModel, SettingsStore, chosen_settings
 from engine import messages
@@ -85,14 +85,14 @@ class ModelSession(QObject):
     @property
     def opening_title(self) -> str:
         """The name of what is being loaded, for a sentence."""
-        return Path(self._opening.model).name if self._opening is not None else "the model"
+        return model_title(self._opening.model) if self._opening is not None else "the model"
 
     # What the engine says ----------------------------------------------------------------------
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         opening, self._opening = self._opening, None
         if opening is not None:
-            name = "Starter model" if is_starter(opening.model) else event.model.name
+            name = event.model.name
             chosen = chosen_settings(opening)
             self.current = RecentModel(opening.model, opening.load_format, name, chosen)
             self._store.remember_model(self.current)
@@ -115,13 +115,13 @@ class ModelSession(QObject):
     def _on_load_failed(self, event: messages.LoadFailed) -> None:
         failed, self._opening = self._opening, None
         if event.cancelled:
-            text = f"{Path(event.serving).name} is still open." if event.serving else ""
+            text = f"{model_title(event.serving)} is still open." if event.serving else ""
             self.notice.emit(Notice(LOAD, "Loading was cancelled.", text))
         else:
             self.notice.emit(
                 error_notice(
                     LOAD,
-                    f"{Path(failed.model).name} was not loaded." if failed is not None else "",
+                    f"{model_title(failed.model)} was not loaded." if failed is not None else "",
                     event.error,
                     *self._ways_out(failed),
                 )
@@ -129,6 +129,8 @@ class ModelSession(QObject):
         if event.serving is None:
             self.current = None
             self.remark.emit(None)
+        elif self.current is not None and self._bridge.config is not None:
+            self.opened.emit(self._bridge.config, self.current.settings)
 
     def _ways_out(self, failed: EngineConfig | None) -> list[tuple[str, Any]]:
         if failed is None:

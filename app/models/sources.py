@@ -46,10 +46,18 @@ SHAPE_TITLES = {
 }
 
 
+STARTER_TITLE = "Starter model"
+
+
 def starter_source() -> ModelSource:
     return ModelSource(
-        SourceKind.STARTER, str(starter_model()), "Starter model", "small demonstration model"
+        SourceKind.STARTER, str(starter_model()), STARTER_TITLE, "small demonstration model"
     )
+
+
+def model_title(path: str) -> str:
+    """How a model is called before anything is known of it."""
+    return STARTER_TITLE if is_starter(path) else Path(path).name
 
 
 def is_starter(path: str) -> bool:

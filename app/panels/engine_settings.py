@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.engine_bridge import EngineBridge
+from app.engine_bridge import EngineBridge, EngineState
 from app.panels.hints import Hints
 from app.panels.setting_specs import Machine, sections
 from app.panels.settings_model import Sent, SettingsModel, costliest
@@ -69,9 +69,7 @@ class EngineSettingsPanel(QWidget):
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
         layout.addWidget(self._make_foot())
-        bridge.unloaded.connect(self._on_gone)
-        bridge.crashed.connect(self._on_gone)
-        bridge.load_failed.connect(self._on_load_failed)
+        bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
         bridge.load_progress.connect(self._on_progress)
@@ -200,16 +198,16 @@ class EngineSettingsPanel(QWidget):
         self.model.open(config, chosen)
         self._show_values()
 
-    def _on_gone(self) -> None:
+    def _on_state(self, state: EngineState) -> None:
+        """Without a model there is nothing to set. While one is loaded again (precision, threads)
+        the state stays READY; while another is loaded the one before serves no more."""
+        if state is EngineState.READY:
+            return
         self._delay.stop()
         self._unsent.clear()
         self._hints.clear()
         self.model.close()
         self._show_values()
-
-    def _on_load_failed(self, event: messages.LoadFailed) -> None:
-        if event.serving is None:
-            self._on_gone()
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         before = self.model.applied
@@ -275,7 +273,12 @@ class EngineSettingsPanel(QWidget):
             self._message_timer.stop()
             self._set_message(_work_text(slow[0]))
         elif not self._message_timer.isActive():
-            self._set_message("" if model.applied else "Open a model to change its settings.")
+            self._set_message("" if model.applied else self._why_not())
+
+    def _why_not(self) -> str:
+        if self._bridge.state is EngineState.LOADING:
+            return "Settings can be changed when the model has loaded."
+        return "Open a model to change its settings."
 
     def _undo_tip(self) -> str:
         if self.model.pending:

@@ -1,0 +1,179 @@
+"""`inferdeck screenshot`: pictures of the real window, driven with a real model.
+
+The window is started as a user would, but with chats and settings of its own in a temporary
+folder; several conversations are asked at once, with seeded sampling, and every page is saved in
+light and dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PySide6.QtCore import QEventLoop, QSize, QTimer
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.engine_bridge import EngineState
+from app.models.session import LOAD
+from app.models.sources import shape_sources
+from app.paths import starter_model
+from app.settings_store import ThemeMode
+from app.suggestions import long_prompts, suggestions_for
+from app.window import Application, make_application
+from engine.errors import InferdeckError
+
+SIZE = QSize(1600, 1000)
+SMALL = QSize(1000, 640)
+MODES: tuple[ThemeMode, ...] = ("light", "dark")
+LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, ESTIMATE_TIMEOUT_S = 300.0, 300.0, 120.0
+NUM_CHATS = 5
+MAX_TOKENS = 160
+SEED = 7
+
+
+class ScreenshotError(InferdeckError):
+    """The window did not come to what was to be shown."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Save the pictures to `args.output`, and print their paths."""
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    output = Path(args.output)
+    output.mkdir(parents=True, exist_ok=True)
+    model = getattr(args, "model", None) or str(starter_model())
+    with _own_folders():
+        application = Application(make_application())
+        try:
+            for file in Photographer(application, output).take_all(model):
+                print(file, flush=True)
+        finally:
+            application.shutdown()
+    return 0
+
+
+@contextmanager
+def _own_folders() -> Iterator[None]:
+    """The user's chats and settings are neither shown nor touched."""
+    names = ("INFERDECK_DATA_DIR", "INFERDECK_CONFIG_DIR")
+    before = {name: os.environ.get(name) for name in names}
+    with tempfile.TemporaryDirectory(prefix="inferdeck-screenshot-") as folder:
+        for name in names:
+            os.environ[name] = folder
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+class Photographer:
+    """Drives one window from state to state, and saves what is to be seen."""
+
+    def __init__(self, application: Application, output: Path) -> None:
+        self._application = application
+        self._window = application.window
+        self._chat = application.pages.chat
+        self._output = output
+
+    def take_all(self, model: str) -> Iterator[Path]:
+        """Yields each file when it is saved."""
+        self._application.show()
+        self._window.resize(SIZE)
+        self._application.open_first_model({"model": model})
+        yield from self._in_both_modes("loading", self._window)
+        self._wait_for_model()
+        yield from self._in_both_modes("empty", self._window)
+        self._start_chats(model)
+        self._wait(lambda: self._num_tokens() > 2 * NUM_CHATS, REPLY_TIMEOUT_S, "no reply began")
+        self._chat.open(self._oldest_chat())
+        yield from self._in_both_modes("generating", self._window)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        yield from self._pages()
+        yield from self._in_both_modes("engine-settings", self._window.settings_dock)
+        yield from self._open_model()
+        self._window.resize(SMALL)
+        yield from self._in_both_modes("small", self._window)
+
+    def _pages(self) -> Iterator[Path]:
+        for index, page in enumerate(self._window.pages):
+            self._window.show_page(index)
+            yield from self._in_both_modes(page.name.lower(), self._window)
+
+    def _open_model(self) -> Iterator[Path]:
+        self._window.show_open_model()
+        dialog = self._window.open_dialog
+        assert dialog is not None
+        dialog.choose(shape_sources()[0])
+        self._wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not come")
+        yield from self._in_both_modes("open-model", dialog)
+        dialog.reject()
+
+    # Driving -----------------------------------------------------------------------------------
+
+    def _wait_for_model(self) -> None:
+        bridge = self._application.bridge
+        self._wait(
+            lambda: bridge.state is not EngineState.LOADING, LOAD_TIMEOUT_S, "loading did not end"
+        )
+        if not bridge.is_ready:
+            notice = self._window.notices.notice(LOAD)
+            cause = notice.cause if notice is not None else "The model was not loaded."
+            raise ScreenshotError(cause, notice.remedy if notice is not None else "")
+
+    def _start_chats(self, model: str) -> None:
+        """Ask several conversations at once: they are answered in the same steps."""
+        suggested = [prompt for _, prompt in suggestions_for(model)]
+        prompts = [*suggested[: NUM_CHATS - 1], long_prompts()[0][1]]
+        for number, prompt in enumerate(prompts):
+            self._chat.new_conversation()
+            for name, value in (
+                ("temperature", 0.0), ("seed", SEED + number), ("max_tokens", MAX_TOKENS),
+            ):  # fmt: skip
+                self._chat.set_sampling(name, value)
+            self._chat.send(prompt)
+
+    def _oldest_chat(self) -> str:
+        return self._chat.conversations[-1].id
+
+    def _num_tokens(self) -> int:
+        return sum(len(m.text.split()) for c in self._chat.conversations for m in c.path())
+
+    def _is_generating(self) -> bool:
+        return any(c.open_replies for c in self._chat.conversations)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise ScreenshotError(
+                    f"{what[0].upper()}{what[1:]} within {timeout_s:.0f} s.",
+                    "Close other programs, or give a smaller model.",
+                )
+            pause(20)
+
+    # Saving ------------------------------------------------------------------------------------
+
+    def _in_both_modes(self, name: str, widget: QWidget) -> Iterator[Path]:
+        for mode in MODES:
+            self._window.set_theme(mode)
+            pause(300)  # one redraw of the charts
+            file = self._output / f"{name}-{mode}.png"
+            if not widget.grab().save(str(file)):
+                raise ScreenshotError(f"{file} cannot be written.", "Check folder and disk.")
+            yield file
+
+
+def pause(milliseconds: int) -> None:
+    """Let the window live. Not QTest.qWait: it keeps Python's lock and starves the engine."""
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    loop.exec()
+    QApplication.processEvents()

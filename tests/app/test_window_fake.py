@@ -1,0 +1,380 @@
+"""The real window over a scripted engine thread: every message of the engine is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
+from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
+from PySide6.QtWidgets import QApplication, QPushButton
+from pytestqt.qtbot import QtBot
+
+from app.chat.conversation import State
+from app.engine_bridge import EngineState
+from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
+from app.paths import starter_model
+from app.settings_store import SettingsStore
+from app.window import Application
+from engine.config import SETTINGS
+from tests.app.fakes import FakeEngineThread, Script
+from widgets.theme import load_theme
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def application(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Application]:
+    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
+    made.show()
+    yield made
+    made.shutdown()
+
+
+def open_model(qtbot: QtBot, application: Application, path: str = "/models/tiny") -> None:
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open(path)
+
+
+def send(qtbot: QtBot, application: Application, text: str) -> None:
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send(text)
+    qtbot.waitUntil(
+        lambda: application.pages.chat.current.path()[-1].state is State.STREAMING, timeout=5000
+    )
+
+
+def wait_idle(qtbot: QtBot, application: Application) -> None:
+    chat = application.pages.chat
+    qtbot.waitUntil(
+        lambda: not any(c.open_replies for c in chat.conversations), timeout=8000
+    )
+
+
+# Start and models --------------------------------------------------------------------------------
+
+
+def test_the_window_opens_before_the_model_and_loads_the_starter(
+    qtbot: QtBot, application: Application
+) -> None:
+    assert application.window.isVisible() and application.bridge.state is EngineState.EMPTY
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.open_first_model({})
+        assert not application.window.load_strip.isHidden()
+    assert application.window.load_strip.isHidden()
+    assert application.bridge.config is not None
+    assert application.bridge.config.model == str(starter_model())
+    assert application.window.strip.title.startswith("Starter model")
+    assert application.pages.chat_page.model_notice.text().startswith(STARTER_NOTE)
+
+
+def test_random_weights_are_called_so(qtbot: QtBot, application: Application) -> None:
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open("/shapes/x", "dummy")
+    assert application.pages.chat_page.model_notice.text().startswith(DUMMY_NOTE)
+    open_model(qtbot, application)
+    assert application.pages.chat_page.model_notice.text() == ""
+
+
+def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
+    script.load_steps, script.load_step_s = 1000, 0.005
+    application.session.open("/models/slow")
+    qtbot.waitUntil(
+        lambda: "of" in application.window.load_strip._figures.text(), timeout=3000
+    )
+    with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
+        application.window.load_strip._cancel.click()
+    assert application.window.load_strip.isHidden()
+    notice = application.window.notices.notice("load")
+    assert notice is not None and notice.cause == "Loading was cancelled."
+
+
+def test_a_broken_model_is_explained_where_it_happened(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.broken_models = ("broken",)
+    with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
+        application.session.open("/models/broken", settings={"block_size": 8})
+    notice = application.window.notices.notice("load")
+    assert notice is not None and notice.kind == "error"
+    assert "12 of 4,096 bytes" in notice.cause and notice.remedy == "Download the file again."
+    frame = application.window.notices.frame("load")
+    copy = next(b for b in frame.findChildren(QPushButton) if b.text() == "Copy details")
+    copy.click()
+    assert "12 of 4,096 bytes" in QGuiApplication.clipboard().text()
+    assert [button.text() for button in frame.buttons] == ["Load with defaults", "Open a model…"]
+    script.broken_models = ()
+    with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
+        frame.buttons[0].click()
+    assert application.window.notices.keys == []
+    assert application.bridge.config is not None and application.bridge.config.block_size == 16
+
+
+def test_unload_empties_and_open_fills_again(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    with qtbot.waitSignal(application.bridge.unloaded, timeout=3000):
+        application.window.commands.run("model.unload")
+    assert not application.window.engine_settings.rows["block_size"].isEnabled()
+    assert not application.window.commands.action("model.unload").isEnabled()
+    open_model(qtbot, application)
+    assert application.window.engine_settings.rows["block_size"].isEnabled()
+
+
+def test_recent_models_are_in_the_menu_and_their_settings_come_back(
+    qtbot: QtBot, application: Application, tmp_path: Path
+) -> None:
+    open_model(qtbot, application, str(tmp_path))
+    panel = application.window.engine_settings
+    panel.rows["max_num_seqs"].control.field.setValue(48)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        pass
+    open_model(qtbot, application, "/models/other")
+    assert panel.rows["max_num_seqs"].value() == 16
+    titles = [action.text() for action in application.window._recent_menu.actions()]
+    assert titles == ["other", tmp_path.name]
+    with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
+        application.window._recent_menu.actions()[1].trigger()
+    assert panel.rows["max_num_seqs"].value() == 48
+
+
+def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
+    qtbot: QtBot, application: Application, tmp_path: Path
+) -> None:
+    data = QMimeData()
+    data.setUrls([QUrl.fromLocalFile(str(tmp_path))])
+    event = QDropEvent(
+        QPointF(QPoint(5, 5)), Qt.DropAction.CopyAction, data, Qt.MouseButton.LeftButton,
+        Qt.KeyboardModifier.NoModifier,
+    )  # fmt: skip
+    application.window.dropEvent(event)
+    dialog = application.window.open_dialog
+    assert dialog is not None and dialog.list.source is not None
+    assert dialog.list.source.path == str(tmp_path)
+    qtbot.waitUntil(lambda: "not a model folder" in dialog.card.verdict, timeout=60_000)
+    assert not dialog.can_open
+    dialog.reject()
+    assert application.window.open_dialog is None
+
+
+# Chat --------------------------------------------------------------------------------------------
+
+
+def test_parallel_replies_are_shown_and_counted(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.replies, script.step_s = 60, 0.005
+    open_model(qtbot, application)
+    send(qtbot, application, "first question")
+    send(qtbot, application, "second question")
+    qtbot.waitUntil(
+        lambda: application.window.strip.state[0].startswith("2 running"), timeout=3000
+    )
+    wait_idle(qtbot, application)
+    chat = application.pages.chat
+    assert len(chat.conversations) == 2
+    for conversation in chat.conversations:
+        reply = conversation.path()[-1]
+        assert reply.state is State.COMPLETE and len(reply.text.split()) == 60
+
+
+def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    send(qtbot, application, "an ordinary question")
+    wait_idle(qtbot, application)
+    application.pages.chat_page.new_chat()
+    with qtbot.waitSignal(application.bridge.crashed, timeout=3000):
+        application.pages.chat_page.send("crash please")
+    notice = application.window.notices.notice("engine")
+    assert notice is not None and "the script says so" in notice.cause
+    assert "Traceback" in notice.details
+    assert len(application.pages.chat.conversations) == 2
+    with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
+        application.window.notices.frame("engine").buttons[0].click()
+    assert application.window.notices.keys == []
+    send(qtbot, application, "after the restart")
+    wait_idle(qtbot, application)
+    assert application.pages.chat.current.path()[-1].state is State.COMPLETE
+
+
+# Settings ----------------------------------------------------------------------------------------
+
+
+def test_a_dragged_slider_sends_its_last_value(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    thread = application.bridge._thread
+    assert isinstance(thread, FakeEngineThread)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        for position in (5, 6, 7, 8):
+            row.control.slider.setValue(position)
+    sent = [c for c in thread.commands if type(c).__name__ == "Reconfigure"]
+    assert [dict(c.changes) for c in sent] == [{"max_num_seqs": row.value()}]  # type: ignore[union-attr]
+    marks = [mark.text for chart in application.window.charts.charts for mark in chart.marks]
+    assert marks and set(marks) == {f"max_num_seqs 16 → {row.value()}"}
+
+
+def test_cache_and_reload_settings_wait_for_apply(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.rows["block_size"].control.field.setValue(64)
+    assert panel.rows["block_size"].hint == "not applied yet: now 16"
+    assert not panel._apply.isHidden() and panel._apply.text() == "Apply (cache rebuild)"
+    qtbot.wait(300)
+    assert application.bridge.config is not None and application.bridge.config.block_size == 16
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config.block_size == 64 and panel._apply.isHidden()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._undo.click()
+    assert panel.rows["block_size"].value() == 16
+
+
+def test_a_refused_setting_says_why_and_shows_the_value_before(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.failing_settings = ("kv_cache_memory_bytes",)
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows["kv_cache_memory_bytes"]
+    row.control.field.setValue(2.0)
+    with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=3000):
+        panel.apply()
+    assert row.hint_tone == "error" and "9 GiB of 3 GiB" in row.hint
+    assert row.value() is None
+
+
+def test_the_vllm_command_is_copied_with_what_it_lacks(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.rows["batching"].control.setCurrentIndex(1)
+    panel.rows["batching"].control.activated.emit(1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        pass
+    panel._copy.click()
+    assert QGuiApplication.clipboard().text().startswith("vllm serve /models/tiny --dtype")
+    assert "Batching" in panel._message.text()
+
+
+def test_hints_say_what_happens_now(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.replies, script.step_s = 400, 0.005
+    open_model(qtbot, application)
+    send(qtbot, application, "question")
+    rows = application.window.engine_settings.rows
+    qtbot.waitUntil(lambda: rows["max_num_seqs"].hint == "1 running · 0 waiting", timeout=3000)
+    assert rows["block_size"].hint == "waste 25.0 % now"
+    assert rows["kv_cache_memory_bytes"].hint == "64.0 MiB · 2,048 tokens · 0 preemptions"
+    assert rows["max_num_batched_tokens"].hint.startswith("largest step 2.0 ms at")
+    for name, row in rows.items():
+        assert row.hint or name == "seed"
+
+
+# The window itself -------------------------------------------------------------------------------
+
+
+def test_the_theme_paints_pixels_and_is_remembered(
+    qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    for mode in ("light", "dark"):
+        window.commands.run(f"theme.{mode}")
+        image: QImage = window.grab().toImage()
+        assert image.pixelColor(2, image.height() - 2).name() == load_theme(mode).window  # type: ignore[arg-type]
+        assert SettingsStore().theme == mode
+
+
+def test_docks_close_open_and_come_back_in_the_next_run(
+    qapp: QApplication, qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    window.commands.run("dock.live-charts")
+    assert window.charts_dock.isHidden()
+    window.resize(1000, 700)
+    application.shutdown()
+    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
+    again.show()
+    assert again.window.charts_dock.isHidden() and not again.window.settings_dock.isHidden()
+    assert again.window.size().height() == 700  # the offscreen screen is 800 wide and high
+    again.window.commands.run("docks.reset")
+    assert not again.window.charts_dock.isHidden()
+    again.shutdown()
+
+
+def test_a_floating_dock_whose_screen_is_gone_comes_home(
+    qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    window.settings_dock.setFloating(True)
+    window.settings_dock.move(20_000, 20_000)
+    window.dock_area.bring_home()
+    assert not window.settings_dock.isFloating()
+
+
+def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
+    application: Application,
+) -> None:
+    commands = list(application.window.commands)
+    assert {c.where for c in commands} == {"File", "View", "Chat", "Help"}
+    shortcuts = [c.shortcut for c in commands if c.shortcut]
+    assert len(shortcuts) == len(set(shortcuts))
+    wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
+    assert wanted <= set(shortcuts)
+    menus = [action.text() for action in application.window.menuBar().actions()]
+    assert menus == ["File", "View", "Chat", "Help"]
+
+
+def test_help_lists_the_shortcuts_and_the_versions(
+    qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    window.commands.run("help.shortcuts")
+    window.commands.run("help.about")
+    dialogs = [w for w in window.children() if hasattr(w, "sections")]
+    texts = [dialog.text() for dialog in dialogs]
+    assert any("Open model: Ctrl+O" in text for text in texts)
+    assert any("torch:" in text and "Qt: 6" in text for text in texts)
+    for dialog in dialogs:
+        dialog.reject()
+
+
+def test_closing_in_mid_reply_saves_it_and_ends_the_thread(
+    qapp: QApplication, qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.replies = 100_000
+    open_model(qtbot, application)
+    send(qtbot, application, "a long story")
+    reply = application.pages.chat.current.path()[-1]
+    qtbot.waitUntil(lambda: len(reply.text) > 200, timeout=5000)
+    thread = application.bridge._thread
+    application.window.close()
+    application.shutdown()
+    assert isinstance(thread, FakeEngineThread) and not thread.is_alive()
+    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
+    [conversation] = again.pages.chat.conversations
+    again.pages.chat.open(conversation.id)
+    user, kept = conversation.path()
+    assert user.text == "a long story"
+    assert len(kept.text) > 200 and kept.state in (State.STOPPED, State.INTERRUPTED)
+    again.shutdown()
+
+
+def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_control(
+    application: Application,
+) -> None:
+    for name, row in application.window.engine_settings.rows.items():
+        control = getattr(row.control, "field", row.control)
+        assert control.accessibleName() == SETTINGS[name].label
+        assert SETTINGS[name].help in row.toolTip()
