@@ -1,0 +1,247 @@
+"""The real window with the real engine and the starter model."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.chat.conversation import Message, State
+from app.paths import starter_model
+from app.window import Application
+
+LONG = "Count from 1 to 100."
+LOAD_MS, REPLY_MS = 120_000, 120_000
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    not (starter_model() / "model.safetensors").exists(), reason="the starter model is not there"
+)
+
+
+@pytest.fixture
+def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
+    made = Application(qapp)
+    made.show()
+    with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
+        made.open_first_model({"num_threads": 1})
+    yield made
+    made.shutdown()
+
+
+def ask(application: Application, text: str, max_tokens: int = 48) -> None:
+    """Send `text` in a new chat, greedily."""
+    page, chat = application.pages.chat_page, application.pages.chat
+    page.new_chat()
+    chat.set_sampling("temperature", 0.0)
+    chat.set_sampling("max_tokens", max_tokens)
+    page.composer.set_text(text)
+    page.composer.send()
+
+
+def reply(application: Application) -> Message:
+    return application.pages.chat.current.path()[-1]
+
+
+def wait_for_tokens(qtbot: QtBot, application: Application, count: int) -> None:
+    qtbot.waitUntil(lambda: len(reply(application).text.split()) >= count, timeout=REPLY_MS)
+
+
+def wait_for_end(qtbot: QtBot, application: Application) -> str:
+    qtbot.waitUntil(lambda: not application.pages.chat.is_busy, timeout=REPLY_MS)
+    return reply(application).text
+
+
+def test_a_reply_streams_with_its_figures(qtbot: QtBot, application: Application) -> None:
+    sizes: list[int] = []
+    application.pages.chat.text_appended.connect(lambda *_: sizes.append(1))
+    ask(application, "What is TTFT?")
+    text = wait_for_end(qtbot, application)
+    assert "token" in text.lower()
+    assert len(sizes) > 1
+    figures = reply(application).figures
+    assert figures is not None and figures.ttft_ms is not None and figures.num_tokens > 5
+    assert figures.model == "Starter model"
+    shown = application.window.strip
+    qtbot.waitUntil(lambda: shown.state[0] == "Ready", timeout=5000)
+
+
+def test_escape_stops_and_regenerate_and_edit_make_versions(
+    qtbot: QtBot, application: Application
+) -> None:
+    ask(application, LONG, max_tokens=400)
+    wait_for_tokens(qtbot, application, 5)
+    qtbot.keyClick(application.window, Qt.Key.Key_Escape)
+    stopped = wait_for_end(qtbot, application)
+    assert reply(application).state is State.STOPPED and len(stopped.split()) < 300
+    chat = application.pages.chat
+    chat.set_sampling("max_tokens", 12)
+    application.window.commands.run("chat.regenerate")
+    again = wait_for_end(qtbot, application)
+    assert stopped.startswith(again[:20]) and chat.current.version_of(reply(application)) == (2, 2)
+    question = chat.current.path()[0]
+    chat.edit(question.id, "What is the KV cache?")
+    wait_for_end(qtbot, application)
+    assert chat.current.version_of(chat.current.path()[0]) == (2, 2)
+    assert "cache" in reply(application).text.lower()
+
+
+def test_settings_changed_in_mid_reply_do_not_change_its_text(
+    qtbot: QtBot, application: Application
+) -> None:
+    ask(application, LONG)
+    undisturbed = wait_for_end(qtbot, application)
+    panel = application.window.engine_settings
+
+    ask(application, LONG)
+    wait_for_tokens(qtbot, application, 4)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=REPLY_MS):
+        panel.rows["max_num_seqs"].control.field.setValue(4)
+    assert wait_for_end(qtbot, application) == undisturbed
+
+    ask(application, LONG)
+    wait_for_tokens(qtbot, application, 4)
+    panel.rows["block_size"].control.field.setValue(64)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=REPLY_MS):
+        panel.apply()
+    assert application.bridge.config is not None and application.bridge.config.block_size == 64
+    assert wait_for_end(qtbot, application) == undisturbed
+    assert "block_size 16 → 64" in [m.text for m in application.window.charts.itl.marks]
+
+
+def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(
+    qtbot: QtBot, application: Application
+) -> None:
+    ask(application, LONG)
+    wait_for_tokens(qtbot, application, 4)
+    panel = application.window.engine_settings
+    row = panel.rows["kv_cache_memory_bytes"]
+    row.control.field.setValue(row.control.field.maximum())
+    with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=REPLY_MS):
+        panel.apply()
+    assert row.hint_tone == "error" and "GiB" in row.hint and row.value() is None
+    wait_for_end(qtbot, application)
+    assert reply(application).state is State.COMPLETE
+
+
+def test_several_chats_share_the_steps(qtbot: QtBot, application: Application) -> None:
+    for _ in range(3):
+        ask(application, LONG, max_tokens=64)
+    states: set[str] = set()
+    application.bridge.snapshot.connect(lambda s: states.add(f"{s.num_running} running"))
+    chat = application.pages.chat
+    qtbot.waitUntil(
+        lambda: not any(c.open_replies for c in chat.conversations), timeout=REPLY_MS
+    )
+    assert "3 running" in states
+    assert len({c.path()[-1].text for c in chat.conversations}) == 1
+
+
+def test_a_prompt_longer_than_the_context_is_refused_in_its_place(
+    qtbot: QtBot, application: Application
+) -> None:
+    ask(application, "word " * 4000)
+    wait_for_end(qtbot, application)
+    error = reply(application).error
+    assert reply(application).state is State.ERROR and error is not None
+    assert "2,048" in str(error)
+
+
+def test_closing_in_mid_reply_is_quick_and_keeps_the_text(
+    qapp: QApplication, qtbot: QtBot, application: Application
+) -> None:
+    ask(application, LONG, max_tokens=1000)
+    wait_for_tokens(qtbot, application, 5)
+    began = time.monotonic()
+    application.window.close()
+    application.shutdown()
+    assert time.monotonic() - began < 8
+    again = Application(qapp)
+    chat = again.pages.chat
+    chat.open(chat.conversations[0].id)
+    question, kept = chat.current.path()
+    assert question.text == LONG and len(kept.text.split()) >= 5
+    assert kept.state in (State.STOPPED, State.INTERRUPTED)
+    again.shutdown()
+
+
+# In a process of its own -------------------------------------------------------------------------
+
+TALKER = """
+import sys
+from app.window import Application, make_application
+app = make_application()
+application = Application(app)
+application.show()
+chat = application.pages.chat
+def appended(conversation, message, text):
+    if len(chat.current.path()[-1].text.split()) > 5:
+        print("streaming", flush=True)
+def loaded(event):
+    chat.set_sampling("temperature", 0.0)
+    application.pages.chat_page.send("Count from 1 to 100.")
+chat.text_appended.connect(appended)
+application.bridge.loaded.connect(loaded)
+application.open_first_model({"num_threads": 1})
+app.exec()
+"""
+
+
+def test_a_killed_process_loses_only_the_tail_of_the_reply(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", TALKER], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "streaming"
+        time.sleep(1.5)  # what is written is saved about once a second
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    application = Application(qapp)
+    chat = application.pages.chat
+    [conversation] = chat.conversations
+    chat.open(conversation.id)
+    question, kept = conversation.path()
+    assert question.text == "Count from 1 to 100."
+    assert kept.state is State.INTERRUPTED and kept.text.startswith("1")
+    assert application.pages.problem is None  # the killed process left no lock
+    application.shutdown()
+
+
+STARTER = """
+import sys
+from PySide6.QtCore import QTimer
+import app.window
+from app.cli.main import main
+class Application(app.window.Application):
+    def show(self):
+        super().show()
+        QTimer.singleShot(0, lambda: print("shown", flush=True))
+app.window.Application = Application
+sys.exit(main(["--num-threads", "1"]))
+"""
+
+
+def test_control_c_closes_the_window_and_ends_well() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STARTER], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline().strip() == "shown"
+    process.send_signal(signal.SIGINT)  # while the engine is being imported and loaded
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
