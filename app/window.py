@@ -4,17 +4,22 @@ come with the engine's thread."""
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 from PySide6.QtCore import QObject, QSocketNotifier, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
+from app.gpu_monitor import GpuMonitor
+from app.log import start_logging, stop_logging
 from app.main_window import MainWindow
 from app.models.session import ModelSession, config_from_arguments
 from app.pages import Pages
@@ -24,9 +29,11 @@ from app.paths import starter_model
 from app.settings_store import SettingsStore
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
-from engine.errors import ConfigError, InferdeckError
+from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
 from widgets.theme import apply_theme
+
+log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 5.0
 
@@ -40,15 +47,19 @@ def run(args: argparse.Namespace) -> int:
     check_display()
     app = make_application()
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
+    handler = start_logging()
     application = Application(app)
     application.show()
-    QTimer.singleShot(0, application, lambda: application.open_first_model(given))
+    QTimer.singleShot(0, application, lambda: application.start(given))
     interrupts = Interrupts(application.window.close)
+    hook, sys.excepthook = sys.excepthook, application.on_fault
     try:
         return app.exec()
     finally:
+        sys.excepthook = hook
         interrupts.stop()
         application.shutdown()
+        stop_logging(handler)
 
 
 def _was_given(args: argparse.Namespace, name: str) -> bool:
@@ -89,12 +100,33 @@ class Application(QObject):
         self.window = MainWindow(
             self.bridge, self.settings, self.session, self.pages.pages, _machine()
         )
+        self.gpu = GpuMonitor(self)
+        self.gpu.used.connect(self.window.charts.update_gpu_memory)
         problem = self.pages.problem
         if problem is not None:
             self.window.show_notice(error_notice("chats", "", problem))
 
     def show(self) -> None:
         self.window.show()
+
+    def start(self, given: Mapping[str, Any]) -> None:
+        """What waits until the window is on the screen."""
+        self.gpu.start()
+        self.open_first_model(given)
+
+    def on_fault(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """A fault of the window itself: log it and say so. What the user does goes on."""
+        if issubclass(kind, KeyboardInterrupt):
+            self.window.close()
+            return
+        text = "".join(traceback.format_exception(kind, error, trace))
+        log.error("fault in the window\n%s", text)
+        print(text, file=sys.stderr)
+        self.window.show_notice(
+            error_notice("fault", "The window made a mistake.", describe(error), traceback=text)
+        )
 
     def open_first_model(self, given: Mapping[str, Any]) -> None:
         """Load what the command line names, else what was open last, else the starter model."""
@@ -108,6 +140,7 @@ class Application(QObject):
     def shutdown(self) -> None:
         """Save, abort what runs, end the engine's thread: in a few seconds at most."""
         self.window.close()
+        self.gpu.stop()
         self.bridge.shutdown(SHUTDOWN_S)
         self.pages.close()
         wait_for_tasks(1.0)

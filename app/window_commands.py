@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from PySide6.QtWidgets import QDockWidget
+
 from app.commands import Command
+from app.settings_store import ThemeMode
 
 if TYPE_CHECKING:
     from app.main_window import MainWindow
+
+
+THEMES: tuple[tuple[ThemeMode, str], ...] = (
+    ("light", "Light"),
+    ("dark", "Dark"),
+    ("system", "As the system"),
+)
 
 
 def window_commands(window: MainWindow) -> list[Command]:
@@ -35,27 +46,26 @@ def _file(window: MainWindow) -> list[Command]:
 def _view(window: MainWindow) -> list[Command]:
     pages = [
         Command(
-            f"page.{page.name.lower()}", page.name, lambda index=index: window.show_page(index),
+            f"page.{page.name.lower()}", page.name, partial(window.show_page, index),
             "View", f"Ctrl+{index + 1}", page.icon, "pages", choice="page",
-            is_checked=lambda index=index: window.page_index == index,
+            is_checked=partial(_is_page, window, index),
         )
         for index, page in enumerate(window.pages)
     ]  # fmt: skip
     docks = [
         Command(
             f"dock.{dock.objectName()}", dock.windowTitle(),
-            lambda dock=dock: dock.setVisible(dock.isHidden()), "View", shortcut, section="docks",
-            is_checked=lambda dock=dock: not dock.isHidden(),
+            partial(_toggle, dock), "View", shortcut, section="docks",
+            is_checked=partial(_is_open, dock),
         )
         for dock, shortcut in window.dock_shortcuts()
     ]  # fmt: skip
     themes = [
         Command(
-            f"theme.{mode}", text, lambda mode=mode: window.set_theme(mode), "View",
-            section="theme", choice="theme",
-            is_checked=lambda mode=mode: window.settings.theme == mode,
+            f"theme.{mode}", text, partial(window.set_theme, mode), "View",
+            section="theme", choice="theme", is_checked=partial(_is_theme, window, mode),
         )
-        for mode, text in (("light", "Light"), ("dark", "Dark"), ("system", "As the system"))
+        for mode, text in THEMES
     ]  # fmt: skip
     return [
         *pages,
@@ -81,3 +91,19 @@ def _help(window: MainWindow) -> list[Command]:
         Command("help.about", "About Inferdeck", window.show_about, "Help", icon="info",
                 section="about"),
     ]  # fmt: skip
+
+
+def _is_page(window: MainWindow, index: int) -> bool:
+    return window.page_index == index
+
+
+def _is_theme(window: MainWindow, mode: ThemeMode) -> bool:
+    return window.settings.theme == mode
+
+
+def _is_open(dock: QDockWidget) -> bool:
+    return not dock.isHidden()
+
+
+def _toggle(dock: QDockWidget) -> None:
+    dock.setVisible(dock.isHidden())

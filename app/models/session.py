@@ -5,6 +5,7 @@ Stands between the bridge, what the window remembers, and the notices: the windo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from app.settings_store import RecentModel, SettingsStore, chosen_settings
 from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 LOAD, ENGINE = "load", "engine"
 """Keys of the notices: about loading, about the engine."""
@@ -61,6 +64,7 @@ class ModelSession(QObject):
         self.load(RecentModel(path, load_format, settings=settings).config())
 
     def load(self, config: EngineConfig) -> None:
+        log.info("loading %s", config)
         for key in (LOAD, ENGINE):
             self.notice_gone.emit(key)
         self._opening = config
@@ -114,6 +118,7 @@ class ModelSession(QObject):
 
     def _on_load_failed(self, event: messages.LoadFailed) -> None:
         failed, self._opening = self._opening, None
+        log.warning("not loaded: %s", event.error)
         if event.cancelled:
             text = f"{model_title(event.serving)} is still open." if event.serving else ""
             self.notice.emit(Notice(LOAD, "Loading was cancelled.", text))
@@ -147,6 +152,7 @@ class ModelSession(QObject):
         self.remark.emit(None)
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
+        log.error("the engine crashed\n%s", event.traceback)
         self.remark.emit(None)
         self.notice.emit(
             error_notice(

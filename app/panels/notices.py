@@ -73,6 +73,8 @@ class NoticeArea(QWidget):
         self.hide()
 
     def show_notice(self, notice: Notice) -> None:
+        if self.notice(notice.key) == notice:
+            return
         self.dismiss(notice.key)
         frame = NoticeFrame(notice, lambda: self.dismiss(notice.key))
         self._frames[notice.key] = frame

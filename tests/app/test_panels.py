@@ -1,0 +1,166 @@
+"""Notices, tasks, commands, the page rail, the GPU monitor and the log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import types
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QObject
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.commands import Command, CommandRegistry
+from app.gpu_monitor import GpuMonitor
+from app.log import log_file, start_logging, stop_logging
+from app.panels.nav_rail import NavRail
+from app.panels.notices import Notice, NoticeArea, error_notice
+from app.tasks import run_task, wait_for_tasks
+from app.window import Application
+from engine.errors import ErrorInfo
+from tests.app.fakes import FakeEngineThread
+
+
+def test_notices_of_one_key_replace_each_other_and_take_no_room_when_gone(qtbot: QtBot) -> None:
+    area = NoticeArea()
+    qtbot.addWidget(area)
+    done: list[str] = []
+    area.show_notice(Notice("load", "first"))
+    area.show_notice(Notice("load", "second", actions=(("Do it", lambda: done.append("did")),)))
+    area.show_notice(Notice("engine", "third"))
+    assert area.keys == ["load", "engine"]
+    frame = area.frame("load")
+    assert frame.notice.cause == "second"
+    area.show_notice(frame.notice)
+    assert area.frame("load") is frame  # the same again changes nothing
+    frame.buttons[0].click()
+    assert done == ["did"] and area.keys == ["engine"]
+    area.dismiss("engine")
+    area.dismiss("engine")
+    assert area.isHidden()
+
+
+def test_details_of_an_error_are_copied_whole(qtbot: QtBot) -> None:
+    area = NoticeArea()
+    qtbot.addWidget(area)
+    error = ErrorInfo("9 GiB are needed, 3 GiB are free.", "Choose a smaller model.")
+    area.show_notice(error_notice("load", "X was not loaded.", error, traceback="Traceback: y"))
+    buttons = area.frame("load").findChildren(QPushButton)
+    copy = next(button for button in buttons if button.text() == "Copy details")
+    copy.click()
+    copied = QGuiApplication.clipboard().text()
+    for part in ("X was not loaded.", *error[:2], "Traceback: y"):
+        assert part in copied
+
+
+def test_a_task_runs_beside_and_is_answered_in_the_gui_thread(qtbot: QtBot) -> None:
+    owner = QObject()
+    seen: list[Any] = []
+    gui = threading.current_thread()
+    run_task(
+        owner,
+        threading.current_thread,
+        lambda result: seen.append((result is gui, threading.current_thread() is gui)),
+        seen.append,
+    )
+    qtbot.waitUntil(lambda: bool(seen), timeout=3000)
+    assert seen == [(False, True)]
+
+
+def test_a_task_that_fails_is_explained_and_one_without_owner_is_dropped(qtbot: QtBot) -> None:
+    owner = QObject()
+    errors: list[ErrorInfo] = []
+    results: list[int] = []
+    run_task(owner, lambda: 1 // 0, results.append, errors.append)
+    qtbot.waitUntil(lambda: bool(errors), timeout=3000)
+    assert "ZeroDivisionError" in errors[0].cause
+    gone = QWidget()
+    release = threading.Event()
+    run_task(gone, lambda: int(release.wait(3)), results.append, errors.append)
+    gone.deleteLater()
+    qtbot.wait(20)
+    release.set()
+    qtbot.wait(100)
+    assert results == [] and len(errors) == 1
+    assert wait_for_tasks(1.0)
+
+
+def test_two_commands_cannot_share_an_id_or_a_shortcut(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    registry = CommandRegistry(window)
+    done: list[str] = []
+    registry.add(Command("a.b", "B", lambda: done.append("b"), "File", "Ctrl+B"))
+    with pytest.raises(ValueError, match="two commands"):
+        registry.add(Command("a.b", "again", lambda: None, "File"))
+    with pytest.raises(ValueError, match=r"Ctrl\+B"):
+        registry.add(Command("a.c", "C", lambda: None, "File", "Ctrl+B"))
+    registry.add(Command("a.d", "D", lambda: done.append("d"), "File", is_enabled=lambda: False))
+    registry.run("a.b")
+    registry.run("a.d")
+    assert done == ["b"]
+
+
+def test_the_rail_takes_more_pages_and_marks_one(qtbot: QtBot) -> None:
+    rail = NavRail()
+    qtbot.addWidget(rail)
+    for name, icon in (("Chat", "chat"), ("Tune", "tune"), ("Models", "models")):
+        rail.add_page(name, icon)
+    chosen: list[int] = []
+    rail.page_chosen.connect(chosen.append)
+    buttons = rail._group.buttons()
+    buttons[2].click()
+    rail.choose(1)
+    assert chosen == [2] and [b.isChecked() for b in buttons] == [False, True, False]
+    assert [b.accessibleName() for b in buttons] == ["Chat", "Tune", "Models"]
+
+
+def test_gpu_memory_is_drawn_where_there_is_a_driver(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = types.ModuleType("pynvml")
+    calls: list[str] = []
+    nvml.NVMLError = RuntimeError  # type: ignore[attr-defined]
+    nvml.nvmlInit = lambda: calls.append("init")  # type: ignore[attr-defined]
+    nvml.nvmlShutdown = lambda: calls.append("shutdown")  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetCount = lambda: 2  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetMemoryInfo = lambda device: types.SimpleNamespace(used=3 * 2**30)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monitor = GpuMonitor()
+    with qtbot.waitSignal(monitor.used, timeout=3000) as signal:
+        monitor.start()
+    assert signal.args is not None and signal.args[1] == 6 * 2**30
+    monitor.stop()
+    assert calls == ["init", "shutdown"] and not monitor._timer.isActive()
+
+
+def test_without_a_driver_the_gpu_monitor_is_silent(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monitor = GpuMonitor()
+    monitor.start()
+    qtbot.wait(50)
+    assert not monitor._timer.isActive()
+    monitor.stop()
+
+
+def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: QtBot) -> None:
+    handler = start_logging()
+    application = Application(qapp, lambda on_event: FakeEngineThread(on_event))
+    try:
+        raise ValueError("a knob fell off")
+    except ValueError as error:
+        application.on_fault(type(error), error, error.__traceback__)
+    notice = application.window.notices.notice("fault")
+    assert notice is not None and "a knob fell off" in notice.cause
+    assert "Traceback" in notice.details
+    application.shutdown()
+    stop_logging(handler)
+    assert "a knob fell off" in log_file().read_text(encoding="utf-8")
+    assert handler not in logging.getLogger("app").handlers
