@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from engine.kernels.linear import Linear
@@ -16,6 +15,7 @@ from engine.layers.packing import QKV, PackedLinear, Part, gate_up_swaps, qkv_sw
 from engine.layers.rotary import RotaryTable, apply_halves, apply_swaps, table_swaps
 from engine.layers.swap import ForwardSwap, ModuleSwap
 from engine.layers.verify import keep_what_agrees
+from engine.loading.architecture import build_on_meta
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import load_model
 from engine.loading.prepare import prepare
@@ -100,8 +100,7 @@ def test_only_linears_with_the_same_input_are_packed(attention: nn.Module, packs
 
 
 def test_an_mlp_with_something_more_in_it_is_left_alone() -> None:
-    model = transformers.AutoModelForCausalLM.from_config(make_model("llama").config)
-    prepared = prepare(model)
+    prepared = prepare(build_on_meta(make_model("llama").config))
     assert len([s for s in prepared.swaps if s.kind == "gate/up"]) == 2
     other = nn.Module()
     other.mlp = nn.Module()
