@@ -110,6 +110,7 @@ def build(
         cancelled=cancelled,
     )
     layers = probe_kv(loaded.model)
+    plan = with_layers(plan, layers, config)
     runner = ModelRunner(loaded.model, build_cache(config, layers, plan))
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
@@ -142,6 +143,22 @@ def build_cache(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
+
+
+def with_layers(
+    plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig
+) -> MemoryPlan:
+    """The plan in blocks of the size that the loaded model really stores: what was predicted from
+    its config alone may differ for an architecture that nobody has met."""
+    itemsize = DTYPES[config.dtype].itemsize
+    per_token = sum(layer.bytes_per_token(itemsize) for layer in layers.values())
+    per_block = per_token * config.block_size
+    if per_block == plan.bytes_per_block:
+        return plan
+    blocks = max(1, plan.kv_cache // per_block)
+    return dataclasses.replace(
+        plan, bytes_per_block=per_block, num_blocks=blocks, kv_cache=blocks * per_block
+    )
 
 
 def release_memory() -> None:

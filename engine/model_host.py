@@ -12,6 +12,7 @@ from engine.assembly import (
     build,
     build_cache,
     release_memory,
+    with_layers,
 )
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
@@ -67,7 +68,8 @@ class ModelHost:
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
         taken = self.assembly.loaded.weights_bytes + self.runner.backend.nbytes
-        return plan_memory(checkpoint or self.assembly.checkpoint, config, in_use=taken)
+        plan = plan_memory(checkpoint or self.assembly.checkpoint, config, in_use=taken)
+        return with_layers(plan, self.assembly.layers, config)
 
     def use(self, config: EngineConfig) -> None:
         """Take over live settings."""

@@ -94,13 +94,6 @@ class Request:
         )
 
     def snapshot(self) -> RequestSnapshot:
-        # The list of token times grows with the reply: it goes out once, with the last event.
-        recent = RequestTimes(
-            arrival=self.arrival_time,
-            first_scheduled=self.first_scheduled,
-            tokens=tuple(self.token_events[:1]),
-            finished=self.finished,
-        )
         return RequestSnapshot(
             request_id=self.request_id,
             state=self.state,
@@ -110,6 +103,6 @@ class Request:
             num_output_tokens=self.num_output_tokens,
             num_blocks=len(self.block_table),
             num_preemptions=self.num_preemptions,
-            times=recent,
+            times=self.times(),
             finish_reason=self.finish_reason,
         )
