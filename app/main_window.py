@@ -1,13 +1,13 @@
 """The window: page rail, figures on top, the page, engine settings and charts around it.
 
-    +------+---------------------------------------+
-    | rail | figures                               |
-    |      +-------------------------+-------------+
-    |      | notices, loading        | engine      |
-    |      | page                    | settings    |
-    |      +-------------------------+             |
-    |      | live charts             |             |
-    +------+-------------------------+-------------+
++------+---------------------------------------+
+| rail | figures                               |
+|      +-------------------------+-------------+
+|      | notices, loading        | engine      |
+|      | page                    | settings    |
+|      +-------------------------+             |
+|      | live charts             |             |
++------+-------------------------+-------------+
 """
 
 from __future__ import annotations

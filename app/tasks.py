@@ -1,6 +1,6 @@
 """Work that would hold up the window: run in a thread, its result handled in the GUI thread.
 
-    run_task(owner, lambda: describe_model(path), self._show_report, self._show_error)
+run_task(owner, lambda: describe_model(path), self._show_report, self._show_error)
 """
 
 from __future__ import annotations

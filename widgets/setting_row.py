@@ -216,9 +216,7 @@ class NumberControl(QWidget):
         return (None, *self.spec.steps) if self.spec.auto else self.spec.steps
 
     def _show_number(self, value: float | None) -> None:
-        self.field.setValue(
-            self.field.minimum() if value is None else value / self.spec.scale
-        )
+        self.field.setValue(self.field.minimum() if value is None else value / self.spec.scale)
 
     def _nearest(self, value: float | None) -> int:
         """Index of the slider's position closest to `value`, by ratio."""

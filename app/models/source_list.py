@@ -114,9 +114,7 @@ class _Delegate(QStyledItemDelegate):
         else:
             option.text = ""
             style = option.widget.style()
-            style.drawControl(
-                QStyle.ControlElement.CE_ItemViewItem, option, painter, option.widget
-            )
+            style.drawControl(QStyle.ControlElement.CE_ItemViewItem, option, painter, option.widget)
             self._paint_source(painter, area, source)
         painter.restore()
 

@@ -1,6 +1,6 @@
 """One line under each engine setting that says what it does right now. Imports no Qt.
 
-    hints = Hints(); hints.update(snapshot); hints.hint("block_size")  ->  "waste 1.3 % now"
+hints = Hints(); hints.update(snapshot); hints.hint("block_size")  ->  "waste 1.3 % now"
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_STEPS = 4096
 
 
 def _count(number: int, unit: str) -> str:
-    """"1 token", "2,048 tokens"."""
+    """ "1 token", "2,048 tokens"."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 

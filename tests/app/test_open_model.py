@@ -149,9 +149,7 @@ def test_estimate_says_why_a_folder_is_no_model(tmp_path: Path) -> None:
 
 def test_estimate_refuses_a_context_that_the_model_was_not_made_for() -> None:
     shape = shape_sources()[0]
-    found = estimate(
-        EngineConfig(model=shape.path, load_format="dummy", max_model_len=10_000_000)
-    )
+    found = estimate(EngineConfig(model=shape.path, load_format="dummy", max_model_len=10_000_000))
     assert found.need is None and "10,000,000" in found.problem
 
 

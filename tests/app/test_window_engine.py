@@ -138,9 +138,7 @@ def test_several_chats_share_the_steps(qtbot: QtBot, application: Application) -
     states: set[str] = set()
     application.bridge.snapshot.connect(lambda s: states.add(f"{s.num_running} running"))
     chat = application.pages.chat
-    qtbot.waitUntil(
-        lambda: not any(c.open_replies for c in chat.conversations), timeout=REPLY_MS
-    )
+    qtbot.waitUntil(lambda: not any(c.open_replies for c in chat.conversations), timeout=REPLY_MS)
     assert "3 running" in states
     assert len({c.path()[-1].text for c in chat.conversations}) == 1
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
-from PySide6.QtWidgets import QApplication, QPushButton
+from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import State
-from app.engine_bridge import EngineState
+from app.engine_bridge import OUTPUT_INTERVAL_MS, EngineState
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.paths import starter_model
 from app.settings_store import SettingsStore
 from app.window import Application
 from engine.config import SETTINGS
+from engine.messages import OutputEvent
 from tests.app.fakes import FakeEngineThread, Script
 from widgets.theme import load_theme
 
@@ -50,9 +53,7 @@ def send(qtbot: QtBot, application: Application, text: str) -> None:
 
 def wait_idle(qtbot: QtBot, application: Application) -> None:
     chat = application.pages.chat
-    qtbot.waitUntil(
-        lambda: not any(c.open_replies for c in chat.conversations), timeout=8000
-    )
+    qtbot.waitUntil(lambda: not any(c.open_replies for c in chat.conversations), timeout=8000)
 
 
 # Start and models --------------------------------------------------------------------------------
@@ -83,9 +84,7 @@ def test_random_weights_are_called_so(qtbot: QtBot, application: Application) ->
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
     script.load_steps, script.load_step_s = 1000, 0.005
     application.session.open("/models/slow")
-    qtbot.waitUntil(
-        lambda: "of" in application.window.load_strip._figures.text(), timeout=3000
-    )
+    qtbot.waitUntil(lambda: "of" in application.window.load_strip._figures.text(), timeout=3000)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
         application.window.load_strip._cancel.click()
     assert application.window.load_strip.isHidden()
@@ -170,15 +169,56 @@ def test_parallel_replies_are_shown_and_counted(
     open_model(qtbot, application)
     send(qtbot, application, "first question")
     send(qtbot, application, "second question")
-    qtbot.waitUntil(
-        lambda: application.window.strip.state[0].startswith("2 running"), timeout=3000
-    )
+    qtbot.waitUntil(lambda: application.window.strip.state[0].startswith("2 running"), timeout=3000)
     wait_idle(qtbot, application)
     chat = application.pages.chat
     assert len(chat.conversations) == 2
     for conversation in chat.conversations:
         reply = conversation.path()[-1]
         assert reply.state is State.COMPLETE and len(reply.text.split()) == 60
+
+
+class FirstPaint(QObject):
+    """Times from the commit of a first token to the end of the paint that shows it."""
+
+    def __init__(self, application: Application) -> None:
+        super().__init__()
+        self.delays: list[float] = []
+        self._committed: float | None = None
+        self._transcript = application.pages.chat_page.transcript
+        application.bridge.outputs.connect(self._on_outputs)
+        QApplication.instance().installEventFilter(self)  # type: ignore[union-attr]
+
+    def _on_outputs(self, events: list[OutputEvent]) -> None:
+        self._committed = next((e.time for e in events if e.is_first), self._committed)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if (
+            event.type() == QEvent.Type.Paint
+            and self._committed is not None
+            and isinstance(watched, QWidget)
+            and self._transcript.isAncestorOf(watched)
+        ):
+            self.delays.append(time.perf_counter() - self._committed)
+            self._committed = None
+        return False
+
+    def stop(self) -> None:
+        QApplication.instance().removeEventFilter(self)  # type: ignore[union-attr]
+
+
+def test_the_first_token_is_painted_without_waiting_for_a_timer(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.replies, script.step_s = 12, 0.004
+    open_model(qtbot, application)
+    paints = FirstPaint(application)
+    for number in range(7):
+        application.pages.chat_page.send(f"question {number}")
+        qtbot.waitUntil(lambda n=number: len(paints.delays) > n, timeout=3000)  # type: ignore[misc]
+        wait_idle(qtbot, application)
+    paints.stop()
+    assert statistics.median(paints.delays) * 1000 < OUTPUT_INTERVAL_MS
 
 
 def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
@@ -205,9 +245,7 @@ def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
 # Settings ----------------------------------------------------------------------------------------
 
 
-def test_a_dragged_slider_sends_its_last_value(
-    qtbot: QtBot, application: Application
-) -> None:
+def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     row = application.window.engine_settings.rows["max_num_seqs"]
     thread = application.bridge._thread
@@ -221,9 +259,7 @@ def test_a_dragged_slider_sends_its_last_value(
     assert marks and set(marks) == {f"max_num_seqs 16 → {row.value()}"}
 
 
-def test_cache_and_reload_settings_wait_for_apply(
-    qtbot: QtBot, application: Application
-) -> None:
+def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     panel = application.window.engine_settings
     panel.rows["block_size"].control.field.setValue(64)
@@ -267,9 +303,7 @@ def test_the_vllm_command_is_copied_with_what_it_lacks(
     assert "Batching" in panel._message.text()
 
 
-def test_hints_say_what_happens_now(
-    qtbot: QtBot, application: Application, script: Script
-) -> None:
+def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, script: Script) -> None:
     script.replies, script.step_s = 400, 0.005
     open_model(qtbot, application)
     send(qtbot, application, "question")
@@ -285,9 +319,7 @@ def test_hints_say_what_happens_now(
 # The window itself -------------------------------------------------------------------------------
 
 
-def test_the_theme_paints_pixels_and_is_remembered(
-    qtbot: QtBot, application: Application
-) -> None:
+def test_the_theme_paints_pixels_and_is_remembered(qtbot: QtBot, application: Application) -> None:
     window = application.window
     for mode in ("light", "dark"):
         window.commands.run(f"theme.{mode}")
@@ -336,9 +368,7 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     assert menus == ["File", "View", "Chat", "Help"]
 
 
-def test_help_lists_the_shortcuts_and_the_versions(
-    qtbot: QtBot, application: Application
-) -> None:
+def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Application) -> None:
     window = application.window
     window.commands.run("help.shortcuts")
     window.commands.run("help.about")

@@ -1,0 +1,83 @@
+"""The guards of the root conftest: each lets a clean test pass and fails a careless one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+CLEAN = """
+def test_it(qtbot):
+    from PySide6.QtCore import QTimer, qWarning
+    from PySide6.QtWidgets import QWidget
+    widget = QWidget()
+    qtbot.addWidget(widget)
+    widget.show()
+    timer = QTimer(widget)
+    timer.start(1000)
+    qWarning("This plugin does not support raise()")
+"""
+CARELESS = {
+    "Qt warning: bad": """
+def test_it(qtbot):
+    from PySide6.QtCore import qWarning
+    qWarning("bad")
+""",
+    "leaked timer": """
+kept = []
+def test_it(qtbot):
+    from PySide6.QtCore import QTimer
+    kept.append(QTimer())
+    kept[0].start(1000)
+""",
+    "leaked window": """
+kept = []
+def test_it(qtbot):
+    from PySide6.QtWidgets import QWidget
+    kept.append(QWidget())
+""",
+    "leaked thread": """
+import threading, time
+def test_it(qtbot):
+    threading.Thread(target=lambda: time.sleep(4), daemon=True).start()
+""",
+}
+WITHOUT_QT = """
+import os, sys
+def test_it():
+    assert "PySide6.QtCore" not in sys.modules
+    assert os.environ["INFERDECK_DATA_DIR"] != os.environ["INFERDECK_CONFIG_DIR"]
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+"""
+
+
+def _pytest(folder: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    file = folder / "test_sample.py"
+    file.write_text(code, encoding="utf-8")
+    plugins = ["-p", "tests.conftest", "-p", "no:cacheprovider", *options]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--rootdir", str(folder), *plugins, str(file)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_a_clean_qt_test_passes(tmp_path: Path) -> None:
+    pytest.importorskip("pytestqt")
+    result = _pytest(tmp_path, CLEAN)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("complaint", CARELESS)
+def test_a_careless_qt_test_fails(tmp_path: Path, complaint: str) -> None:
+    pytest.importorskip("pytestqt")
+    result = _pytest(tmp_path, CARELESS[complaint])
+    assert result.returncode == 1 and complaint in result.stdout
+
+
+def test_tests_without_qt_need_none_of_it(tmp_path: Path) -> None:
+    result = _pytest(tmp_path, WITHOUT_QT, "-p", "no:pytest-qt")
+    assert result.returncode == 0, result.stdout
