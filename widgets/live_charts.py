@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
-from typing import NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
-from engine.snapshot import Counters, EngineSnapshot, MemorySnapshot
+from engine.snapshot import EngineSnapshot, MemorySnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.charts.latency_chart import LatencyChart
-from widgets.charts.rates import RateBins
+from widgets.charts.rates import ShareOverSpan
 from widgets.charts.scale import duration_text, number
 from widgets.charts.series import Series, SeriesKind
 from widgets.charts.stacked_area import StackedAreaChart, area
 from widgets.charts.time_chart import TimeChart
+from widgets.charts.token_rate_chart import TokenRateChart
+from widgets.engine_time import EngineTime
 from widgets.theme import SPACE_2, theme_notifier
 
 GIB = 2**30
@@ -28,67 +27,6 @@ _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
 _WIDTH_TO_ALIGN = 380
-
-
-class EngineTime:
-    """The engine's clock as the charts need it: its last time, running on by ours.
-
-    Snapshots carry the engine's own times; what passes since the newest came is measured here.
-    """
-
-    def __init__(self) -> None:
-        self._offset = 0.0  # the engine's time less ours
-
-    def synchronise(self, engine_time: float) -> None:
-        self._offset = engine_time - time.perf_counter()
-
-    def now(self) -> float:
-        return time.perf_counter() + self._offset
-
-
-class _HitCount(NamedTuple):
-    time: float
-    queries: int
-    hits: int
-
-
-class _TokenRateChart(TimeChart):
-    """Tokens per second, in whole seconds."""
-
-    def __init__(self, clock: RedrawClock, engine_time: EngineTime) -> None:
-        super().__init__(
-            "Tokens per second", "",
-            (
-                Series("in", "in", "tokens_in", tip="Prompt tokens computed, without cached ones"),
-                Series("out", "out", "tokens_out", tip="Tokens generated"),
-            ),
-            clock=clock, value_template="00,000", time_source=engine_time.now,
-            empty_text="Tokens read and written per second appear with the first request.",
-        )  # fmt: skip
-        self._bins = {"in": RateBins(), "out": RateBins()}
-        self._before: Counters | None = None
-
-    def add_counters(self, at: float, counters: Counters) -> None:
-        """What was counted since the counters before; they restart with the engine."""
-        before, self._before = self._before, counters
-        if before is None or counters.generation_tokens < before.generation_tokens:
-            before = Counters()
-        self._bins["in"].add(at, max(counters.prompt_tokens - before.prompt_tokens, 0))
-        self._bins["out"].add(at, counters.generation_tokens - before.generation_tokens)
-        self.request_redraw()
-
-    def prepare(self, now: float) -> None:
-        for key, bins in self._bins.items():
-            for at, rate in bins.close(now):
-                self.history[key].append(at, rate)
-
-    def clear(self) -> None:
-        super().clear()
-        for bins in self._bins.values():
-            bins.clear()
-
-    def exact_text(self, value: float) -> str:
-        return f"{number(value, 0)} tok/s"
 
 
 class LiveCharts(QWidget):
@@ -103,7 +41,7 @@ class LiveCharts(QWidget):
         self.clock = clock or RedrawClock(parent=self)
         self._time = EngineTime()
         self._kept_at = -math.inf
-        self._hits: deque[_HitCount] = deque()
+        self._hits = ShareOverSpan(_HIT_SPAN_S)
         self.memory = _memory_chart(self.clock, self._time)
         self.ttft = LatencyChart(
             "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
@@ -113,7 +51,7 @@ class LiveCharts(QWidget):
             "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=self._time.now,
             empty_text="ITL appears with the second token of a reply: send a message.",
         )  # fmt: skip
-        self.tokens = _TokenRateChart(self.clock, self._time)
+        self.tokens = TokenRateChart(self.clock, self._time.now)
         self.requests = _requests_chart(self.clock, self._time)
         self.cache = _cache_chart(self.clock, self._time)
         self.charts: tuple[TimeChart, ...] = (
@@ -194,7 +132,9 @@ class LiveCharts(QWidget):
         self.requests.append("running", at, snapshot.num_running)
         self.requests.append("waiting", at, snapshot.num_waiting)
         self.cache.append("kv_usage", at, snapshot.kv_usage * 100)
-        self.cache.append("prefix_hits", at, self._hit_rate(at, snapshot.counters) * 100)
+        counters = snapshot.counters
+        share = self._hits.add(at, counters.prefix_hits, counters.prefix_queries)
+        self.cache.append("prefix_hits", at, share * 100)
 
     def _add_memory(self, at: float, memory: MemorySnapshot) -> None:
         parts = {key: getattr(memory, key) / GIB for key in self.memory.stacked}
@@ -204,20 +144,6 @@ class LiveCharts(QWidget):
         predicted = memory.plan.predicted / GIB
         measured = (memory.weights + memory.kv_cache) / GIB
         self.memory.set_note(f"predicted {predicted:.2f}, measured {measured:.2f}")
-
-    def _hit_rate(self, at: float, counters: Counters) -> float:
-        """Of the prompt tokens looked up in the last minute, the share that was cached; NaN when
-        none was looked up."""
-        if self._hits and counters.prefix_queries < self._hits[-1].queries:
-            self._hits.clear()
-        self._hits.append(_HitCount(at, counters.prefix_queries, counters.prefix_hits))
-        while len(self._hits) > 1 and self._hits[1].time <= at - _HIT_SPAN_S:
-            self._hits.popleft()
-        first, last = self._hits[0], self._hits[-1]
-        if len(self._hits) == 1:
-            return counters.prefix_hit_rate if counters.prefix_queries else math.nan
-        queries = last.queries - first.queries
-        return (last.hits - first.hits) / queries if queries else math.nan
 
     def update_gpu_memory(self, at: float, used_bytes: int) -> None:
         """Memory in use on the GPU; its line appears with the first call."""

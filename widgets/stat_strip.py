@@ -5,21 +5,26 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent
+from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
 
-from engine.snapshot import EngineSnapshot, RequestState, Sample
-from widgets.charts.clock import RedrawClock
-from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
-from widgets.charts.ring import RingBuffer
-from widgets.charts.scale import figure, number
+from engine.snapshot import EngineSnapshot
+from widgets.charts.clock import RedrawClock, work_time
 from widgets.charts.text import TextPen
+from widgets.engine_time import EngineTime
+from widgets.stat_figures import (
+    FIGURES,
+    NOTHING,
+    Figure,
+    StateKind,
+    StatFigures,
+    Value,
+    device_words,
+    short_dtype,
+    state_words,
+)
 from widgets.theme import (
     SPACE_2,
     SPACE_3,
@@ -31,52 +36,9 @@ from widgets.theme import (
     ui_font,
 )
 
-StateKind = Literal["idle", "busy", "loading", "error"]
-
-NOTHING = "–"
-GIB = 2**30
-LATENCY_SPAN_S = 120.0
-RATE_SPAN_S = 3.0
 _LEAST_WORDS = 200  # pixels that model and state keep before figures give way
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One leading figure. Its place is made for `template`, or for the widest value that it ever
-    had: it may grow but does not jump to and fro. Narrow windows drop the figure with the highest
-    `drop` first."""
-
-    key: str
-    label: str
-    unit: str
-    template: str
-    drop: int
-    tip: str
-
-
-FIGURES = (
-    Figure("output", "Output", "tok/s", "000", 3, "Tokens generated per second, now"),
-    Figure("ttft", "TTFT p50", "ms", "0,000", 2,
-           "Arrival to first token: median of the last 2 minutes"),
-    Figure("itl", "ITL p50 / p99", "ms", "00 / 00", 1,
-           "Gap between output tokens: median and 99th percentile of the last 2 minutes\n"
-           f"({NOTHING} for p99 of fewer than {FEWEST_FOR_P99} gaps)"),
-    Figure("kv", "KV cache", "%", "100", 5, "KV blocks that requests hold"),
-    Figure("hits", "Prefix hits", "%", "100", 6,
-           "Prompt tokens found in the prefix cache, since the engine was started"),
-    Figure("memory", "Memory", "GiB", "0.0 / 0.0", 4,
-           "Memory of this process / what the engine may use"),
-)  # fmt: skip
-
-
-class _Value(NamedTuple):
-    text: str
-    is_current: bool = True  # else it is from a while ago, and drawn muted
-
-
-class _Counted(NamedTuple):
-    time: float
-    tokens: int
+_DOT = 8
+_FIGURE_INTERVAL_S = 0.45
 
 
 class StatStrip(QFrame):
@@ -95,14 +57,13 @@ class StatStrip(QFrame):
         self._title = "No model"
         self._state = "Open a model to start"
         self._kind: StateKind = "idle"
-        self._latencies = {"ttft": RingBuffer(2048), "itl": RingBuffer(8192)}
-        self._counted: deque[_Counted] = deque()
-        self._snapshot: EngineSnapshot | None = None
-        self._offset = 0.0  # the engine's clock less ours
-        self._values = {f.key: _Value(NOTHING) for f in FIGURES}
-        self._templates = {f.key: f.template for f in FIGURES}
-        self._painted: dict[str, _Value] = {}
+        self._time = EngineTime()
+        self._figures = StatFigures()
+        self._values = {one.key: Value(NOTHING) for one in FIGURES}
+        self._templates = {one.key: one.template for one in FIGURES}
         self._dirty = True
+        self._drawn_state: tuple[str, str] = ("", "")
+        self._drawn_at = 0.0
         self._take_fonts()
         theme_notifier().changed.connect(self._on_theme_changed)
         self.clock.add(self)
@@ -112,37 +73,24 @@ class StatStrip(QFrame):
     def set_model(self, name: str, precision: str = "", device: str = "") -> None:
         """First line: what is loaded."""
         self._title = "  ·  ".join(part for part in (name, precision, device) if part)
-        self._changed()
+        self._request_redraw()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
         """Second line: a dot whose colour says the kind, and words."""
         self._state, self._kind = text, kind
-        self._changed()
+        self._request_redraw()
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the engine's state and its new samples."""
-        self._snapshot = snapshot
-        self._offset = snapshot.time - time.perf_counter()
-        self._add("ttft", snapshot.ttft)
-        self._add("itl", snapshot.itl)
-        tokens = snapshot.counters.generation_tokens
-        if self._counted and tokens < self._counted[-1].tokens:
-            self._counted.clear()  # the engine was started again
-        self._counted.append(_Counted(snapshot.time, tokens))
-        model, threads = snapshot.model, getattr(snapshot.config, "num_threads", None)
-        device = model.device
-        if device == "cpu" and threads:
-            device = f"cpu, {threads} thread{'s' if threads != 1 else ''}"
-        self._title = f"{model.name}  ·  {short_dtype(model.dtype)}  ·  {device}"
-        self._state, self._kind = state_words(snapshot)
-        self._changed()
+        self._time.synchronise(snapshot.time)
+        self._figures.update(snapshot)
+        model = snapshot.model
+        self.set_model(model.name, short_dtype(model.dtype), device_words(snapshot))
+        self.set_state(*state_words(snapshot))
 
     def clear(self) -> None:
         """No model is loaded."""
-        self._snapshot = None
-        self._counted.clear()
-        for ring in self._latencies.values():
-            ring.clear()
+        self._figures.clear()
         self.set_model("No model")
         self.set_state("Open a model to start")
 
@@ -154,84 +102,41 @@ class StatStrip(QFrame):
     def state(self) -> tuple[str, StateKind]:
         return self._state, self._kind
 
-    def value_text(self, key: str) -> str:
-        """What a figure shows, without its unit."""
-        self._find_values()
-        return self._values[key].text
+    def text(self) -> str:
+        """Everything in words, as a screen reader should say it."""
+        figures = [f"{f.label} {self._values[f.key].text} {f.unit}" for f in FIGURES]
+        return "; ".join([self._title, self._state, *figures])
 
-    def _add(self, key: str, samples: Sequence[Sample]) -> None:
-        if samples:
-            self._latencies[key].extend([s.time for s in samples], [s.value * 1e3 for s in samples])
-
-    def _changed(self) -> None:
+    def _request_redraw(self) -> None:
         self._dirty = True
         if self.isVisible():
             self.clock.wake()
-
-    # Figures ----------------------------------------------------------------------------------
-
-    def _now(self) -> float:
-        return time.perf_counter() + self._offset
 
     def wants_redraw(self) -> bool:
         """Something new, or a rate that has to come to rest."""
         return self._dirty or self._values["output"].text != NOTHING
 
     def redraw(self) -> None:
+        """Work the figures out again, at the pace at which they can be read (a new word on the
+        state comes at once); paint if anything is different."""
+        now = time.perf_counter()
+        if self.state == self._drawn_state and now - self._drawn_at < _FIGURE_INTERVAL_S:
+            return
         self._dirty = False
-        self._find_values()
+        self._drawn_state, self._drawn_at = self.state, now
+        before = self._values
+        self._values = self._figures.values(self._time.now())
         for key, value in self._values.items():
             if len(value.text) > len(self._templates[key]):
                 self._templates[key] = re.sub(r"\d", "0", value.text)
         shown = self.text()
-        if shown != self.accessibleDescription() or self._values != self._painted:
+        if shown != self.accessibleDescription() or self._values != before:
             self.setAccessibleDescription(shown)
             self.update()
 
-    def _find_values(self) -> None:
-        now, snapshot = self._now(), self._snapshot
-        self._values["output"] = self._output_rate(now)
-        self._values["ttft"] = self._latency("ttft", now)
-        self._values["itl"] = self._latency("itl", now)
-        if snapshot is None:
-            for key in ("kv", "hits", "memory"):
-                self._values[key] = _Value(NOTHING)
-            return
-        counters, memory = snapshot.counters, snapshot.memory
-        hits = number(counters.prefix_hit_rate * 100, 0) if counters.prefix_queries else NOTHING
-        used = memory.process or memory.weights + memory.kv_cache + memory.other
-        self._values["kv"] = _Value(number(snapshot.kv_usage * 100, 0))
-        self._values["hits"] = _Value(hits)
-        limit = number(memory.plan.limit / GIB, 1) if memory.plan.limit else NOTHING
-        self._values["memory"] = _Value(f"{number(used / GIB, 1)} / {limit}")
-
-    def _output_rate(self, now: float) -> _Value:
-        counted = self._counted
-        while len(counted) > 1 and counted[1].time <= now - RATE_SPAN_S:
-            counted.popleft()
-        tokens = counted[-1].tokens - counted[0].tokens if counted else 0
-        if not tokens:
-            return _Value(NOTHING)
-        # from the count before the span on, but no further than the span
-        seconds = min(max(now - counted[0].time, 0.1), RATE_SPAN_S)
-        return _Value(number(tokens / seconds, 0))
-
-    def _latency(self, key: str, now: float) -> _Value:
-        ring = self._latencies[key]
-        recent = ring.between(now - LATENCY_SPAN_S, math.inf)
-        is_current = len(recent) > 0
-        found = percentiles(recent if is_current else ring.values[-FEWEST_FOR_P99:])
-        if not found.num_samples:
-            return _Value(NOTHING)
-        if key == "ttft":
-            return _Value(figure(found.p50), is_current)
-        p99 = figure(found.p99) if found.num_samples >= FEWEST_FOR_P99 else NOTHING
-        return _Value(f"{figure(found.p50)} / {p99}", is_current)
-
-    def text(self) -> str:
-        """Everything in words, as a screen reader should say it."""
-        figures = [f"{f.label} {self._values[f.key].text} {f.unit}" for f in FIGURES]
-        return "; ".join([self._title, self._state, *figures])
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._request_redraw()
 
     # Layout and painting ----------------------------------------------------------------------
 
@@ -279,8 +184,7 @@ class StatStrip(QFrame):
         return placed[::-1]
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        start = time.perf_counter()
-        self._painted = dict(self._values)
+        start = work_time()
         super().paintEvent(event)
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -290,7 +194,7 @@ class StatStrip(QFrame):
         for one, rect in placed:
             self._draw_figure(painter, one, rect)
         painter.end()
-        self.clock.charge(time.perf_counter() - start)
+        self.clock.charge(work_time() - start)
 
     def _rows(self) -> tuple[QRectF, QRectF]:
         small, large = self._line_heights
@@ -313,7 +217,7 @@ class StatStrip(QFrame):
             painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, text)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(table.color(f"state_{self._kind}"))
-        painter.drawEllipse(QRectF(left, lower.center().y() - 4, 8, 8))
+        painter.drawEllipse(QRectF(left, lower.center().y() - _DOT / 2, _DOT, _DOT))
 
     def _draw_figure(self, painter: QPainter, one: Figure, rect: QRectF) -> None:
         table = theme()
@@ -321,15 +225,14 @@ class StatStrip(QFrame):
         upper.setLeft(rect.left())
         lower.setLeft(rect.left())
         painter.setPen(table.color("text_muted"))
-        self._label_pen.left(painter, upper, one.label)
+        self._label_pen.use(painter).left(painter, upper, one.label)
         value = self._values[one.key]
-        is_nothing = value.text == NOTHING
-        dim = is_nothing or not value.is_current
-        painter.setPen(QColor(table.text_muted if dim else table.text))
-        self._value_pen.left(painter, lower, value.text)
+        is_live = value.is_current and value.text != NOTHING
+        painter.setPen(table.color("text" if is_live else "text_muted"))
+        self._value_pen.use(painter).left(painter, lower, value.text)
         painter.setPen(table.color("text_muted"))
         unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
-        self._unit_pen.left(painter, unit, one.unit)
+        self._unit_pen.use(painter).left(painter, unit, one.unit)
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
@@ -341,19 +244,3 @@ class StatStrip(QFrame):
             QToolTip.showText(event.globalPos(), tip, self)
             return True
         return super().event(event)
-
-
-def short_dtype(dtype: str) -> str:
-    """bfloat16 as bf16, float32 as fp32."""
-    return dtype.removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
-
-
-def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
-    """What the requests are doing, and whether that is anything."""
-    states = [request.state for request in snapshot.requests]
-    running = states.count(RequestState.RUNNING)
-    waiting = states.count(RequestState.WAITING)
-    preempted = states.count(RequestState.PREEMPTED)
-    if not running + waiting + preempted:
-        return "Ready", "idle"
-    return f"{running} running · {waiting} waiting · {preempted} preempted", "busy"

@@ -9,12 +9,16 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
+from statistics import median
 from typing import Protocol
 
 import shiboken6
 from PySide6.QtCore import QObject, Qt, QTimer
 
 _ACCOUNT_S = 5.0  # the account covers this long
+_LONGEST_INTERVAL_MS = 1000
+work_time = time.thread_time
+"""Clock of the work: this thread's own, so that waiting for a busy core is no work of ours."""
 
 
 class Redrawable(Protocol):
@@ -33,7 +37,7 @@ class RedrawClock(QObject):
     """Calls `redraw` of its visible members at most `rate_hz` times a second.
 
     The rate sinks by itself as far as it takes to hold `budget_ms_per_s` (never below one redraw
-    in two seconds). The timer runs only while a member that is visible wants a redraw: call
+    a second). The timer runs only while a member that is visible wants a redraw: call
     `wake` when there is something new.
     """
 
@@ -45,16 +49,15 @@ class RedrawClock(QObject):
         self.budget_ms_per_s = budget_ms_per_s
         self._members: weakref.WeakSet[Redrawable] = weakref.WeakSet()
         self._costs: deque[tuple[float, float]] = deque()  # (when, seconds)
-        self._round_s = 0.0  # what one round costs: prepared and painted, moving average
+        self._rounds: deque[float] = deque(maxlen=5)  # seconds of work of the last rounds
         self._spent_in_round = 0.0
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.CoarseTimer)
         self._timer.timeout.connect(self._tick)
 
     def add(self, member: Redrawable) -> None:
-        """Draw `member` from now on; the clock does not keep it alive."""
+        """Draw `member` whenever it is visible and says so; the clock does not keep it alive."""
         self._members.add(member)
-        self.wake()
 
     @property
     def is_running(self) -> bool:
@@ -69,8 +72,10 @@ class RedrawClock(QObject):
     @property
     def interval_ms(self) -> int:
         """Time between two redraws: from the rate, or longer where the budget asks for it."""
-        for_budget = self._round_s * 1e6 / self.budget_ms_per_s if self.budget_ms_per_s else 0.0
-        return round(min(max(1e3 / self.rate_hz, for_budget), 2000))
+        # the median: the first painting of a window is no measure of the next
+        round_ms = median(self._rounds) * 1e3 if self._rounds else 0.0
+        for_budget = round_ms * 1e3 / self.budget_ms_per_s
+        return round(min(max(1e3 / self.rate_hz, for_budget), _LONGEST_INTERVAL_MS))
 
     def wake(self) -> None:
         """There is something new to draw."""
@@ -78,7 +83,7 @@ class RedrawClock(QObject):
             self._timer.start(self.interval_ms)
 
     def charge(self, seconds: float) -> None:
-        """Put a paint's duration on the account (members call this from their paintEvent)."""
+        """Put the work of a paint on the account (members call this from their paintEvent)."""
         self._spent_in_round += seconds
         now = time.perf_counter()
         self._costs.append((now, seconds))
@@ -96,15 +101,14 @@ class RedrawClock(QObject):
             self._timer.stop()
             return
         for member in due:
-            start = time.perf_counter()
+            start = work_time()
             member.redraw()
-            self.charge(time.perf_counter() - start)
+            self.charge(work_time() - start)
         if self._timer.interval() != self.interval_ms:
             self._timer.setInterval(self.interval_ms)
 
     def _close_round(self) -> None:
         """Painting happens after the tick: the round before this tick is complete now."""
         if self._spent_in_round:
-            share = 0.2 if self._round_s else 1.0
-            self._round_s += share * (self._spent_in_round - self._round_s)
+            self._rounds.append(self._spent_in_round)
         self._spent_in_round = 0.0

@@ -65,9 +65,10 @@ def thin_samples(
     bucket = np.floor(times / (width / num_buckets)).astype(np.int64)
     starts = np.flatnonzero(np.diff(bucket, prepend=bucket[0] - 1))
     largest = np.maximum.reduceat(values, starts)
-    is_kept = values == np.repeat(largest, np.diff(starts, append=count))
-    is_kept[chosen] = True
-    keep = np.flatnonzero(is_kept)
+    of_bucket = np.repeat(np.arange(len(starts)), np.diff(starts, append=count))
+    peaks = np.flatnonzero(values == largest[of_bucket])
+    _, first = np.unique(of_bucket[peaks], return_index=True)  # one peak a bucket, if equal ones
+    keep = np.union1d(chosen, peaks[first])
     return times[keep], values[keep]
 
 

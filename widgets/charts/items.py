@@ -21,12 +21,17 @@ def _polygon(x: Floats, y: Floats) -> QPolygonF:
 class _PaintedItem(pg.GraphicsObject):
     """An item in data coordinates whose bounds are whatever the view shows."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._bounds = QRectF()
+
     def boundingRect(self) -> QRectF:
-        view = self.getViewBox()
-        return QRectF() if view is None else view.viewRect()
+        return self._bounds
 
     def viewRangeChanged(self) -> None:
         self.prepareGeometryChange()
+        view = self.getViewBox()
+        self._bounds = QRectF() if view is None else QRectF(view.viewRect())
 
 
 # Where the passes of a line go, in pixels: beside and below, so that flat and steep parts widen.

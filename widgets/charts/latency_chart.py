@@ -10,10 +10,11 @@ from PySide6.QtWidgets import QWidget
 
 from engine.snapshot import Sample
 from widgets.charts.clock import RedrawClock
+from widgets.charts.data import HISTORY_S
 from widgets.charts.percentiles import FEWEST_FOR_P99, RollingPercentiles
 from widgets.charts.scale import duration_text, number
 from widgets.charts.series import EndLabel, Series, SeriesKind
-from widgets.charts.time_chart import HISTORY_S, TimeChart
+from widgets.charts.time_chart import TimeChart
 
 _STEP_S = 0.5  # distance of two points of the percentile lines
 _SAMPLES_KEPT = 65536  # at 500 tokens per second: the last two minutes
@@ -53,7 +54,7 @@ class LatencyChart(TimeChart):
             value_template="0,000", capacity=_SAMPLES_KEPT, time_source=time_source, parent=parent,
         )  # fmt: skip
         self.span_s = span_s
-        self._rolling = RollingPercentiles(self.history["samples"], span_s, _STEP_S, HISTORY_S)
+        self._rolling = RollingPercentiles(self.data.history["samples"], span_s, _STEP_S, HISTORY_S)
         self._num_samples = 0
 
     def add_samples(self, samples: Sequence[Sample]) -> None:
@@ -67,8 +68,8 @@ class LatencyChart(TimeChart):
 
     def prepare(self, now: float) -> None:
         for at, found in self._rolling.advance(now):
-            self.history["p50"].append(at, found.p50)
-            self.history["p99"].append(at, found.p99)
+            self.data.append("p50", at, found.p50)
+            self.data.append("p99", at, found.p99)
             self._num_samples = found.num_samples
 
     def end_label(self, key: str, value: float) -> EndLabel:

@@ -33,21 +33,23 @@ def end_label_rects(view: PlotView) -> list[QRectF]:
 
 
 def draw_end_labels(painter: QPainter, view: PlotView) -> None:
-    table, plot = theme(), view.plot_rect
+    if not view.end_labels:
+        return
+    table, plot, pen = theme(), view.plot_rect, view.label_pen.use(painter)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     for label, rect in zip(view.end_labels, end_label_rects(view), strict=True):
         y, middle = view.to_y(label.y), rect.center().y()
         if abs(y - middle) > 3:  # moved away from its line: lead back to it
             painter.setPen(QPen(QColor(table.line_color(label.color)), 1.0))
             painter.drawLine(QLineF(plot.right() + 1, y, rect.left() - 2, middle))
-        painter.setPen(QColor(table.label_color(label.color)))
+        painter.setPen(view.label_color(label.color))
         if view.has_label_names:
-            view.label_pen.left(painter, rect, label.label)
-        view.label_pen.right(painter, rect, label.value)
+            pen.left(painter, rect, label.label)
+        pen.right(painter, rect, label.value)
 
 
 def draw_marks(painter: QPainter, view: PlotView) -> None:
-    table, plot = theme(), view.plot_rect
+    plot, backdrop = view.plot_rect, theme().color("panel", 0.8)
     shown = [mark for mark in view.marks if -view.window_s <= mark.time - view.now <= 0]
     if not shown:
         return
@@ -66,14 +68,15 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
         for x, width in zip(lines, widths, strict=True)
     ]
     rights = [left + width for left, width in zip(lefts, widths, strict=True)]
+    pen = view.text_pen.use(painter)
+    painter.setPen(view.color("accent"))
     for text, left, row in zip(texts, lefts, mark_rows(lefts, rights, _MARK_ROWS), strict=True):
         if row is None:
             continue  # its line is there; the cross-line near it gives the text
         height = view.text_metrics.height()
         rect = QRectF(left, plot.top() + row * height, view.text_pen.width(text), height)
-        painter.fillRect(rect, table.color("panel", 0.8))
-        painter.setPen(table.color("accent"))
-        view.text_pen.left(painter, rect, text)
+        painter.fillRect(rect, backdrop)
+        pen.left(painter, rect, text)
 
 
 def marks_near(view: PlotView, seconds: float) -> list[Mark]:
@@ -98,9 +101,9 @@ def draw_count_above(painter: QPainter, view: PlotView) -> None:
     if not view.num_above:
         return
     plot = view.plot_rect
-    painter.setPen(theme().color("text_muted"))
+    painter.setPen(view.color("text_muted"))
     place = QRectF(plot.left() + SPACE_1, plot.top(), plot.width(), view.small_metrics.height())
-    view.small_pen.left(painter, place, f"▲ {number(view.num_above, 0)} above")
+    view.small_pen.use(painter).left(painter, place, f"▲ {number(view.num_above, 0)} above")
 
 
 def draw_empty(painter: QPainter, view: PlotView) -> None:

@@ -12,13 +12,12 @@ changes. Time runs from -window to 0 (now), so the time axis never changes while
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pyqtgraph as pg
 from PySide6.QtCore import QPointF, QRectF, Qt, Signal
 from PySide6.QtGui import (
+    QColor,
     QFont,
     QFontMetricsF,
     QMouseEvent,
@@ -31,17 +30,16 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
 from widgets.charts import overlay
+from widgets.charts.clock import RedrawClock, work_time
 from widgets.charts.scale import Range, round_step, seconds_text, tick_text, ticks, time_ticks
 from widgets.charts.series import EndLabel, Mark, Reading
 from widgets.charts.text import TextPen
 from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
 
-if TYPE_CHECKING:
-    from widgets.charts.clock import RedrawClock
-
 _TICK_DISTANCE_Y = 30  # pixels, least
 _TICK_DISTANCE_X = 64
 _LEAST_WIDTH_FOR_NAMES = 240
+_MARGIN = SPACE_2 + SPACE_1  # around the newest values
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
@@ -85,7 +83,7 @@ class PlotView(pg.GraphicsView):
         small = self.small_metrics
         left = max(small.horizontalAdvance(text) for _, text in self._y_ticks()) + SPACE_2
         left = max(left, 4 * small.horizontalAdvance("0") + SPACE_2)
-        right = self.margin_for_values()
+        right = self.value_width + _MARGIN
         if self.has_label_names:
             right = max(self.right_margin, right)
         bottom = small.height() + SPACE_1
@@ -118,6 +116,8 @@ class PlotView(pg.GraphicsView):
 
     def apply_theme(self) -> None:
         """Take fonts and colours from the theme that is in force."""
+        self._colors: dict[str, QColor] = {}
+        self._dashed: dict[str, QPen] = {}
         self.small_font = figure_font("small")
         self.text_font = ui_font("small")
         label_font = figure_font("small", QFont.Weight.DemiBold)
@@ -135,16 +135,9 @@ class PlotView(pg.GraphicsView):
         return self.width() >= _LEAST_WIDTH_FOR_NAMES
 
     @property
-    def value_width(self) -> float:
-        """Pixels of the newest values: the name at the left, the number at the right."""
-        name, number = self.value_templates
-        return self.label_metrics.horizontalAdvance(
-            f"{name}  {number}" if self.has_label_names else number
-        )
-
-    def margin_for_values(self) -> float:
-        """Pixels to the right of the plot that the newest values need."""
-        return self.value_width + SPACE_2 + SPACE_1
+    def full_margin(self) -> float:
+        """Pixels to the right of the plot that the newest values need with their names."""
+        return self.label_metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
 
     def set_right_margin(self, pixels: float) -> None:
         """Give newest values at least this room."""
@@ -153,11 +146,15 @@ class PlotView(pg.GraphicsView):
             self._lay_out()
 
     def _lay_out(self) -> None:
+        name, number = self.value_templates
+        text = f"{name}  {number}" if self.has_label_names else number
+        self.value_width = self.label_metrics.horizontalAdvance(text)
         self.plot_rect = self._find_plot_rect()
         self.box.setGeometry(self.plot_rect)
         self.box.setRange(
             xRange=(-self.window_s, 0.0), yRange=self.y_range, padding=0, disableAutoRange=False
         )
+        self._box_is_stale = True
         self.resetCachedContent()
         self.viewport().update()
 
@@ -169,10 +166,27 @@ class PlotView(pg.GraphicsView):
     # Painting ---------------------------------------------------------------------------------
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        start = time.perf_counter()
-        super().paintEvent(event)
+        start = work_time()
+        if self._box_is_stale:  # pyqtgraph would have its scene ask before every paint
+            self._box_is_stale = False
+            self.scene().prepareForPaint()
+        QGraphicsView.paintEvent(self, event)
         if self._clock is not None:
-            self._clock.charge(time.perf_counter() - start)
+            self._clock.charge(work_time() - start)
+
+    def color(self, name: str) -> QColor:
+        """A theme colour, kept until the theme changes."""
+        found = self._colors.get(name)
+        if found is None:
+            found = self._colors[name] = theme().color(name)
+        return found
+
+    def label_color(self, name: str) -> QColor:
+        """A series colour for text."""
+        found = self._colors.get(name + " label")
+        if found is None:
+            found = self._colors[name + " label"] = QColor(theme().label_color(name))
+        return found
 
     def _y_ticks(self) -> list[tuple[float, str]]:
         height = self.height() - self.small_metrics.height()
@@ -254,9 +268,11 @@ class PlotView(pg.GraphicsView):
     def leaveEvent(self, event: object) -> None:
         self.hovered.emit(None)
 
-    def dashed_pen(self, color: str, width: float = 1.0) -> QPen:
+    def dashed_pen(self, color: str) -> QPen:
         """A dashed pen in a theme colour."""
-        pen = QPen(theme().color(color), width)
-        pen.setDashPattern([4, 3])
-        pen.setCosmetic(True)
+        pen = self._dashed.get(color)
+        if pen is None:
+            pen = self._dashed[color] = QPen(self.color(color), 1.0)
+            pen.setDashPattern([4, 3])
+            pen.setCosmetic(True)
         return pen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from typing import NamedTuple
 
 
 class RateBins:
@@ -17,6 +19,7 @@ class RateBins:
         self.width = width
         self.patience = patience
         self.longest = longest
+        self._most_open = round(longest / width)
         self._open: dict[int, float] = {}
         self._next: int | None = None  # number of the oldest open bin
 
@@ -26,6 +29,8 @@ class RateBins:
             self._next = number
         number = max(number, self._next)
         self._open[number] = self._open.get(number, 0.0) + count
+        if len(self._open) > self._most_open:  # nobody looked for long
+            del self._open[min(self._open)]
 
     def close(self, now: float) -> list[tuple[float, float]]:
         """(end of the bin, count per second) of each bin that is over and was not given before."""
@@ -44,3 +49,37 @@ class RateBins:
     def clear(self) -> None:
         self._open.clear()
         self._next = None
+
+
+class _Counted(NamedTuple):
+    time: float
+    part: int
+    whole: int
+
+
+class ShareOverSpan:
+    """The share of two running totals (hits of queries) over the last `span` seconds."""
+
+    def __init__(self, span: float) -> None:
+        self.span = span
+        self._counted: deque[_Counted] = deque()
+
+    def add(self, time: float, part: int, whole: int) -> float:
+        """Totals at `time`; gives the share, 0 to 1, or NaN when nothing was counted in the span.
+
+        The first totals stand for themselves, and so do totals that went back (a restart).
+        """
+        counted = self._counted
+        if counted and whole < counted[-1].whole:
+            counted.clear()
+        if not counted:
+            counted.append(_Counted(-math.inf, 0, 0))
+        counted.append(_Counted(time, part, whole))
+        while len(counted) > 2 and counted[1].time <= time - self.span:
+            counted.popleft()
+        first, last = counted[0], counted[-1]
+        new = last.whole - first.whole
+        return (last.part - first.part) / new if new else math.nan
+
+    def clear(self) -> None:
+        self._counted.clear()

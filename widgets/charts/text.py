@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QStaticText, QTransform
 
 
-def shape(text: str, font: QFont) -> QStaticText:
-    """`text` with its glyphs and their places in `font`."""
+class _Shaped(NamedTuple):
+    text: QStaticText
+    width: float
+    height: float
+
+
+def _shape(text: str, font: QFont) -> _Shaped:
     shaped = QStaticText(text)
     shaped.setTextFormat(Qt.TextFormat.PlainText)
     shaped.setPerformanceHint(QStaticText.PerformanceHint.AggressiveCaching)
     shaped.prepare(QTransform(), font)
-    return shaped
+    size = shaped.size()
+    return _Shaped(shaped, size.width(), size.height())
 
 
 class TextPen:
@@ -22,10 +29,10 @@ class TextPen:
 
     def __init__(self, font: QFont, most: int = 512) -> None:
         self.font = font
-        self._shaped = lru_cache(maxsize=most)(lambda text: shape(text, font))
+        self._shaped = lru_cache(maxsize=most)(lambda text: _shape(text, font))
 
     def width(self, text: str) -> float:
-        return float(self._shaped(text).size().width())
+        return self._shaped(text).width
 
     def elided(self, text: str, width: float) -> str:
         """`text`, cut with an ellipsis where it is wider than `width`."""
@@ -34,14 +41,21 @@ class TextPen:
         return QFontMetricsF(self.font).elidedText(text, Qt.TextElideMode.ElideRight, width)
 
     def left(self, painter: QPainter, rect: QRectF, text: str) -> None:
-        """At the left of `rect`, in its vertical middle, in the painter's pen."""
-        self._draw(painter, rect.left(), rect, text)
+        """At the left of `rect`, in its vertical middle, in the painter's pen. The painter has to
+        have this font: see `use`."""
+        shaped = self._shaped(text)
+        self._draw(painter, rect.left(), rect.center().y(), shaped)
 
     def right(self, painter: QPainter, rect: QRectF, text: str) -> None:
-        self._draw(painter, rect.right() - self.width(text), rect, text)
-
-    def _draw(self, painter: QPainter, x: float, rect: QRectF, text: str) -> None:
+        """At the right of `rect`."""
         shaped = self._shaped(text)
+        self._draw(painter, rect.right() - shaped.width, rect.center().y(), shaped)
+
+    def use(self, painter: QPainter) -> TextPen:
+        """Give the painter this font."""
         painter.setFont(self.font)
-        y = rect.center().y() - shaped.size().height() / 2
-        painter.drawStaticText(QPointF(round(x), round(y)), shaped)
+        return self
+
+    @staticmethod
+    def _draw(painter: QPainter, x: float, middle: float, shaped: _Shaped) -> None:
+        painter.drawStaticText(QPointF(round(x), round(middle - shaped.height / 2)), shaped.text)

@@ -1,0 +1,159 @@
+"""The leading figures of the engine, worked out from its snapshots. No Qt."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from engine.snapshot import EngineSnapshot, RequestState, Sample
+from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
+from widgets.charts.ring import RingBuffer
+from widgets.charts.scale import figure, number
+
+StateKind = Literal["idle", "busy", "loading", "error"]
+
+NOTHING = "–"
+GIB = 2**30
+LATENCY_SPAN_S = 120.0
+RATE_SPAN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One leading figure. Its place is made for `template`, or for the widest value that it ever
+    had: it may grow but does not jump to and fro. Narrow windows drop the figure with the highest
+    `drop` first."""
+
+    key: str
+    label: str
+    unit: str
+    template: str
+    drop: int
+    tip: str
+
+
+FIGURES = (
+    Figure("output", "Output", "tok/s", "000", 3, "tokens generated per second, now"),
+    Figure("ttft", "TTFT p50", "ms", "0,000", 2,
+           "arrival to first token, median of the last 2 minutes"),
+    Figure("itl", "ITL p50 / p99", "ms", "00 / 00", 1,
+           "gap between output tokens, median and 99th percentile of the last 2 minutes\n"
+           f"({NOTHING} for the p99 of fewer than {FEWEST_FOR_P99} gaps)"),
+    Figure("kv", "KV cache", "%", "100", 5, "KV blocks that requests hold"),
+    Figure("hits", "Prefix hits", "%", "100", 6,
+           "prompt tokens found in the prefix cache since the engine was started"),
+    Figure("memory", "Memory", "GiB", "0.0 / 0.0", 4,
+           "memory of this process / what the engine may use"),
+)  # fmt: skip
+
+
+class Value(NamedTuple):
+    """A figure's value as text; not current: measured a while ago, nothing newer since."""
+
+    text: str
+    is_current: bool = True
+
+
+class _Counted(NamedTuple):
+    time: float
+    tokens: int
+
+
+class StatFigures:
+    """Takes snapshots; `values(now)` gives the text of every figure. `now` is engine time."""
+
+    def __init__(self) -> None:
+        self._latencies = {"ttft": RingBuffer(2048), "itl": RingBuffer(8192)}
+        self._counted: deque[_Counted] = deque()
+        self._snapshot: EngineSnapshot | None = None
+
+    def update(self, snapshot: EngineSnapshot) -> None:
+        """Take the engine's state and its new samples. Cheap."""
+        self._snapshot = snapshot
+        self._add("ttft", snapshot.ttft)
+        self._add("itl", snapshot.itl)
+        tokens = snapshot.counters.generation_tokens
+        if self._counted and tokens < self._counted[-1].tokens:
+            self._counted.clear()  # the engine was started again
+        self._counted.append(_Counted(snapshot.time, tokens))
+        self._forget_counts(snapshot.time)
+
+    def clear(self) -> None:
+        """Forget everything: no model is loaded."""
+        self._snapshot = None
+        self._counted.clear()
+        for ring in self._latencies.values():
+            ring.clear()
+
+    def _add(self, key: str, samples: Sequence[Sample]) -> None:
+        if samples:
+            self._latencies[key].extend([s.time for s in samples], [s.value * 1e3 for s in samples])
+
+    def values(self, now: float) -> dict[str, Value]:
+        """The value of each figure by its key."""
+        values = {"output": self._output_rate(now)}
+        values |= {key: self._latency(key, now) for key in self._latencies}
+        snapshot = self._snapshot
+        if snapshot is None:
+            return values | dict.fromkeys(("kv", "hits", "memory"), Value(NOTHING))
+        counters, memory = snapshot.counters, snapshot.memory
+        hits = number(counters.prefix_hit_rate * 100, 0) if counters.prefix_queries else NOTHING
+        used = memory.process or memory.weights + memory.kv_cache + memory.other
+        limit = number(memory.plan.limit / GIB, 1) if memory.plan.limit else NOTHING
+        return values | {
+            "kv": Value(number(snapshot.kv_usage * 100, 0)),
+            "hits": Value(hits),
+            "memory": Value(f"{number(used / GIB, 1)} / {limit}"),
+        }
+
+    def _forget_counts(self, now: float) -> None:
+        """Keep one count from before the span: the span's rate starts there."""
+        while len(self._counted) > 1 and self._counted[1].time <= now - RATE_SPAN_S:
+            self._counted.popleft()
+
+    def _output_rate(self, now: float) -> Value:
+        self._forget_counts(now)
+        tokens = self._counted[-1].tokens - self._counted[0].tokens if self._counted else 0
+        if not tokens:
+            return Value(NOTHING)
+        seconds = min(max(now - self._counted[0].time, 0.1), RATE_SPAN_S)
+        return Value(number(tokens / seconds, 0))
+
+    def _latency(self, key: str, now: float) -> Value:
+        ring = self._latencies[key]
+        recent = ring.between(now - LATENCY_SPAN_S, math.inf)
+        is_current = len(recent) > 0
+        found = percentiles(recent if is_current else ring.values[-FEWEST_FOR_P99:])
+        if not found.num_samples:
+            return Value(NOTHING)
+        if key == "ttft":
+            return Value(figure(found.p50), is_current)
+        p99 = figure(found.p99) if found.num_samples >= FEWEST_FOR_P99 else NOTHING
+        return Value(f"{figure(found.p50)} / {p99}", is_current)
+
+
+def short_dtype(dtype: str) -> str:
+    """bfloat16 as bf16, float32 as fp32."""
+    return dtype.removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
+
+
+def device_words(snapshot: EngineSnapshot) -> str:
+    """cpu, 2 threads; or the device's name."""
+    device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
+    if device != "cpu" or not threads:
+        return device
+    return f"cpu, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
+    """What the requests are doing, and whether that is anything."""
+    states = [request.state for request in snapshot.requests]
+    running = states.count(RequestState.RUNNING)
+    waiting = states.count(RequestState.WAITING)
+    preempted = states.count(RequestState.PREEMPTED)
+    if not running + waiting + preempted:
+        return "Ready", "idle"
+    return f"{running} running · {waiting} waiting · {preempted} preempted", "busy"
