@@ -9,11 +9,11 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from widgets.fonts import SizeRole
 from widgets.theme import theme, ui_font
 
-_LEAST_SHARE = 0.6
+_LEAST_SHARE = 0.8
 
 
 class ElidedLabel(QWidget):
-    """One line of muted text, right-aligned; where less than 60 % of it fits it is left out.
+    """One line of muted text, right-aligned; where less than 80 % of it fits it is left out.
 
     The tool tip has the whole text."""
 

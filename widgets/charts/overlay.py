@@ -58,15 +58,9 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
     lines = [round(view.to_x(mark.time - view.now)) for mark in shown]
     for x in lines:
         painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
-    texts = [
-        view.text_pen.elided(mark.text, max(plot.right() - x, x - plot.left()) - 6)
-        for mark, x in zip(shown, lines, strict=True)
-    ]
+    texts = [view.text_pen.elided(mark.text, plot.width()) for mark in shown]
     widths = [view.text_pen.width(text) for text in texts]
-    lefts = [
-        x + 5 if x + 5 + width <= plot.right() else x - 5 - width
-        for x, width in zip(lines, widths, strict=True)
-    ]
+    lefts = [_beside(x, width, plot) for x, width in zip(lines, widths, strict=True)]
     rights = [left + width for left, width in zip(lefts, widths, strict=True)]
     pen = view.text_pen.use(painter)
     painter.setPen(view.color("accent"))
@@ -77,6 +71,13 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
         rect = QRectF(left, plot.top() + row * height, view.text_pen.width(text), height)
         painter.fillRect(rect, backdrop)
         pen.left(painter, rect, text)
+
+
+def _beside(x: float, width: float, plot: QRectF) -> float:
+    """Left edge of a text at a vertical line: right of it, or left, or as far right as it goes."""
+    if x + 5 + width <= plot.right():
+        return x + 5
+    return x - 5 - width if x - 5 - width >= plot.left() else plot.right() - width
 
 
 def marks_near(view: PlotView, seconds: float) -> list[Mark]:

@@ -15,22 +15,20 @@ from PySide6.QtGui import (
     QContextMenuEvent,
     QHideEvent,
     QKeyEvent,
-    QResizeEvent,
     QShowEvent,
 )
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from widgets.charts.clock import RedrawClock
 from widgets.charts.data import NOTHING, ChartData
-from widgets.charts.elided_label import ElidedLabel
+from widgets.charts.header import ChartHeader
 from widgets.charts.items import DotsItem, LineItem
-from widgets.charts.legend import Legend
 from widgets.charts.plot_view import PlotView
 from widgets.charts.ring import Floats
 from widgets.charts.scale import Range, range_for
 from widgets.charts.series import EndLabel, Mark, Reading, Series, SeriesKind
 from widgets.charts.table import ValuesTable
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
+from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier
 
 MAX_MARKS = 64
 _DOT_ALPHA = 0.45
@@ -88,30 +86,22 @@ class TimeChart(QFrame):
         self.setMinimumSize(220, 130)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.setAccessibleName(heading)
-        self._title_label = QLabel(heading, self)
-        self._title_label.setProperty("role", "title")
         shown = list(self.data.series.values())
-        self.legend = Legend(shown, self)
+        self._header = ChartHeader(heading, shown, self)
+        self._header.set_note(note)
+        self.legend = self._header.legend
         self.legend.toggled.connect(self._on_legend)
-        self._note = ElidedLabel(parent=self)
-        self.set_note(note)
         self.view = PlotView(self.clock, self)
         self.view.hovered.connect(self.point_at)
         names = [one.label for one in shown if one.kind is not SeriesKind.DOTS]
         self.view.value_templates = (max(names, key=len, default=""), value_template)
-        header = QHBoxLayout()
-        header.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
-        header.setSpacing(SPACE_3)
-        header.addWidget(self._title_label)
-        header.addWidget(self.legend)
-        header.addWidget(self._note, 1)
         plot_row = QHBoxLayout()
         plot_row.setContentsMargins(SPACE_2, 0, SPACE_2, 0)
         plot_row.addWidget(self.view)
         column = QVBoxLayout(self)
         column.setContentsMargins(1, SPACE_2, 1, SPACE_1)
         column.setSpacing(SPACE_1)
-        column.addLayout(header)
+        column.addWidget(self._header)
         column.addLayout(plot_row, 1)
 
     def _make_items(self) -> None:
@@ -131,7 +121,7 @@ class TimeChart(QFrame):
     def _on_theme_changed(self) -> None:
         self.view.apply_theme()
         self._restyle()
-        self._fit_legend()
+        self._header.fit()
         self.request_redraw()
 
     def _restyle(self) -> None:
@@ -194,12 +184,11 @@ class TimeChart(QFrame):
 
     @property
     def note(self) -> str:
-        return self._note.text()
+        return self._header.note
 
     def set_note(self, text: str) -> None:
         """What the figures mean, or a result; left out where the row is too narrow."""
-        self._note.set_text(text)
-        self._title_label.setToolTip(text)
+        self._header.set_note(text)
 
     def set_fit_to_data(self, fits: bool) -> None:
         """Let the axis follow the data instead of starting at zero."""
@@ -222,7 +211,7 @@ class TimeChart(QFrame):
     def set_available(self, key: str, available: bool) -> None:
         """Take the legend key of a series that has no data away, or put it back."""
         self.legend.set_available(key, available)
-        self._fit_legend()
+        self._header.fit()
 
     def set_paused(self, paused: bool) -> None:
         """Stop time at now for reading; values go on being recorded."""
@@ -337,13 +326,6 @@ class TimeChart(QFrame):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self.point_at(None)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit_legend()
-
-    def _fit_legend(self) -> None:
-        self.legend.fit(self.width() - self._title_label.sizeHint().width() - 4 * SPACE_3)
 
     # Reading ----------------------------------------------------------------------------------
 
