@@ -83,7 +83,8 @@ class CommandRegistry:
     def shortcuts(self) -> dict[str, list[tuple[str, str]]]:
         """Menu -> (text, shortcut in this platform's words) of the commands that have one."""
         table: dict[str, list[tuple[str, str]]] = {}
-        for command in self:
+        places = {name: place for place, name in enumerate(MENUS)}
+        for command in sorted(self, key=lambda c: places.get(c.where, len(places))):
             if command.shortcut:
                 native = QKeySequence(command.shortcut).toString(
                     QKeySequence.SequenceFormat.NativeText

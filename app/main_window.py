@@ -58,14 +58,14 @@ PAGE_SIZE = (440, 330)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the rail. `commands`: what it adds to the menus; `changed` fires when one of
+    """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
     them may have become possible or impossible."""
 
     name: str
     icon: str
     widget: QWidget
     commands: tuple[Command, ...] = ()
-    changed: SignalInstance | None = None
+    changed: tuple[SignalInstance, ...] = ()
 
 
 class MainWindow(QMainWindow):
@@ -154,7 +154,7 @@ class MainWindow(QMainWindow):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
-        for changed in (page.changed for page in self.pages if page.changed is not None):
+        for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
             done.connect(lambda event: self.load_strip.end())
@@ -250,12 +250,12 @@ class MainWindow(QMainWindow):
         if state is EngineState.LOADING:
             title = self.session.opening_title
             self.strip.set_model(title)
-            self.strip.set_state("loading", "loading")
+            self.strip.set_state("Loading", "loading")
             self.load_strip.begin(f"Loading {title}")
         else:
             self.load_strip.end()
         if state is EngineState.CRASHED:
-            self.strip.set_state("the engine stopped", "error")
+            self.strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
             self.strip.clear()
             self.setWindowTitle("Inferdeck")
@@ -266,9 +266,8 @@ class MainWindow(QMainWindow):
         self.charts.clear()
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
-        if self.load_strip.isHidden():
-            name = self.bridge.model.name if self.bridge.model is not None else "the model"
-            self.load_strip.begin(f"Loading {name} again")
+        if self.load_strip.isHidden():  # nothing is being opened: a setting needs it
+            self.load_strip.begin("Applying settings")
         self.load_strip.update_progress(progress)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:

@@ -27,12 +27,9 @@ class Pages:
         self.store = open_store()
         self.chat = ChatController(bridge, self.store)
         self.chat_page = ChatPage(self.chat)
-        self.pages = [
-            Page(
-                "Chat", "chat", self.chat_page, tuple(self.chat_page.actions()),
-                self.chat.message_changed,
-            )
-        ]  # fmt: skip
+        changed = (self.chat.message_changed, self.chat.current_changed)
+        commands = tuple(self.chat_page.actions())
+        self.pages = [Page("Chat", "chat", self.chat_page, commands, changed)]
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
         self.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))

@@ -26,7 +26,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """"1.40 GiB", "512 MiB", "17 B": binary units, three significant digits."""
+    """ "1.40 GiB", "512 MiB", "17 B": binary units, three significant digits."""
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(count) >= factor:
             value = count / factor

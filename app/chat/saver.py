@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 
 from app.chat.conversation import Conversation, Message
 from app.storage import ChatStore, StorageError
@@ -31,7 +31,8 @@ class Saver(QObject):
         self._store = store
         self.problem: ErrorInfo | None = store.problem
         self._changed: dict[str, Message | Conversation] = {}
-        self._ended.connect(lambda done, error: done(error))
+        # queued also for a future that has already ended: `done` never runs inside `watch`
+        self._ended.connect(self._call, Qt.ConnectionType.QueuedConnection)
         self._timer = QTimer(self)
         self._timer.setInterval(SAVE_INTERVAL_MS)
         self._timer.timeout.connect(self.save)
@@ -39,6 +40,10 @@ class Saver(QObject):
     def watch(self, future: Future, done: Done) -> None:
         """Call `done` in the window's thread when `future` has ended, with its error or None."""
         future.add_done_callback(lambda ended: self._ended.emit(done, ended.exception()))
+
+    @Slot(object, object)
+    def _call(self, done: Done, error: StorageError | None) -> None:
+        done(error)
 
     def touch(self, *changed: Message | Conversation) -> None:
         """Save these with the next tick."""

@@ -24,10 +24,7 @@ from engine.config import SETTINGS
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
-STARTER_NOTE = (
-    "Small demonstration model: speed and memory teach nothing on it. "
-    "Open a real model, or a real shape with random weights."
-)
+STARTER_NOTE = "Small demonstration model: speed and memory teach nothing on it. Open a real one."
 DUMMY_NOTE = "Random weights: replies are noise, speed and memory are real."
 CONTEXTS = tuple(2**power for power in range(9, 18))
 

@@ -38,6 +38,7 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
 MESSAGE_MS = 6000
+HINT_INTERVAL_S = 0.5
 
 
 class EngineSettingsPanel(QWidget):
@@ -53,6 +54,7 @@ class EngineSettingsPanel(QWidget):
         self.model = SettingsModel()
         self._machine = machine or Machine()
         self._hints = Hints()
+        self._hints_at = 0.0  # time of the snapshot that was shown last
         self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
@@ -174,7 +176,7 @@ class EngineSettingsPanel(QWidget):
             self._delay.start()
             return
         self.model.choose(name, value)
-        self._show_state()
+        self._show_values()
 
     def _send_live(self) -> None:
         unsent, self._unsent = self._unsent, {}
@@ -241,9 +243,11 @@ class EngineSettingsPanel(QWidget):
             self._progress.setValue(round(1000 * event.done / event.total) if event.total else 0)
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Called with every snapshot, at most ten times a second."""
+        """Called with every snapshot; what is shown changes twice a second, to be read."""
         self._hints.update(snapshot)
-        if self.isVisible():
+        due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
+        if due and self.isVisible():
+            self._hints_at = snapshot.time
             self._show_hints()
 
     # Showing -----------------------------------------------------------------------------------

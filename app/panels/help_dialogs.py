@@ -59,6 +59,9 @@ class _TableDialog(QDialog):
         for title, rows in self.sections.items():
             heading = QLabel(title)
             heading.setProperty("role", "small")
+            if row:
+                grid.setRowMinimumHeight(row, SPACE_2)
+                row += 1
             grid.addWidget(heading, row, 0, 1, 2)
             row += 1
             for name, value in rows:

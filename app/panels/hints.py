@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from app.units import format_bytes
 from engine.snapshot import EngineSnapshot, StepRecord
 
-WINDOW_S = 60.0
-MAX_STEPS = 4096
+WINDOW_S = 60
+NO_STEP = "no step in the last minute"
 
 
 def _count(number: int, unit: str) -> str:
@@ -20,15 +21,34 @@ def _count(number: int, unit: str) -> str:
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
-def _num_tokens(step: StepRecord) -> int:
-    return step.num_prefill_tokens + step.num_decode_tokens
+@dataclass(slots=True)
+class _Second:
+    """The steps that began in one second, summed: thousands of steps a minute stay cheap."""
+
+    second: int
+    steps: int = 0
+    entries: int = 0
+    seconds_computed: float = 0.0
+    prefills: int = 0
+    mixed: int = 0
+    largest: tuple[int, float] = (0, 0.0)  # tokens, duration of the step with most tokens
+
+    def add(self, step: StepRecord) -> None:
+        prefill = sum(entry.num_tokens for entry in step.entries if entry.kind == "prefill")
+        decode = sum(entry.num_tokens for entry in step.entries) - prefill
+        self.steps += 1
+        self.entries += len(step.entries)
+        self.seconds_computed += step.duration
+        self.prefills += prefill > 0
+        self.mixed += prefill > 0 and decode > 0
+        self.largest = max(self.largest, (prefill + decode, step.duration))
 
 
 class Hints:
     """Remembers the steps of the last minute, to say what a setting costs or brings."""
 
     def __init__(self) -> None:
-        self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
+        self._seconds: deque[_Second] = deque()
         self._snapshot: EngineSnapshot | None = None
         self._makers: dict[str, Callable[[EngineSnapshot], str]] = {
             "max_num_seqs": self._requests,
@@ -47,14 +67,19 @@ class Hints:
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
+        """Take the state and the new steps of a snapshot."""
         self._snapshot = snapshot
-        self._steps.extend(snapshot.steps)
-        while self._steps and snapshot.time - self._steps[0].start > WINDOW_S:
-            self._steps.popleft()
+        for step in snapshot.steps:
+            second = int(step.start)
+            if not self._seconds or self._seconds[-1].second != second:
+                self._seconds.append(_Second(second))
+            self._seconds[-1].add(step)
+        while self._seconds and snapshot.time - self._seconds[0].second > WINDOW_S:
+            self._seconds.popleft()
 
     def clear(self) -> None:
         self._snapshot = None
-        self._steps.clear()
+        self._seconds.clear()
 
     def hint(self, name: str) -> str:
         """The hint of a setting; empty where there is nothing to say yet."""
@@ -66,24 +91,23 @@ class Hints:
         return f"{s.num_running} running · {s.num_waiting} waiting"
 
     def _largest_step(self, s: EngineSnapshot) -> str:
-        if not self._steps:
-            return "no step in the last minute"
-        largest = max(self._steps, key=lambda step: (_num_tokens(step), step.duration))
-        tokens = _count(_num_tokens(largest), "token")
-        return f"largest step {largest.duration * 1e3:,.1f} ms at {tokens}"
+        if not self._seconds:
+            return NO_STEP
+        tokens, duration = max(second.largest for second in self._seconds)
+        return f"largest step {duration * 1e3:,.1f} ms at {_count(tokens, 'token')}"
 
     def _batching(self, s: EngineSnapshot) -> str:
-        if not self._steps:
-            return "no step in the last minute"
-        mean = sum(len(step.entries) for step in self._steps) / len(self._steps)
+        if not self._seconds:
+            return NO_STEP
+        mean = sum(x.entries for x in self._seconds) / sum(x.steps for x in self._seconds)
         return f"{mean:.1f} requests per step in the last minute"
 
     def _prefill(self, s: EngineSnapshot) -> str:
-        steps = [step for step in self._steps if step.num_prefill_tokens]
-        if not steps:
+        prefills = sum(second.prefills for second in self._seconds)
+        if not prefills:
             return "no prefill in the last minute"
-        mixed = sum(step.num_decode_tokens > 0 for step in steps)
-        return f"{_count(len(steps), 'prefill step')} a minute, {mixed:,} shared with decode"
+        mixed = sum(second.mixed for second in self._seconds)
+        return f"{_count(prefills, 'prefill step')} a minute, {mixed:,} shared with decode"
 
     @staticmethod
     def _prefix(s: EngineSnapshot) -> str:
@@ -134,7 +158,8 @@ class Hints:
         return f"longest request {_count(longest, 'token')} · model allows {limit:,}"
 
     def _threads(self, s: EngineSnapshot) -> str:
-        if not self._steps:
-            return "no step in the last minute"
-        durations = sorted(step.duration for step in self._steps)
-        return f"step p50 {durations[len(durations) // 2] * 1e3:,.1f} ms"
+        if not self._seconds:
+            return NO_STEP
+        steps = sum(second.steps for second in self._seconds)
+        mean = sum(second.seconds_computed for second in self._seconds) / steps
+        return f"step {mean * 1e3:,.1f} ms on average in the last minute"

@@ -81,11 +81,12 @@ class SettingsModel:
     def choose(self, name: str, value: Any) -> Sent | None:
         """The user set `name`. Returns what to send now (a live change), or None."""
         SETTINGS[name].check(value)
-        if value in (self.shown(name), getattr(self.applied, name)) and name not in self.pending:
+        if value == self.shown(name):
             return None
         if SETTINGS[name].change is Change.LIVE:
             return self._send({name: value})
-        if value in (getattr(self.applied, name), self.chosen_value(name)):
+        under_way = any(name in sent.changes for sent in self.sent)
+        if not under_way and value in (getattr(self.applied, name), self.chosen_value(name)):
             self.pending.pop(name, None)
         else:
             self.pending[name] = value

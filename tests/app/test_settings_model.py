@@ -35,6 +35,17 @@ def test_a_live_change_is_sent_at_once_and_can_be_undone() -> None:
     assert model.chosen == {} and not model.can_undo
 
 
+def test_a_live_change_can_be_taken_back_before_it_is_answered() -> None:
+    model = opened()
+    model.choose("max_num_seqs", 32)
+    back = model.choose("max_num_seqs", 16)
+    assert back is not None and back.changes == {"max_num_seqs": 16}
+    model.accept(RESOLVED.replace(max_num_seqs=32))
+    assert model.shown("max_num_seqs") == 16  # still on its way
+    model.accept(RESOLVED)
+    assert model.chosen == {} and model.shown("max_num_seqs") == 16
+
+
 def test_costly_changes_are_collected_and_applied_together() -> None:
     model = opened()
     assert model.choose("block_size", 32) is None

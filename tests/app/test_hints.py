@@ -1,0 +1,76 @@
+"""What the line under a setting says, from snapshots of a known engine. No Qt."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from app.panels.hints import Hints
+from engine import messages as m
+from engine.config import EngineConfig
+from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
+from tests.app.fakes import FakeEngineThread, Script
+
+
+@pytest.fixture(scope="module")
+def idle() -> EngineSnapshot:
+    """The snapshot of a loaded engine that does nothing, at time 1000."""
+    events: list[m.Event] = []
+    thread = FakeEngineThread(events.append, Script(load_step_s=0.0))
+    thread.start()
+    thread.submit(m.Load(EngineConfig(model="/m")))
+    assert thread.stop()
+    [event] = [e for e in events if isinstance(e, m.SnapshotEvent)]
+    return dataclasses.replace(event.snapshot, time=1000.0)
+
+
+def step(start: float, duration: float, *entries: StepEntry) -> StepRecord:
+    return StepRecord(int(start * 10), start, duration, entries, len(entries), 0)
+
+
+def test_nothing_is_said_before_a_snapshot() -> None:
+    assert Hints().hint("block_size") == ""
+
+
+def test_an_idle_engine(idle: EngineSnapshot) -> None:
+    hints = Hints()
+    hints.update(idle)
+    assert hints.hint("max_num_seqs") == "0 running · 0 waiting"
+    assert hints.hint("max_num_batched_tokens") == "no step in the last minute"
+    assert hints.hint("block_size") == "at most 15 tokens lost per request"
+    assert hints.hint("watermark") == "6 of 128 blocks kept free"
+    assert hints.hint("enable_prefix_caching") == "hits 40 % of 100 prompt tokens"
+    assert hints.hint("seed") == ""
+
+
+def test_steps_are_summed_over_the_last_minute(idle: EngineSnapshot) -> None:
+    prefill, decode = StepEntry("a", "prefill", 512), StepEntry("b", "decode", 1)
+    steps = (
+        step(930.0, 0.5, StepEntry("a", "prefill", 4096)),  # too long ago
+        step(990.0, 0.058, prefill),
+        step(990.5, 0.030, prefill, decode),
+        step(995.0, 0.002, decode),
+    )
+    hints = Hints()
+    hints.update(dataclasses.replace(idle, steps=steps))
+    assert hints.hint("max_num_batched_tokens") == "largest step 30.0 ms at 513 tokens"
+    assert hints.hint("enable_chunked_prefill") == "2 prefill steps a minute, 1 shared with decode"
+    assert hints.hint("batching") == "1.3 requests per step in the last minute"
+    assert hints.hint("num_threads") == "step 30.0 ms on average in the last minute"
+    hints.update(dataclasses.replace(idle, time=1100.0))
+    assert hints.hint("max_num_batched_tokens") == "no step in the last minute"
+
+
+def test_a_fast_engine_costs_little_to_explain(idle: EngineSnapshot) -> None:
+    """30,000 steps a minute are kept as 60 sums."""
+    decode = tuple(StepEntry(str(i), "decode", 1) for i in range(8))
+    steps = tuple(step(940 + i * 0.002, 0.002, *decode) for i in range(30_000))
+    hints = Hints()
+    hints.update(dataclasses.replace(idle, steps=steps))
+    assert len(hints._seconds) <= 62
+    began = time.process_time()
+    for name in hints._makers:
+        hints.hint(name)
+    assert time.process_time() - began < 0.005
