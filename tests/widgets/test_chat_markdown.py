@@ -11,11 +11,11 @@ from widgets.chat.markdown import Line, Span, StreamingMarkdown, Table, parse
 
 PIECES = st.sampled_from(
     [
-        "# ", "## Title", "#", "\n", "\n\n", "- ", "* ", "+ x", "1. ", "1", "2) b", "> ", ">", "```",
-        "```python\n", "~~~", "    ", "  ", "\t", "`", "**", "*", "_", "~~", "[a](http://x.y)", "[a]: ",
-        "http://x.y/z?a=1.", "| a | b |", "|---|--:|", "| 1 | 2 |", "---", "===", "--", "<b>", "</b>",
-        "<!--", "-->", "<div>", "&amp;", "&lt;", "\\", "text ", "def f():", "x = 1", "\r", "![i](u)",
-        "é", "\u00a0", "\0",
+        "# ", "## Title", "#", "\n", "\n\n", "- ", "* ", "+ x", "1. ", "1", "2) b", "> ", ">",
+        "```", "```python\n", "~~~", "    ", "  ", "\t", "`", "**", "*", "_", "~~",
+        "[a](http://x.y)", "[a]: ", "http://x.y/z?a=1.", "| a | b |", "|---|--:|", "| 1 | 2 |",
+        "---", "===", "--", "<b>", "</b>", "<!--", "-->", "<div>", "&amp;", "&lt;", "\\",
+        "text ", "def f():", "x = 1", "\r", "![i](u)", "é", "\u00a0", "\0",
     ]
 )  # fmt: skip
 
@@ -112,3 +112,34 @@ def test_tables() -> None:
 def test_highlighting_keeps_every_character(code: str, language: str) -> None:
     lines = highlight(code, language)
     assert "\n".join("".join(span.text for span in line) for line in lines) == code
+
+
+LINES = st.sampled_from(
+    ["x = 1\n", "\n", "    y\n", '"""\n', "def f():\n", "  ```\n", "# c\n", "text", "``\n", "~~~\n"]
+)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(["```python\n", "  ```\n", "~~~~ js\n", "> ```\n"]), st.data())
+def test_long_code_is_settled_by_segments_and_stays_the_whole(
+    opening: str, data: st.DataObject
+) -> None:
+    body = data.draw(st.lists(LINES, min_size=30, max_size=150))
+    ending = data.draw(st.sampled_from(["", "```\n", "```\n\nafter\n\n- list", "~~~~\nend\n"]))
+    source = opening + "".join(body) + ending
+    streaming = StreamingMarkdown()
+    position = 0
+    while position < len(source):
+        size = data.draw(st.integers(1, 60))
+        streaming.append(source[position : position + size])
+        position += size
+    assert streaming.items == parse(source)
+
+
+def test_open_code_is_settled() -> None:
+    streaming = StreamingMarkdown()
+    streaming.append("```python\n" + "    x = 1\n" * 500)
+    assert 440 < streaming.num_settled < 500
+    assert len(streaming.items) == 500
+    streaming.append("```\n\nText.\n\nMore.\n")
+    assert streaming.num_settled == 501

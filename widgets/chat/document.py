@@ -13,7 +13,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, Qt
-from PySide6.QtGui import QTextBlock, QTextCursor, QTextDocument, QTextOption
+from PySide6.QtGui import (
+    QTextBlock,
+    QTextBlockFormat,
+    QTextCharFormat,
+    QTextCursor,
+    QTextDocument,
+    QTextOption,
+)
 
 from widgets.chat.formats import (
     block_format,
@@ -64,7 +71,7 @@ class MarkdownDocument:
         self._items: list[Item] = []
         self._places: list[_Place] = []
         self._is_free = True  # the last block is empty and belongs to no item
-        self._groups: list[Group] | None = []
+        self._groups: list[Group] = []
 
     @property
     def items(self) -> Sequence[Item]:
@@ -86,7 +93,7 @@ class MarkdownDocument:
         for item in items[same:]:
             self._write(cursor, item, colors)
         cursor.endEditBlock()
-        self._groups = None
+        self._groups = groups_of(self._items, self._groups, num_same + same)
 
     def rewrite(self) -> None:
         """Write everything again, after the theme has changed."""
@@ -99,8 +106,6 @@ class MarkdownDocument:
     @property
     def groups(self) -> list[Group]:
         """What stands on panels, from top to bottom; quotes may contain code."""
-        if self._groups is None:
-            self._groups = _groups(self._items)
         return self._groups
 
     def rect(self, group: Group) -> QRectF:
@@ -133,8 +138,9 @@ class MarkdownDocument:
         del self._items[count:], self._places[count:]
         self._is_free = place.is_free
         last = self._items[-1] if self._items else None
-        if place.is_free or last is None:
-            cursor.setBlockFormat(gap_format())
+        if place.is_free:
+            cursor.setBlockFormat(gap_format() if last else QTextBlockFormat())
+            cursor.setBlockCharFormat(QTextCharFormat())
         elif isinstance(last, Line):
             # of two joined blocks Qt may keep the second one's format
             cursor.setBlockFormat(block_format(last, self._items[-2] if count > 1 else None))
@@ -201,23 +207,30 @@ def _write_cell(cursor: QTextCursor, spans: tuple[Span, ...], align: str, colors
         cursor.insertText(text, run)
 
 
-def _groups(items: Sequence[Item]) -> list[Group]:
-    found: list[Group] = []
+def groups_of(items: Sequence[Item], before: Sequence[Group], num_same: int) -> list[Group]:
+    """The groups of `items`; those `before` were the groups while `num_same` items were there."""
+    start = max(0, num_same - 1)  # what follows an item decides where its group ends
+    found = list(before)
     quote_start: int | None = None
-    code_start = 0
-    for number, item in enumerate(items):
+    code_start = start
+    while found and found[-1].last >= start:
+        group = found.pop()
+        if group.first <= start and group.kind == "code":
+            code_start = group.first
+        elif group.first <= start and group.kind == "quote":
+            quote_start = group.first
+    for number in range(start, len(items)):
+        item = items[number]
         after = items[number + 1] if number + 1 < len(items) else None
         if item.quote and quote_start is None:
             quote_start = number
-        if quote_start is not None and (after is None or not after.quote):
-            found.append(Group("quote", quote_start, number, ""))
-            quote_start = None
-        if not isinstance(item, Line):
-            continue
-        if item.kind == "rule":
+        if isinstance(item, Line) and item.kind == "rule":
             found.append(Group("rule", number, number, ""))
-        elif item.kind == "code":
+        elif isinstance(item, Line) and item.kind == "code":
             code_start = number if item.first else code_start
             if not (isinstance(after, Line) and after.kind == "code" and not after.first):
                 found.append(Group("code", code_start, number, item.label))
+        if quote_start is not None and (after is None or not after.quote):
+            found.append(Group("quote", quote_start, number, ""))
+            quote_start = None
     return found

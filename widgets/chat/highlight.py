@@ -10,8 +10,12 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Token, _TokenType
 from pygments.util import ClassNotFound
 
-MAX_HIGHLIGHTED_CHARS = 60_000
-"""Longer code stays plain: colouring it again for each new line would be felt."""
+SEGMENT_LINES, LONGEST_SEGMENT = 16, 48
+"""Code is coloured in segments, each for itself, so that a line which is added to a long listing
+costs one segment. A segment ends before a line that begins at the left after an empty one, where
+hardly any language has a string or comment open; or when it is too long."""
+LONGEST_LINE = 5_000
+"""Longer lines (minified code) stay plain."""
 
 _COLORS: tuple[tuple[_TokenType, str], ...] = (
     (Token.Comment, "code_comment"),
@@ -52,11 +56,37 @@ def _color(kind: _TokenType) -> str:
     return next((color for wanted, color in _COLORS if kind in wanted), "code_text")
 
 
-@lru_cache(maxsize=32)
-def highlight(code: str, language: str) -> tuple[tuple[CodeSpan, ...], ...]:
+def highlight(code: str, language: str) -> list[tuple[CodeSpan, ...]]:
     """The lines of `code`, each as its spans; joined by newlines they are `code` again."""
-    lexer = _lexer(language.lower()) if language and len(code) <= MAX_HIGHLIGHTED_CHARS else None
-    if lexer is None:
+    lines = code.split("\n")
+    found: list[tuple[CodeSpan, ...]] = []
+    start = 0
+    for end in [*segment_ends(lines), len(lines)]:
+        found += _highlight_segment("\n".join(lines[start:end]), language.lower())
+        start = end
+    return found
+
+
+def segment_ends(lines: list[str]) -> list[int]:
+    """Where segments end but the last: numbers of the lines that begin the next ones.
+
+    Whether a segment ends before a line is decided by the lines up to it.
+    """
+    ends: list[int] = []
+    start = 0
+    for number, line in enumerate(lines):
+        length = number - start
+        is_fresh = number > 0 and not lines[number - 1].strip() and line[:1].strip() != ""
+        if length >= LONGEST_SEGMENT or (length >= SEGMENT_LINES and is_fresh):
+            ends.append(number)
+            start = number
+    return ends
+
+
+@lru_cache(maxsize=64)
+def _highlight_segment(code: str, language: str) -> tuple[tuple[CodeSpan, ...], ...]:
+    lexer = _lexer(language) if language else None
+    if lexer is None or max(map(len, code.split("\n"))) > LONGEST_LINE:
         return tuple((CodeSpan(line, "code_text"),) if line else () for line in code.split("\n"))
     lines: list[list[CodeSpan]] = [[]]
     # get_tokens would change line ends and strip a byte order mark

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from widgets.chat.highlight import highlight
+from widgets.chat.highlight import highlight, segment_ends
 
 
 class Span(NamedTuple):
@@ -83,6 +83,7 @@ def parse(source: str) -> list[Item]:
 class _Block(NamedTuple):
     start: int  # line in the source
     items: list[Item]
+    is_open_fence: bool = False
 
 
 def _blocks(source: str) -> list[_Block]:
@@ -104,8 +105,11 @@ def _top_level(tokens: list[Token]) -> Iterator[list[Token]]:
 
 
 def _block(tokens: list[Token]) -> _Block:
-    start = tokens[0].map[0] if tokens[0].map else 0
-    return _Block(start, _Builder().build(tokens))
+    start, end = tokens[0].map or (0, 0)
+    # an opening line, the code, and a closing line where there is one
+    num_code_lines = tokens[0].content.count("\n")
+    is_open_fence = tokens[0].type == "fence" and end - start == 1 + num_code_lines
+    return _Block(start, _Builder().build(tokens), is_open_fence)
 
 
 @dataclass(slots=True)
@@ -175,9 +179,14 @@ class _Builder:
         code = token.content.removesuffix("\n")
         if self.marker:
             self._add(Line("text"))
-        for number, line in enumerate(highlight(code, language)):
-            spans = tuple(Span(part.text, color=part.color) for part in line)
-            self._add(Line("code", spans, first=number == 0, label=language))
+        indent, quote = len(self.lists), self.quote
+        self.items += [
+            Line(
+                "code", tuple(Span(part.text, color=part.color) for part in line),
+                indent=indent, quote=quote, first=number == 0, label=language,
+            )
+            for number, line in enumerate(highlight(code, language))
+        ]  # fmt: skip
 
     def _table(self, tokens: list[Token]) -> None:
         rows: list[list[tuple[Span, ...]]] = []
@@ -259,8 +268,9 @@ class StreamingMarkdown:
     """A source that grows. `items` is always what `parse(source)` gives."""
 
     def __init__(self) -> None:
-        self._settled: list[Item] = []  # of the blocks that cannot change any more
-        self._open = ""  # the source of the block after them
+        self._settled: list[Item] = []  # what cannot change any more
+        self._open = ""  # the source after it, or the opening of a fence and the rest of its code
+        self._is_inside_fence = False
         self._tail: list[Item] = []
         self._after_return = False
 
@@ -273,10 +283,9 @@ class StreamingMarkdown:
     def items(self) -> list[Item]:
         return self._settled + self._tail
 
-    @property
-    def tail(self) -> list[Item]:
-        """The items after the settled ones."""
-        return self._tail
+    def items_from(self, number: int) -> list[Item]:
+        """The items after the first `number`, which is at most `num_settled`."""
+        return self._settled[number:] + self._tail
 
     def append(self, text: str) -> None:
         # the parser sees all line ends as \n, and so must the counting of lines
@@ -289,14 +298,42 @@ class StreamingMarkdown:
         complete = self._open.rfind("\n") + 1
         if complete and "\n" in text:
             self._settle(self._open[:complete])
-        self._tail = parse(self._open)
+        self._tail = self._continued(
+            [item for block in _blocks(self._open) for item in block.items]
+        )
 
     def _settle(self, source: str) -> None:
+        """Settle what cannot change, whatever follows the complete lines of `source`."""
         blocks = _blocks(source)
-        if len(blocks) < 2:
-            return
-        start = blocks[-1].start
-        lines = source.split("\n")
-        offset = sum(len(line) + 1 for line in lines[:start])
-        self._settled += [item for block in blocks[:-1] for item in block.items]
-        self._open = self._open[offset:]
+        if len(blocks) > 1:
+            items = [item for block in blocks[:-1] for item in block.items]
+            self._settled += self._continued(items)
+            self._is_inside_fence = False
+            self._open = self._open[_offset(source, blocks[-1].start) :]
+        elif blocks and blocks[0].is_open_fence:
+            self._settle_code(source, blocks[0])
+
+    def _settle_code(self, source: str, block: _Block) -> None:
+        """In a fence that is still open, whole segments of its code are settled."""
+        code = [item.text for item in block.items if isinstance(item, Line)]
+        ends = segment_ends(code)
+        if ends:
+            self._settled += self._continued(block.items[: ends[-1]])
+            first = block.start + 1  # the line after the opening one
+            opening = self._open[_offset(source, block.start) : _offset(source, first)]
+            self._open = opening + self._open[_offset(source, first + ends[-1]) :]
+            self._is_inside_fence = True
+
+    def _continued(self, items: list[Item]) -> list[Item]:
+        """`items`, whose first one continues code that has begun before."""
+        if self._is_inside_fence and isinstance(items[0], Line):
+            return [items[0]._replace(first=False), *items[1:]]
+        return items
+
+
+def _offset(source: str, line: int) -> int:
+    """Where a line begins."""
+    position = 0
+    for _ in range(line):
+        position = source.index("\n", position) + 1
+    return position

@@ -1,0 +1,461 @@
+"""The chat as a user drives it, with a fake engine: nothing is lost, everything can be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QDesktopServices, QGuiApplication
+from PySide6.QtWidgets import QLineEdit, QMessageBox
+from pytestqt.qtbot import QtBot
+
+from app.storage import StorageFullError
+from engine.snapshot import FinishReason
+from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
+from widgets.chat.message_view import AssistantMessageView, UserMessageView
+
+__all__ = ["chat"]
+
+
+def test_a_message_is_stored_before_it_is_sent(chat: Chat) -> None:
+    stored_first: list[list[str]] = []
+    add = chat.engine.add_request
+
+    def add_request(request_id: str, *rest: object) -> None:
+        stored_first.append([m.text for m in chat.stored()])
+        add(request_id, *rest)  # type: ignore[arg-type]
+
+    chat.engine.add_request = add_request  # type: ignore[method-assign, assignment]
+    chat.send("What is TTFT?")
+    assert stored_first == [["What is TTFT?", ""]]
+    assert chat.page.composer.text == ""
+    assert chat.titles == ["What is TTFT?"]
+
+
+def test_a_reply_streams_and_ends_with_its_figures(chat: Chat) -> None:
+    chat.send("Why?")
+    chat.engine.say("Because **of")
+    chat.engine.say(" memory**.", " Really.")
+    assert chat.texts == ["Why?", "Because of memory. Really."]
+    chat.engine.finish()
+    chat.settle()
+    view = chat.page.transcript.views[1]
+    assert view.record.figures.startswith("TTFT 84 ms (queue 3 · prefill 81, 768 of 803")
+    assert "ITL 18.2 ms    55 tok/s    3 tokens" in view.record.figures
+    assert chat.states == ["complete", "complete"]
+    assert [m.text for m in chat.stored()] == ["Why?", "Because **of memory**. Really."]
+    assert chat.page.composer.context_text() == "context 806 of 8,192 tokens"
+
+
+def test_the_first_token_is_painted_before_the_output_signal_returns(
+    chat: Chat, qtbot: QtBot
+) -> None:
+    chat.send("Hello")
+    view = chat.page.transcript.views[-1]
+    before = view.grab().toImage()
+    painted: list[str] = []
+    paint = view.text.paintEvent
+
+    def paint_event(event: object) -> None:
+        painted.append(view.text.toPlainText())
+        paint(event)  # type: ignore[arg-type]
+
+    view.text.paintEvent = paint_event  # type: ignore[method-assign, assignment]
+    chat.engine.say("First")  # no event loop runs in between
+    assert painted[-1:] == ["First"]
+    assert view.grab().toImage() != before
+
+
+def test_escape_stops_and_what_was_written_stays(chat: Chat, qtbot: QtBot) -> None:
+    request = chat.send("Count")
+    chat.engine.say("one ", "two")
+    qtbot.keyClick(chat.page.composer.input, Qt.Key.Key_Escape)
+    assert chat.engine.aborted == [request]
+    chat.engine.finish(reason=FinishReason.ABORT)
+    chat.settle()
+    assert chat.states == ["complete", "stopped"]
+    assert chat.texts[-1] == "one two"
+    assert chat.page.transcript.views[-1].record.status.startswith("stopped")
+    assert chat.stored()[-1].state == "stopped"
+    assert not chat.controller.is_busy
+
+
+def test_keys_of_the_composer(chat: Chat, qtbot: QtBot) -> None:
+    keys = chat.page.composer.input
+    qtbot.keyClicks(keys, "one")
+    qtbot.keyClick(keys, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
+    qtbot.keyClicks(keys, "two")
+    qtbot.keyClick(keys, Qt.Key.Key_Return)
+    chat.settle()
+    assert chat.engine.prompt() == [("user", "one\ntwo")]
+    chat.engine.finish("done")
+    chat.settle()
+    qtbot.keyClick(keys, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)  # again
+    chat.settle()
+    assert len(chat.engine.order) == 2 and chat.engine.prompt() == [("user", "one\ntwo")]
+    qtbot.keyClicks(keys, "next")
+    qtbot.keyClick(keys, Qt.Key.Key_Return)  # while a reply is written the text stays
+    assert chat.page.composer.text == "next" and len(chat.engine.order) == 2
+    chat.engine.finish("again")
+    chat.settle()
+    qtbot.keyClick(keys, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    chat.settle()
+    assert chat.engine.prompt()[-1] == ("user", "next")
+    chat.engine.finish("end")
+    chat.settle()
+    qtbot.keyClick(keys, Qt.Key.Key_Up)
+    view = chat.page.transcript.views[-2]
+    assert isinstance(view, UserMessageView) and view.is_editing
+
+
+def test_regenerating_keeps_the_version_before(chat: Chat) -> None:
+    chat.ask("Name one", "Alpha")
+    chat.page.transcript.regenerate_requested.emit(chat.controller.current.last.id)  # type: ignore[union-attr]
+    chat.settle()
+    chat.engine.say("Beta")
+    chat.engine.finish()
+    chat.settle()
+    view = chat.page.transcript.views[-1]
+    assert chat.texts == ["Name one", "Beta"] and view._versions.text() == "2/2"
+    view._versions._before.click()
+    assert chat.texts == ["Name one", "Alpha"]
+    chat.settle()
+    chat.send("go on")
+    assert chat.engine.prompt() == [("user", "Name one"), ("assistant", "Alpha"), ("user", "go on")]
+
+
+def test_an_edited_message_forks_and_one_can_go_back(
+    chat: Chat, qtbot: QtBot, tmp_path: Path
+) -> None:
+    chat.ask("First", "1")
+    chat.ask("Second", "2")
+    view = chat.page.transcript.views[0]
+    assert isinstance(view, UserMessageView)
+    view.begin_edit()
+    assert view._editor is not None
+    view._editor.input.setPlainText("Primero")
+    qtbot.keyClick(view._editor.input, Qt.Key.Key_Return)
+    chat.settle()
+    assert chat.engine.prompt() == [("user", "Primero")]
+    chat.engine.finish("uno")
+    chat.settle()
+    assert chat.texts == ["Primero", "uno"]
+    chat.page.transcript.views[0]._versions._before.click()
+    assert chat.texts == ["First", "1", "Second", "2"]
+    chat.settle()
+    conversation = chat.controller.current.id
+    chat.controller.new_conversation()
+    chat.controller._loaded.clear()  # read again: which version is shown was stored too
+    chat.controller.open(conversation)
+    assert chat.texts == ["First", "1", "Second", "2"]
+
+
+def test_escape_leaves_an_edited_message_as_it_was(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("First", "1")
+    chat.page.edit_last()
+    view = chat.page.transcript.views[0]
+    assert isinstance(view, UserMessageView) and view._editor is not None
+    view._editor.input.setPlainText("other")
+    qtbot.keyClick(view._editor.input, Qt.Key.Key_Escape)
+    assert not view.is_editing and chat.texts == ["First", "1"] and len(chat.engine.order) == 1
+
+
+def test_several_conversations_generate_at_once(chat: Chat) -> None:
+    one = chat.send("One")
+    chat.page.new_chat()
+    two = chat.send("Two")
+    chat.engine.say("zwei", request_id=two)
+    chat.engine.say("eins", " noch", request_id=one)
+    chat.engine.say(" mehr", request_id=one)
+    assert chat.texts == ["Two", "zwei"]
+    assert [r.is_busy for r in chat.page.list.records] == [True, True]
+    assert chat.controller.generation.num_sent == 2
+    first = chat.controller.conversations[-1]
+    chat.controller.open(first.id)
+    assert chat.texts == ["One", "eins noch mehr"]
+    chat.engine.say(" jetzt", request_id=one)
+    assert chat.texts[-1] == "eins noch mehr jetzt"
+    chat.engine.finish(request_id=two)
+    chat.engine.finish(request_id=one)
+    chat.settle()
+    assert not any(r.is_busy for r in chat.page.list.records)
+
+
+def test_the_list_says_what_is_generating(chat: Chat) -> None:
+    request = chat.send("One")
+    for entry in chat.controller.generation._open.values():
+        entry.shown_at = float("-inf")
+    chat.engine.say("a", "b", "c", request_id=request)
+    assert chat.page.list.records[0].detail == "generating · 18.2 ms/token"
+
+
+def test_what_is_being_written_belongs_to_its_conversation(chat: Chat) -> None:
+    chat.ask("One", "1")
+    first = chat.controller.current.id
+    chat.page.composer.set_text("half a thought")
+    chat.page.new_chat()
+    assert chat.page.composer.text == ""
+    chat.controller.open(first)
+    assert chat.page.composer.text == "half a thought"
+
+
+def test_renaming_in_place(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("One", "1")
+    chat.page.rename_current()
+    editor = chat.page.list.view.viewport().findChild(QLineEdit)
+    assert editor is not None
+    editor.setText("  A better   title ")
+    qtbot.keyClick(editor, Qt.Key.Key_Return)
+    chat.settle()
+    assert chat.titles == ["A better title"]
+    assert [c.title for c in chat.store.conversations()] == ["A better title"]
+    chat.ask("Another question", "2")
+    assert chat.titles == ["A better title"]
+
+
+def test_deleting_can_be_undone(chat: Chat) -> None:
+    chat.ask("One", "1")
+    chat.page.new_chat()
+    chat.ask("Two", "2")
+    chat.page.delete_current()
+    chat.settle()
+    assert chat.titles == ["One"] and chat.texts == ["One", "1"]
+    assert chat.page.toast.text() == "“Two” was deleted."
+    chat.page.toast.act()
+    chat.settle()
+    assert chat.titles == ["Two", "One"] and chat.texts == ["Two", "2"]
+    assert len(chat.store.conversations()) == 2
+
+
+def test_what_was_deleted_is_purged_when_the_toast_goes(chat: Chat) -> None:
+    chat.ask("One", "1")
+    gone = chat.controller.current.id
+    chat.page.delete_current()
+    chat.settle()
+    assert chat.titles == [] and chat.texts == []
+    assert len(chat.store.messages(gone)) == 2
+    chat.page.toast.dismiss()
+    chat.settle()
+    assert chat.store.messages(gone) == []
+
+
+def test_deleting_while_generating_stops_and_undo_brings_the_text_back(chat: Chat) -> None:
+    request = chat.send("One")
+    chat.engine.say("half")
+    chat.page.delete_current()
+    assert chat.engine.aborted == [request]
+    chat.engine.finish(reason=FinishReason.ABORT, request_id=request)
+    chat.settle()
+    chat.page.toast.act()
+    chat.settle()
+    assert chat.texts == ["One", "half"] and chat.states[-1] == "stopped"
+
+
+def test_search_finds_texts_and_goes_to_the_message(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("About caches", "The watermark keeps blocks free")
+    chat.page.new_chat()
+    chat.ask("About stories", "Once upon a time")
+    chat.page.list.search.setText("watermark")
+    qtbot.waitUntil(lambda: chat.titles == ["About caches"])
+    (record,) = chat.page.list.records
+    assert [record.detail[a:b] for a, b in record.marks] == ["watermark"]
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Return)
+    assert chat.texts == ["About caches", "The watermark keeps blocks free"]
+    chat.page.list.search.setText("nothing has this")
+    qtbot.waitUntil(lambda: chat.titles == [])
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Escape)
+    qtbot.waitUntil(lambda: len(chat.titles) == 2)
+
+
+def test_search_shows_the_version_that_was_found(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("Name one", "Aardvark")
+    chat.controller.regenerate()
+    chat.settle()
+    chat.engine.finish("Zebra")
+    chat.settle()
+    chat.page.list.search.setText("aardvark")
+    qtbot.waitUntil(lambda: chat.page.list.records[0].hit != "")
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Return)
+    assert chat.texts == ["Name one", "Aardvark"]
+
+
+def test_a_refused_request_is_shown_in_its_place(chat: Chat) -> None:
+    chat.send("A very long text")
+    chat.engine.fail("The prompt has 9,000 tokens, the context 8,192.", "Shorten it.")
+    chat.settle()
+    view = chat.page.transcript.views[-1]
+    assert isinstance(view, AssistantMessageView)
+    assert not view._error.isHidden() and "9,000" in view._error.text()
+    assert chat.states == ["complete", "error"]
+    stored = chat.stored()[-1].error
+    assert stored is not None and stored["remedy"] == "Shorten it."
+    view._regenerate.click()
+    chat.settle()
+    assert len(chat.engine.order) == 2
+
+
+def test_a_crash_keeps_what_was_written_and_waits_for_the_engine(chat: Chat) -> None:
+    chat.send("One")
+    chat.engine.say("half a reply")
+    chat.engine.crash("The engine ran out of memory.", "Restart it.")
+    chat.settle()
+    assert chat.states == ["complete", "error"] and chat.texts[-1] == "half a reply"
+    chat.send("Two")
+    assert len(chat.engine.order) == 1
+    assert "engine runs again" in chat.page.transcript.views[-1].record.status
+    chat.engine.set_state("ready")
+    assert chat.engine.prompt()[-1] == ("user", "Two")
+
+
+def test_without_a_model_a_message_waits_and_can_be_withdrawn(qtbot: QtBot, tmp_path: Path) -> None:
+    chat = make_chat(tmp_path, "loading")
+    chat.page.composer.set_text("Early")
+    chat.page.composer.send()
+    chat.settle()
+    assert chat.engine.order == []
+    assert "loaded" in chat.page.transcript.views[-1].record.status
+    chat.controller.stop()
+    chat.settle()
+    assert chat.states == ["complete", "stopped"]
+    chat.page.composer.set_text("Later")
+    chat.page.composer.send()
+    chat.settle()
+    chat.engine.set_state("ready")
+    assert chat.engine.prompt() == [("user", "Early\n\nLater")]
+    chat.engine.finish("now")
+    chat.settle()
+    assert chat.states[-1] == "complete"
+    close_chat(chat)
+
+
+def test_what_cannot_be_stored_goes_back_to_the_composer(chat: Chat) -> None:
+    chat.ask("One", "1")
+    path = chat.store.path
+    error = StorageFullError(f"There is no room on the disk of {path.parent}: 0 MiB free.", "Free.")
+
+    def fail(connection: object) -> None:
+        raise error
+
+    add = chat.store.add_messages
+    chat.store.add_messages = lambda *args: chat.store._writer.submit(fail)  # type: ignore[method-assign, misc]
+    chat.page.composer.set_text("Important")
+    chat.page.composer.send()
+    chat.settle()
+    assert chat.page.composer.text == "Important"
+    assert chat.texts == ["One", "1"] and len(chat.engine.order) == 1
+    assert "0 MiB free" in chat.page.problem_notice.text()
+    assert not chat.page.problem_notice.isHidden()
+    chat.store.add_messages = add  # type: ignore[method-assign]
+    chat.page.composer.send()
+    chat.settle()
+    assert chat.page.composer.text == "" and chat.engine.prompt()[-1] == ("user", "Important")
+    assert chat.page.problem_notice.isHidden()
+
+
+def test_a_first_message_that_cannot_be_stored_leaves_no_conversation(chat: Chat) -> None:
+    chat.store._writer._connection.execute("PRAGMA query_only = 1")
+    chat.page.composer.set_text("Important")
+    chat.page.composer.send()
+    chat.settle()
+    assert chat.titles == [] and chat.texts == []
+    assert chat.page.composer.text == "Important" and chat.engine.order == []
+    assert "no permission" in chat.page.problem_notice.text()
+
+
+def test_a_reply_that_cannot_be_saved_is_saved_when_it_can_be(chat: Chat, qtbot: QtBot) -> None:
+    chat.send("One")
+    chat.store._writer._connection.execute("PRAGMA query_only = 1")
+    chat.engine.finish("all of it")
+    chat.settle()
+    assert chat.stored()[-1].text == "" and not chat.page.problem_notice.isHidden()
+    chat.store._writer._connection.execute("PRAGMA query_only = 0")
+    qtbot.waitUntil(lambda: chat.stored()[-1].text == "all of it", timeout=3000)
+    qtbot.waitUntil(lambda: chat.page.problem_notice.isHidden())
+
+
+def test_sampling_settings_and_presets(chat: Chat) -> None:
+    page = chat.page
+    assert page.composer.sampling.text() == "Balanced"
+    page.sampling.preset_chosen.emit("Greedy")
+    assert page.composer.sampling.text() == "Greedy"
+    page.open_sampling()
+    page.sampling.box("temperature").setValue(0.5)
+    page.sampling.box("max_tokens").setValue(100)
+    assert page.composer.sampling.text() == "Custom"
+    page.sampling.name.setText("My own")
+    page.sampling.save.click()
+    assert page.composer.sampling.text() == "My own"
+    chat.send("Hello")
+    params = chat.engine.requests[chat.engine.last][1]
+    assert (params.temperature, params.max_tokens) == (0.5, 100)
+    assert chat.store.presets() == {"My own": {"temperature": 0.5, "max_tokens": 100}}
+    page.sampling._delete.click()
+    chat.settle()
+    assert chat.store.presets() == {} and page.composer.sampling.text() == "Custom"
+    page.open_sampling()  # closes it
+    assert page.sampling.isHidden()
+
+
+def test_the_system_prompt_is_sent_and_kept(chat: Chat) -> None:
+    chat.page.open_system_prompt()
+    chat.page.system_prompt.input.setPlainText("Answer in Latin.")
+    chat.page.open_system_prompt()
+    assert chat.page.composer.system_prompt.text() == "System prompt: set"
+    chat.send("Salve")
+    assert chat.engine.prompt() == [("system", "Answer in Latin."), ("user", "Salve")]
+    assert chat.store.conversations()[0].system_prompt == "Answer in Latin."
+
+
+def test_suggestions_and_the_notice_of_the_model(chat: Chat) -> None:
+    called: list[str] = []
+    chat.page.set_suggestions([("Count", "Count to ten."), ("TTFT", "What is TTFT?")])
+    chat.page.set_model_notice("A small model.", "Open a model…", lambda: called.append("open"))
+    assert not chat.page.model_notice.isHidden()
+    chat.page.model_notice._action.click()
+    assert called == ["open"]
+    chat.page.set_model_notice("")
+    assert chat.page.model_notice.isHidden()
+    chat.page.empty.cards[1].chosen.emit("What is TTFT?")
+    chat.settle()
+    assert chat.engine.prompt() == [("user", "What is TTFT?")]
+
+
+def test_copying(chat: Chat) -> None:
+    chat.ask("Code", "Here:\n\n```python\nx = 1\n```\n")
+    view = chat.page.transcript.views[-1]
+    view.text._headers[0]._copy.click()
+    assert QGuiApplication.clipboard().text() == "x = 1"
+    view._copy.click()
+    assert QGuiApplication.clipboard().text() == "Here:\n\n```python\nx = 1\n```\n"
+    chat.page.transcript.views[0]._copy.click()
+    assert QGuiApplication.clipboard().text() == "Code"
+
+
+def test_links_are_opened_after_asking_and_only_to_the_web(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url.toString()))
+    chat.page.open_link("file:///etc/passwd")
+    assert chat.page.findChild(QMessageBox) is None and opened == []
+    chat.page.open_link("https://example.com/a?b=1")
+    box = chat.page.findChild(QMessageBox)
+    assert box is not None and "example.com" in box.text() and opened == []
+    next(b for b in box.buttons() if b.text() == "Open").click()
+    assert opened == ["https://example.com/a?b=1"]
+
+
+def test_actions_are_unique_and_say_when_they_apply(chat: Chat) -> None:
+    actions = {command.id: command for command in chat.page.actions()}
+    shortcuts = [command.shortcut for command in actions.values() if command.shortcut]
+    assert len(actions) == len(chat.page.actions()) and len(set(shortcuts)) == len(shortcuts)
+    stop = actions["chat.stop"]
+    assert stop.is_enabled is not None and not stop.is_enabled()
+    chat.send("One")
+    assert stop.is_enabled()
+    toggle = actions["chat.list"]
+    toggle.callback()
+    assert toggle.is_checked is not None and not toggle.is_checked()
+    actions["chat.search"].callback()
+    assert toggle.is_checked() and chat.page.list.search.hasFocus()

@@ -1,0 +1,72 @@
+"""A killed process loses nothing but the unfinished tail of the reply."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pytestqt.qtbot import QtBot
+
+from tests.app.chat_fixtures import close_chat, make_chat
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+from tests.app.chat_fixtures import make_chat
+
+app = QApplication([])
+chat = make_chat(Path(sys.argv[1]))
+chat.ask("First question", "First answer")
+chat.send("Second question")
+chat.engine.say("The beginning of ")
+chat.engine.say("an answer")
+
+def check():
+    chat.store.flush()
+    if chat.stored()[-1].text == "The beginning of an answer":
+        chat.engine.say(" and its tail")
+        print("saved", flush=True)
+        timer.stop()
+
+timer = QTimer()
+timer.timeout.connect(check)
+timer.start(50)
+app.exec()
+"""
+
+
+def test_reopening_after_a_kill(qtbot: QtBot, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "saved\n"  # the tick of the tail, within about a second
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+    child.stdout.close()
+    chat = make_chat(tmp_path)
+    assert chat.titles == ["First question"]
+    chat.controller.open(chat.page.list.records[0].id)
+    assert chat.texts == [
+        "First question", "First answer", "Second question", "The beginning of an answer",
+    ]  # fmt: skip
+    assert chat.states == ["complete", "complete", "complete", "interrupted"]
+    view = chat.page.transcript.views[-1]
+    assert view.record.status.startswith("interrupted") and not view.record.is_open
+    view._regenerate.click()
+    chat.settle()
+    assert chat.engine.prompt()[-1] == ("user", "Second question")
+    chat.engine.finish("whole")
+    chat.settle()
+    assert chat.states[-1] == "complete" and view is not chat.page.transcript.views[-1]
+    close_chat(chat)
