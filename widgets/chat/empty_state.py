@@ -11,6 +11,7 @@ from PySide6.QtWidgets import (
     QGridLayout,
     QLabel,
     QScrollArea,
+    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
@@ -41,6 +42,9 @@ class EmptyState(QScrollArea):
         self._hint.setProperty("role", "small")
         self._grid = QGridLayout()
         self._grid.setSpacing(SPACE_2)
+        for number in (0, 1):
+            self._grid.setColumnStretch(number, 1)
+            self._grid.setColumnMinimumWidth(number, 100)
         inner = QWidget()
         inner.setMaximumWidth(COLUMN_WIDTH)
         column = QVBoxLayout(inner)
@@ -55,7 +59,7 @@ class EmptyState(QScrollArea):
         outer = QGridLayout(content)
         outer.setContentsMargins(SPACE_4, SPACE_8, SPACE_4, SPACE_4)
         outer.setColumnStretch(0, 1)
-        outer.setColumnStretch(1, 100)
+        outer.setColumnStretch(1, 1000)
         outer.setColumnStretch(2, 1)
         outer.setRowStretch(0, 2)
         outer.addWidget(inner, 1, 1)
@@ -102,6 +106,7 @@ class SuggestionCard(QFrame):
         text.setProperty("role", "muted")
         text.setTextFormat(Qt.TextFormat.PlainText)
         text.setWordWrap(True)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         column.setSpacing(SPACE_1)

@@ -45,13 +45,14 @@ class Transcript(QScrollArea):
         row.addStretch(1)
         self._column_widget = QWidget()
         self._column_widget.setMaximumWidth(COLUMN_WIDTH)
-        row.addWidget(self._column_widget, 100)
+        row.addWidget(self._column_widget, 1000)
         row.addStretch(1)
         self._column = QVBoxLayout(self._column_widget)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(SPACE_3)
         self._column.addStretch(1)
         self.setWidget(content)
+        self._margins = row
         self._records: list[MessageRecord] = []
         self._views: dict[str, MessageView] = {}  # in order, of the last records
         self._follows = True
@@ -150,6 +151,9 @@ class Transcript(QScrollArea):
 
     def _range_changed(self, low: int, high: int) -> None:
         bar = self.verticalScrollBar()
+        # the column stays where it is when the bar takes its place at the right
+        taken = bar.sizeHint().width() if high > 0 else 0
+        self._margins.setContentsMargins(SIDE_MARGIN, SPACE_2, SIDE_MARGIN - taken, SPACE_4)
         if self._follows:
             bar.setValue(high)
         elif self._from_end:
