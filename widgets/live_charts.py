@@ -209,12 +209,13 @@ def _memory_chart(clock: RedrawClock, engine_time: EngineTime) -> StackedAreaCha
         empty_text="Memory by category appears when a model is loaded.",
     )  # fmt: skip
     chart.set_available("gpu", False)
+    chart.least_span = 0.1
     return chart
 
 
 def _requests_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
     steps = SeriesKind.STEPS
-    return TimeChart(
+    chart = TimeChart(
         "Requests", "",
         (
             Series("running", "running", "running", steps, hold=True, text=_percent),
@@ -223,6 +224,8 @@ def _requests_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
         clock=clock, value_template="000", time_source=engine_time.now,
         empty_text="Running and waiting requests appear when a model is loaded.",
     )  # fmt: skip
+    chart.least_span = 4.0
+    return chart
 
 
 def _cache_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:

@@ -111,6 +111,13 @@ def test_a_gap_is_not_bridged(chart: TimeChart) -> None:
     assert chart._lines["p50"].num_runs == 2
 
 
+def test_a_line_that_ends_in_a_gap_keeps_its_value(chart: TimeChart) -> None:
+    chart.extend("p50", [NOW - 60, NOW - 50, NOW - 40], [20.0, 30.0, math.nan])
+    chart.extend("p99", [NOW - 200, NOW - 190], [20.0, math.nan])
+    chart.redraw()
+    assert [(label.label, label.value) for label in chart.view.end_labels] == [("p50", "30")]
+
+
 def test_the_axis_starts_at_zero_unless_the_user_says(chart: TimeChart) -> None:
     fill(chart)
     assert chart.view.y_range.low == 0
@@ -118,6 +125,13 @@ def test_the_axis_starts_at_zero_unless_the_user_says(chart: TimeChart) -> None:
     chart.set_fit_to_data(True)
     chart.redraw()
     assert 29 >= chart.view.y_range.low > 20
+
+
+def test_nothing_at_all_is_not_magnified(chart: TimeChart) -> None:
+    chart.extend("p50", [NOW - 10, NOW], [0.0, 0.0])
+    chart.redraw()
+    assert chart.view.y_range == (0.0, 1.0)
+    assert {text for _, text in chart.view._y_ticks()} <= {f"{i / 10:.1f}" for i in range(11)}
 
 
 def test_the_newest_value_is_printed_at_the_lines_end(chart: TimeChart) -> None:
@@ -358,6 +372,15 @@ def test_a_chart_follows_the_theme(qapp: QApplication, chart: TimeChart, mode) -
     assert near > 50  # antialiased: hardly a pixel has the very colour
 
 
+def test_a_note_is_shown_whole_or_not_at_all(chart: TimeChart) -> None:
+    chart.set_note("gaps between tokens · last 2 min")
+    assert chart.note == "gaps between tokens · last 2 min"
+    chart.resize(800, 200)
+    assert chart._header._note.fits
+    chart.resize(400, 200)
+    assert not chart._header._note.fits
+
+
 def test_the_legend_gives_way_to_the_title(chart: TimeChart) -> None:
     wide = chart.legend.keys["p50"].sizeHint().width()
     chart.resize(240, 200)
@@ -414,6 +437,10 @@ def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
     chart.show()
     for at in (NOW - 100, NOW - 50, NOW):
         chart.append_row(at, {"a": 1.0, "b": 0.5})
+    chart.set_limit(36.0)
+    chart.redraw()
+    assert chart.view.y_range.high < 3  # far below the limit the axis belongs to the data
+    assert [label.value for label in chart.view.end_labels if label.label == "limit ↑"] == ["36"]
     chart.set_limit(3.6)
     chart.redraw()
     assert chart.view.y_range.high >= 3.6

@@ -99,11 +99,14 @@ class ChartData:
         return np.append(times[chosen] - now, 0.0), shares
 
     def newest(self, key: str, now: float, window: float) -> float | None:
-        """The value at the line's end; None where the line does not reach into the window."""
-        found = self.history[key].at(now)
-        if found is None or (found[0] < now - window and not self.series[key].hold):
-            return None
-        return found[1]
+        """The value at the line's end, wherever in the window that is; None without one."""
+        ring = self.history[key]
+        found = ring.at(now)
+        if found is not None and (self.series[key].hold or found[0] >= now - window):
+            return found[1]
+        recent = ring.between(now - window, now)  # it ends in a gap
+        known = recent[np.isfinite(recent)]
+        return float(known[-1]) if len(known) else None
 
     # What is read -----------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
-from widgets.charts.elided_label import ElidedLabel
 from widgets.charts.legend import Legend
+from widgets.charts.note_label import NoteLabel
 from widgets.charts.series import Series
 from widgets.theme import SPACE_3
 
@@ -21,7 +21,7 @@ class ChartHeader(QWidget):
         self._title = QLabel(title, self)
         self._title.setProperty("role", "title")
         self.legend = Legend(series, self)
-        self._note = ElidedLabel(parent=self)
+        self._note = NoteLabel(self)
         row = QHBoxLayout(self)
         row.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
         row.setSpacing(SPACE_3)

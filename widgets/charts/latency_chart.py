@@ -54,6 +54,7 @@ class LatencyChart(TimeChart):
             value_template="0,000", capacity=_SAMPLES_KEPT, time_source=time_source, parent=parent,
         )  # fmt: skip
         self.span_s = span_s
+        self.least_span = 10.0
         self._rolling = RollingPercentiles(self.data.history["samples"], span_s, _STEP_S, HISTORY_S)
         self._num_samples = 0
 

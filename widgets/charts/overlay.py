@@ -39,7 +39,8 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
     for label, rect in zip(view.end_labels, end_label_rects(view), strict=True):
         y, middle = view.to_y(label.y), rect.center().y()
-        if abs(y - middle) > 3:  # moved away from its line: lead back to it
+        is_on_axis = view.y_range.low <= label.y <= view.y_range.high
+        if abs(y - middle) > 3 and is_on_axis:  # moved away from its line: lead back to it
             painter.setPen(QPen(QColor(table.line_color(label.color)), 1.0))
             painter.drawLine(QLineF(plot.right() + 1, y, rect.left() - 2, middle))
         painter.setPen(view.label_color(label.color))

@@ -37,16 +37,20 @@ def ticks(shown: Range, max_ticks: int) -> list[float]:
     return [index * step for index in range(first, last + 1)]
 
 
-def range_for(low: float, high: float, before: Range | None, from_zero: bool) -> Range:
+def range_for(
+    low: float, high: float, before: Range | None, from_zero: bool, least_span: float = 1e-9
+) -> Range:
     """The axis range for data between `low` and `high`.
 
     It grows at once and shrinks only when the data fills less than half of it, so the axis does
-    not breathe with every sample.
+    not breathe with every sample. From zero on it is at least `least_span` long: nothing at all
+    is not magnified.
     """
     if not (math.isfinite(low) and math.isfinite(high)):
         return before or Range(0.0, 1.0)
     if from_zero:
         low = min(low, 0.0)
+        high = max(high, low + least_span / 1.1)
     span = max(high - low, abs(high) * 0.02, 1e-9)
     wanted = Range(low if from_zero else low - 0.05 * span, high + 0.10 * span)
     if before and _contains(before, wanted, low, high) and wanted.span > 0.5 * before.span:

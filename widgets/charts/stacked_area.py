@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from widgets.charts.time_chart import TimeChart
 from widgets.theme import theme
 
 _FILL_ALPHA = 0.72
+_NEAR_LIMIT = 0.4  # share of the limit from which on the axis reaches up to it
 
 
 def area(key: str, label: str, color: str, **options: Any) -> Series:
@@ -28,7 +28,8 @@ class StackedAreaChart(TimeChart):
     """Series of kind AREA lie on top of each other in their order, the first at the bottom.
 
     They must be appended together (`append_row`), so that they share their times. Other series
-    are lines. A dashed line shows the limit.
+    are lines. A dashed line shows the limit, once the stack comes near it; before, its value
+    stands at the top and the axis belongs to the data.
     """
 
     _limit: float | None = None
@@ -77,9 +78,9 @@ class StackedAreaChart(TimeChart):
             base = top
         if len(x):
             low, high = min(low, 0.0), max(high, float(np.nanmax(base)))
-        if self._limit is not None and math.isfinite(high):
-            high = max(high, self._limit)
         self.view.limit = self._limit
+        if self._limit is not None and high > _NEAR_LIMIT * self._limit:
+            high = max(high, self._limit)
         return low, high
 
     def _end_labels(self, now: float) -> list[EndLabel]:
@@ -93,7 +94,8 @@ class StackedAreaChart(TimeChart):
                 below += value
         if self._limit is not None and labels:
             text = next(iter(self.data.series.values())).text(self._limit)
-            labels.append(EndLabel("limit", text, "limit", self._limit))
+            is_above = self._limit > self.view.y_range.high
+            labels.append(EndLabel("limit ↑" if is_above else "limit", text, "limit", self._limit))
         return labels
 
     def readings_at(self, at: float) -> list[Reading]:

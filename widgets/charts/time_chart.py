@@ -67,6 +67,7 @@ class TimeChart(QFrame):
         self.empty_text = empty_text
         self.fits_data = False
         self.top: float | None = None  # an upper end of the axis that does not follow the data
+        self.least_span = 1.0  # an axis from zero is no shorter, in the chart's unit
         self._marks: list[Mark] = []
         self._window_s = 120.0
         self._frozen_at: float | None = None
@@ -294,7 +295,9 @@ class TimeChart(QFrame):
         if self.top is not None and not self.fits_data and high <= self.top:
             self._range = Range(0.0, self.top)
         else:
-            self._range = range_for(low, high, self._range, from_zero=not self.fits_data)
+            self._range = range_for(
+                low, high, self._range, from_zero=not self.fits_data, least_span=self.least_span
+            )
         self.view.set_axes(self._window_s, self._range)
 
     def _end_labels(self, now: float) -> list[EndLabel]:

@@ -7,8 +7,13 @@ from collections.abc import Callable
 from engine.snapshot import Counters
 from widgets.charts.clock import RedrawClock
 from widgets.charts.rates import RateBins
+from widgets.charts.scale import number
 from widgets.charts.series import Series
 from widgets.charts.time_chart import TimeChart
+
+
+def _whole(value: float) -> str:
+    return number(value, 0)
 
 
 class TokenRateChart(TimeChart):
@@ -18,13 +23,17 @@ class TokenRateChart(TimeChart):
         super().__init__(
             "Tokens per second", "tok/s",
             (
-                Series("in", "in", "tokens_in", tip="Prompt tokens computed, without cached ones"),
-                Series("out", "out", "tokens_out", tip="Tokens generated"),
+                Series(
+                    "in", "in", "tokens_in", text=_whole,
+                    tip="Prompt tokens computed, without cached ones",
+                ),
+                Series("out", "out", "tokens_out", text=_whole, tip="Tokens generated"),
             ),
             clock=clock, heading="Tokens per second", value_template="00,000",
             time_source=time_source,
             empty_text="Tokens read and written per second appear with the first request.",
         )  # fmt: skip
+        self.least_span = 10.0
         self._bins = {"in": RateBins(), "out": RateBins()}
         self._before: Counters | None = None
 
