@@ -38,6 +38,7 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
     return {
         "completed": len(requests),
         "failed": sum(run.num_failed for run in runs),
+        "error": next((str(run.error) for run in runs if run.error), None),
         "duration_s": duration,
         "output_tokens_per_s": _rate(num_output, duration),
         "total_tokens_per_s": _rate(num_total, duration),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app.bench.monitor import EngineMonitor, Observed
 from app.bench.workload import BenchRequest
+from engine.errors import ErrorInfo
 from engine.messages import OutputEvent
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes
@@ -48,13 +49,15 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """One run. `requests` has the completed ones; `duration_s` ends with the last token."""
+    """One run. `requests` has the completed ones; `duration_s` ends with the last token; `error`
+    says why the first of the failed ones failed."""
 
     requests: tuple[RequestTimes, ...]
     num_failed: int
     num_prompt_tokens: int
     duration_s: float
     observed: Observed
+    error: ErrorInfo | None = None
 
     @property
     def num_output_tokens(self) -> int:
@@ -77,6 +80,7 @@ class _Run:
     completed: list[RequestTimes] = field(default_factory=list)
     num_prompt_tokens: int = 0
     num_failed: int = 0
+    error: ErrorInfo | None = None
 
 
 def run_load(
@@ -120,6 +124,7 @@ def run_load(
         num_prompt_tokens=run.num_prompt_tokens,
         duration_s=last - run.started,
         observed=monitor.finish(),
+        error=run.error,
     )
 
 
@@ -143,6 +148,7 @@ def _book(engine: LLMEngine, run: _Run, event: OutputEvent, monitor: EngineMonit
     del run.in_flight[event.request_id]
     if event.times is None or event.finish_reason is FinishReason.ERROR or not event.times.tokens:
         run.num_failed += 1
+        run.error = run.error or event.error or ErrorInfo("A request ended without a token.")
         return
     run.num_prompt_tokens += event.num_prompt_tokens
     times = event.times

@@ -122,7 +122,16 @@ def run(args: argparse.Namespace) -> int:
         print(_heading(report, workload, pace))
         print()
         print(table(columns))
-    return 0
+    return _report_failures(columns)
+
+
+def _report_failures(columns: Mapping[str, dict[str, Any]]) -> int:
+    """The exit code: 1 where requests failed, whose cause goes to stderr."""
+    failed = sum(figures["failed"] for figures in columns.values())
+    if failed:
+        error = next(figures["error"] for figures in columns.values() if figures["error"])
+        print(f"inferdeck: {failed} requests failed: {error}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _results(

@@ -108,6 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args) or 0)
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # what comes next begins on a line of its own
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader went away (`| head`): without this the interpreter complains at exit.

@@ -13,7 +13,7 @@ from app.cli import bench as bench_command
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
 FIGURES = {
-    "completed", "failed", "duration_s", "output_tokens_per_s", "total_tokens_per_s",
+    "completed", "failed", "error", "duration_s", "output_tokens_per_s", "total_tokens_per_s",
     "requests_per_s", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "peak_kv_usage", "kv_waste",
     "max_concurrent_requests", "prefix_cache_hit_rate", "preemptions", "weights_bytes",
     "kv_cache_bytes", "decode_bytes_per_s", "memory_read_bytes_per_s",
@@ -144,6 +144,19 @@ def test_the_report_goes_to_a_file(
     printed = bench(capsys, *tiny_flags, *FIXED, "--output-json", str(file))
     assert json.loads(file.read_text()) == printed
     assert list(tmp_path.glob("*.part")) == []
+
+
+def test_failed_requests_are_a_failure(
+    capsys: pytest.CaptureFixture[str], nan_model: Path
+) -> None:
+    argv = ["--model", str(nan_model), "--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
+    assert main(["bench", "--json", *argv, *FIXED, "--num-warmups", "0"]) == 1
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert (report["completed"], report["failed"]) == (0, 6)
+    assert "NaN" in report["error"]
+    assert "6 requests failed" in err
+    assert "NaN" in err
 
 
 def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

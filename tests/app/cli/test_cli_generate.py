@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +166,17 @@ def test_only_one_prompt() -> None:
     with pytest.raises(SystemExit) as end:
         main(["generate", "--prompt", "x", "--chat", "y"])
     assert end.value.code == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT as a terminal does")
+def test_ctrl_c_in_mid_reply_ends_quietly() -> None:
+    argv = ["--prompt", "Once", "--ignore-eos", "--max-tokens", "none", "--num-threads", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "generate", *argv],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.read(5)  # it is writing
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, b"")
