@@ -54,11 +54,21 @@ class Linear(nn.Module):
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [..., in] @ weight [out, in]^T + bias [out]; result [..., out] in x's dtype."""
-    if weight.dtype is torch.float32:  # one implementation: nothing to choose
-        return F.linear(x, weight, bias)
     rows = x.numel() // x.shape[-1]
     name = choose_linear(weight.dtype, weight.device.type, rows)
     return IMPLEMENTATIONS[name](x, weight, bias)
+
+
+def transposed(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """The product the other way round, W @ x^T: for a few rows some CPUs' libraries split the
+    weight over their threads well, and the activations badly."""
+    product = torch.mm(weight, x.reshape(-1, x.shape[-1]).t()).t()
+    result = product.contiguous()
+    if bias is not None:
+        result += bias
+    return result.view(*x.shape[:-1], weight.shape[0])
 
 
 def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -83,7 +93,11 @@ def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     return result.view(*x.shape[:-1], outputs)
 
 
-IMPLEMENTATIONS: dict[str, Implementation] = {"torch": F.linear, "upcast": upcast}
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "torch": F.linear,
+    "transposed": transposed,
+    "upcast": upcast,
+}
 
 
 def _buffer(name: str, size: int) -> torch.Tensor:

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 
-ROW_BUCKETS = (1, 2, 4, 8, 16, 64)
+CANDIDATES = {
+    torch.float32: ("torch", "transposed"),
+    torch.bfloat16: ("torch", "upcast"),
+    torch.float16: ("torch", "upcast"),
+}
+"""Linear implementations that may be the fastest on a CPU, by number format."""
+
+ROW_BUCKETS = (1, 2, 4, 8, 16, 64, 256)
 """Measured numbers of rows; a product of n rows uses the largest bucket that is not above n."""
 
 _WIDTH = 1024  # of the square matrix that is measured
 _NUM_MATRICES = 16  # used in turn, as the layers of a model are: 32 MB, more than most caches
-_MEASURE_SECONDS = 0.05  # per implementation and number of rows
+_MEASURE_SECONDS = 0.03  # per implementation and number of rows
 _lock = threading.Lock()
 
 
@@ -35,7 +41,7 @@ class Choice(NamedTuple):
 
 def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
     """Name of the linear implementation for `rows` rows of activations in `dtype`."""
-    if device != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+    if device != "cpu" or dtype not in CANDIDATES:
         return "torch"
     chosen = "torch"
     for choice in linear_choices(dtype):
@@ -47,10 +53,8 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
 
 def linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     """The choices on the CPU for one number format, measured if that is in doubt."""
-    if dtype is not torch.float32:
-        with _lock:  # two threads measuring at once would disturb each other
-            return _linear_choices(dtype)
-    return _linear_choices(dtype)
+    with _lock:  # two threads measuring at once would disturb each other
+        return _linear_choices(dtype)
 
 
 def choices() -> list[Choice]:
@@ -69,42 +73,30 @@ def has_fast_16bit(dtype: torch.dtype) -> bool:
 @cache
 def _linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     name = str(dtype).removeprefix("torch.")
-    if dtype is torch.float32:
-        return (Choice("linear", name, 1, "torch", "the only implementation"),)
-    if has_fast_16bit(dtype):
+    if dtype is not torch.float32 and has_fast_16bit(dtype):
         return (Choice("linear", name, 1, "torch", f"the CPU multiplies {name} itself"),)
     from engine.kernels.linear import IMPLEMENTATIONS
 
-    with torch.inference_mode(), _one_thread():
+    threads = torch.get_num_threads()
+    with torch.inference_mode():
         weights = [torch.ones(_WIDTH, _WIDTH, dtype=dtype) for _ in range(_NUM_MATRICES)]
         result = []
         for rows in ROW_BUCKETS:
             x = torch.ones(rows, _WIDTH, dtype=dtype)
             times = {
-                key: _milliseconds([partial(compute, x, weight, None) for weight in weights])
-                for key, compute in IMPLEMENTATIONS.items()
+                key: _milliseconds([partial(IMPLEMENTATIONS[key], x, w, None) for w in weights])
+                for key in CANDIDATES[dtype]
             }
             best = min(times, key=lambda key: times[key])
             measured = ", ".join(f"{key} {ms:.2f} ms" for key, ms in times.items())
-            reason = f"measured at {_WIDTH} x {_WIDTH} on one thread: {measured}"
+            reason = f"measured at {_WIDTH} x {_WIDTH} on {threads} threads: {measured}"
             result.append(Choice("linear", name, rows, best, reason))
     return tuple(result)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """With several threads a busy machine makes every parallel region wait for a time slice, and
-    the measurement tells how busy it is; the order of implementations is the same on one."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _milliseconds(calls: list[Callable[[], object]]) -> float:
-    """The shortest time of one call: what else runs on the machine can only lengthen it."""
+    """The shortest time of one call: what else runs on the machine can only lengthen it (a busy
+    core makes a whole parallel region wait for its time slice)."""
     calls[0]()
     shortest = float("inf")
     begin = time.perf_counter()

@@ -79,12 +79,16 @@ def test_scratch_is_usable_in_and_out_of_inference_mode() -> None:
     assert torch.equal(inside, outside)
 
 
-def test_float32_is_torch_s_own() -> None:
+@pytest.mark.parametrize("rows", [1, 2, 5, 300])
+def test_float32_equals_torch_s_own_whatever_was_chosen(rows: int) -> None:
     layer = Linear(16, 8, bias=True, device="cpu")
     torch.nn.init.normal_(layer.weight)
     torch.nn.init.normal_(layer.bias)  # type: ignore[arg-type]
-    x = torch.randn(3, 16)
-    assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
+    x = torch.randn(rows, 16)
+    expected = F.linear(x, layer.weight, layer.bias)
+    for result in (layer(x), IMPLEMENTATIONS["transposed"](x, layer.weight, layer.bias)):
+        assert result.is_contiguous()
+        assert torch.allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
