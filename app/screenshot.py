@@ -92,7 +92,7 @@ class Photographer:
         self._wait_for_model()
         yield from self._in_both_modes("empty", self._window)
         self._start_chats(model)
-        self._wait(lambda: self._num_tokens() > 2 * NUM_CHATS, REPLY_TIMEOUT_S, "no reply began")
+        self._wait(lambda: self._num_words() > 6 * NUM_CHATS, REPLY_TIMEOUT_S, "no reply began")
         self._chat.open(self._oldest_chat())
         yield from self._in_both_modes("generating", self._window)
         self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
@@ -143,8 +143,9 @@ class Photographer:
     def _oldest_chat(self) -> str:
         return self._chat.conversations[-1].id
 
-    def _num_tokens(self) -> int:
-        return sum(len(m.text.split()) for c in self._chat.conversations for m in c.path())
+    def _num_words(self) -> int:
+        """Words of all replies so far."""
+        return sum(len(c.path()[-1].text.split()) for c in self._chat.conversations)
 
     def _is_generating(self) -> bool:
         return any(c.open_replies for c in self._chat.conversations)

@@ -10,12 +10,8 @@ import pytest
 from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
-from app.engine_bridge import (
-    OUTPUT_INTERVAL_MS,
-    EngineBridge,
-    EngineState,
-    merge_snapshots,
-)
+from app import engine_bridge
+from app.engine_bridge import EngineBridge, EngineState, merge_snapshots
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, FinishReason
@@ -106,8 +102,9 @@ def test_text_is_coalesced(qtbot: QtBot, bridge: EngineBridge, script: Script) -
 
 
 def test_first_token_and_end_do_not_wait_for_the_timer(
-    qtbot: QtBot, bridge: EngineBridge, script: Script
+    qtbot: QtBot, bridge: EngineBridge, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine_bridge, "OUTPUT_INTERVAL_MS", 3000)
     script.replies = 30
     _load(qtbot, bridge)
     heard = Listener(bridge)
@@ -121,9 +118,7 @@ def test_first_token_and_end_do_not_wait_for_the_timer(
     for at, batch in heard.batches:
         delays += [at - e.time for e in batch if e.is_first or e.finish_reason is not None]
     assert len(delays) == 16
-    delays.sort()
-    assert delays[8] < 0.005
-    assert delays[13] * 1000 < OUTPUT_INTERVAL_MS  # two may meet a machine that is busy
+    assert max(delays) < 1.0
 
 
 def test_snapshots_lose_no_step_and_come_at_most_ten_times_a_second(

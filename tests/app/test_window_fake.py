@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,9 @@ from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
+from app import engine_bridge
 from app.chat.conversation import State
-from app.engine_bridge import OUTPUT_INTERVAL_MS, EngineState
+from app.engine_bridge import EngineState
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.paths import starter_model
 from app.settings_store import SettingsStore
@@ -208,17 +208,18 @@ class FirstPaint(QObject):
 
 
 def test_the_first_token_is_painted_without_waiting_for_a_timer(
-    qtbot: QtBot, application: Application, script: Script
+    qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine_bridge, "OUTPUT_INTERVAL_MS", 3000)
     script.replies, script.step_s = 12, 0.004
     open_model(qtbot, application)
     paints = FirstPaint(application)
-    for number in range(7):
+    for number in range(3):
         application.pages.chat_page.send(f"question {number}")
         qtbot.waitUntil(lambda n=number: len(paints.delays) > n, timeout=3000)  # type: ignore[misc]
         wait_idle(qtbot, application)
     paints.stop()
-    assert statistics.median(paints.delays) * 1000 < OUTPUT_INTERVAL_MS
+    assert max(paints.delays) < 1.0  # 10 to 20 ms where nothing else runs
 
 
 def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
