@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 
+from app.bench.figures import EngineFacts
 from engine.snapshot import EngineSnapshot
 
 SUM_BYTES = 2**30
@@ -28,6 +29,17 @@ def read_bandwidth(num_threads: int, num_bytes: int = SUM_BYTES) -> float:
         return num_bytes / best
     finally:
         torch.set_num_threads(threads_before)
+
+
+def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFacts:
+    """What a run's figures need to know; `bandwidth` is that of `read_bandwidth`."""
+    return EngineFacts(
+        weights_bytes=snapshot.memory.weights,
+        kv_cache_bytes=snapshot.memory.kv_cache,
+        weights_per_step=weights_read_per_step(snapshot),
+        kv_bytes_per_token=kv_bytes_per_token(snapshot),
+        read_bandwidth=bandwidth,
+    )
 
 
 def weights_read_per_step(snapshot: EngineSnapshot) -> int | None:

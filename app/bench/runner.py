@@ -8,12 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.bench.bandwidth import (
-    SUM_BYTES,
-    kv_bytes_per_token,
-    read_bandwidth,
-    weights_read_per_step,
-)
+from app.bench.bandwidth import SUM_BYTES, engine_facts, read_bandwidth
 from app.bench.figures import EngineFacts, figures
 from app.bench.load import LoadResult, Pace, run_load
 from app.bench.workload import Workload, special_token_ids, usable_token_ids
@@ -108,14 +103,7 @@ class BenchRunner:
             run_load(self._engine, chosen, plan.pace)
 
     def _facts(self) -> EngineFacts:
-        snapshot = self._engine.snapshot()
-        return EngineFacts(
-            weights_bytes=snapshot.memory.weights,
-            kv_cache_bytes=snapshot.memory.kv_cache,
-            weights_per_step=weights_read_per_step(snapshot),
-            kv_bytes_per_token=kv_bytes_per_token(snapshot),
-            read_bandwidth=self._bandwidth,
-        )
+        return engine_facts(self._engine.snapshot(), self._bandwidth)
 
     def _measure_bandwidth(self) -> float | None:
         # The cache was planned to leave a reserve; without it there is nothing to measure with.

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from app.bench.bandwidth import kv_bytes_per_token, read_bandwidth, weights_read_per_step
-from app.bench.figures import EngineFacts, decode_bandwidth
+from app.bench.bandwidth import engine_facts, read_bandwidth
+from app.bench.figures import decode_bandwidth
 from engine.machine import default_threads
 from tests.benchmarks.checkpoints import make_checkpoint
 from tests.benchmarks.peer_engines import (
@@ -143,7 +143,9 @@ class ShapeBenchmark:
             text = f"{work.name}: {work.measure} at least {factor:g}x {peer}"
             goals.append(at_least(text, ratio, factor))
         figures: dict[str, Any] = {"medians": medians, "rounds": rounds}
-        achieved = decode_bandwidth(decoded, self._facts())
+        achieved = decode_bandwidth(
+            decoded, engine_facts(self.ours.engine.snapshot(), self.bandwidth)
+        )
         if achieved is not None:
             figures["decode_bytes_per_s"] = achieved
             figures["memory_read_bytes_per_s"] = self.bandwidth
@@ -187,16 +189,6 @@ class ShapeBenchmark:
         goals.append(Goal(text, f"{saved:.1%}", saved >= PREFIX_GOAL))
         return {"ttft_ms_cache_on": on, "ttft_ms_cache_off": off, "saved": saved,
                 "first_ms_cache_on": first[True], "first_ms_cache_off": first[False]}  # fmt: skip
-
-    def _facts(self) -> EngineFacts:
-        snapshot = self.ours.engine.snapshot()
-        return EngineFacts(
-            weights_bytes=snapshot.memory.weights,
-            kv_cache_bytes=snapshot.memory.kv_cache,
-            weights_per_step=weights_read_per_step(snapshot),
-            kv_bytes_per_token=kv_bytes_per_token(snapshot),
-            read_bandwidth=self.bandwidth,
-        )
 
     def _print(self, work: Work, medians: Mapping[str, Mapping[str, float]]) -> None:
         columns = list(medians["inferdeck"])
