@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -20,12 +20,17 @@ CANDIDATES = {
 }
 """Linear implementations that may be the fastest on a CPU, by number format."""
 
-ROW_BUCKETS = (1, 2, 4, 8, 16, 64, 256)
-"""Measured numbers of rows; a product of n rows uses the largest bucket that is not above n."""
+ROW_BUCKETS = (1, 2, 4, 8, 16)
+"""Numbers of rows from which an implementation may take over; a product of n rows uses the largest
+that is not above n."""
+
+MANY_ROWS = 192
+"""From here on a float32 product is limited by arithmetic, and torch's own is as good as any."""
 
 _WIDTH = 1024  # of the square matrix that is measured
 _NUM_MATRICES = 16  # used in turn, as the layers of a model are: 32 MB, more than most caches
-_MEASURE_SECONDS = 0.03  # per implementation and number of rows
+_TURNS = 24
+_MARGIN = 0.95
 _lock = threading.Lock()
 
 
@@ -75,36 +80,62 @@ def _linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     name = str(dtype).removeprefix("torch.")
     if dtype is not torch.float32 and has_fast_16bit(dtype):
         return (Choice("linear", name, 1, "torch", f"the CPU multiplies {name} itself"),)
+    if dtype is torch.float32:
+        return _float32_choices(name)
+    return _upcast_choices(dtype, name)
+
+
+def _float32_choices(name: str) -> tuple[Choice, ...]:
+    """One decision for all products of a few rows, from two sizes together: the difference is a
+    property of the library, and one decision is less easily upset by a busy moment."""
+    few = [_milliseconds(torch.float32, rows) for rows in (4, 16)]
+    times = {key: sum(found[key] for found in few) for key in CANDIDATES[torch.float32]}
+    choice = Choice("linear", name, 2, _faster(torch.float32, times), _measured(times))
+    return (
+        Choice("linear", name, 1, "torch", "one row: a product of matrix and vector"),
+        choice,
+        Choice("linear", name, MANY_ROWS, "torch", "many rows: limited by arithmetic"),
+    )
+
+
+def _upcast_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
+    """Without 16-bit instructions torch's own product costs the same for every row; converting
+    the weight pays from some number of rows on, and then for all that are more."""
+    result: list[Choice] = []
+    for rows in ROW_BUCKETS:
+        times = _milliseconds(dtype, rows)
+        result.append(Choice("linear", name, rows, _faster(dtype, times), _measured(times)))
+        if result[-1].implementation == "upcast":
+            return tuple(result)
+    return (*result, Choice("linear", name, 2 * rows, "upcast", "many rows share the conversion"))
+
+
+def _faster(dtype: torch.dtype, times: dict[str, float]) -> str:
+    """The first candidate is torch's own: the other has to be clearly faster."""
+    first, other = CANDIDATES[dtype]
+    return other if times[other] < _MARGIN * times[first] else first
+
+
+def _measured(times: dict[str, float]) -> str:
+    found = ", ".join(f"{key} {ms:.2f} ms" for key, ms in times.items())
+    return f"measured at {_WIDTH} x {_WIDTH} on {torch.get_num_threads()} threads: {found}"
+
+
+def _milliseconds(dtype: torch.dtype, rows: int) -> dict[str, float]:
+    """The shortest time of one product by each candidate, taking turns. What else runs on the
+    machine can only lengthen a call (a busy core makes a whole parallel region wait for its time
+    slice), so each is repeated often enough to meet a quiet moment."""
     from engine.kernels.linear import IMPLEMENTATIONS
 
-    threads = torch.get_num_threads()
+    shortest = dict.fromkeys(CANDIDATES[dtype], float("inf"))
     with torch.inference_mode():
         weights = [torch.ones(_WIDTH, _WIDTH, dtype=dtype) for _ in range(_NUM_MATRICES)]
-        result = []
-        for rows in ROW_BUCKETS:
-            x = torch.ones(rows, _WIDTH, dtype=dtype)
-            times = {
-                key: _milliseconds([partial(IMPLEMENTATIONS[key], x, w, None) for w in weights])
-                for key in CANDIDATES[dtype]
-            }
-            best = min(times, key=lambda key: times[key])
-            measured = ", ".join(f"{key} {ms:.2f} ms" for key, ms in times.items())
-            reason = f"measured at {_WIDTH} x {_WIDTH} on {threads} threads: {measured}"
-            result.append(Choice("linear", name, rows, best, reason))
-    return tuple(result)
-
-
-def _milliseconds(calls: list[Callable[[], object]]) -> float:
-    """The shortest time of one call: what else runs on the machine can only lengthen it (a busy
-    core makes a whole parallel region wait for its time slice)."""
-    calls[0]()
-    shortest = float("inf")
-    begin = time.perf_counter()
-    for call in calls:
-        start = time.perf_counter()
-        call()
-        end = time.perf_counter()
-        shortest = min(shortest, end - start)
-        if end - begin > _MEASURE_SECONDS:
-            break
-    return shortest * 1000
+        x = torch.ones(rows, _WIDTH, dtype=dtype)
+        for turn in range(_TURNS):
+            for key in shortest:
+                start = time.perf_counter()
+                IMPLEMENTATIONS[key](x, weights[turn % _NUM_MATRICES], None)
+                seconds = time.perf_counter() - start
+                if turn > 1:  # the first calls warm up
+                    shortest[key] = min(shortest[key], seconds * 1000)
+    return shortest
