@@ -44,7 +44,9 @@ class BlockPool:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens")
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.ref_count = [0] * num_blocks
+        # Flat buffers, so that a snapshot copies them at once.
+        self.ref_count = array("i", [0]) * num_blocks
+        self.is_published = bytearray(num_blocks)
         self.block_hash: list[bytes | None] = [None] * num_blocks
         self.num_evictions = 0
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
@@ -113,6 +115,7 @@ class BlockPool:
             raise IntegrityError(f"Block {block} is published without an owner.")
         if self.block_hash[block] is None and block_hash not in self._by_hash:
             self.block_hash[block] = block_hash
+            self.is_published[block] = True
             self._by_hash[block_hash] = block
 
     def clear_prefixes(self) -> None:
@@ -133,10 +136,11 @@ class BlockPool:
         if block_hash is not None:
             del self._by_hash[block_hash]
             self.block_hash[block] = None
+            self.is_published[block] = False
 
     def check_integrity(self, block_tables: Iterable[Sequence[int]]) -> None:
         """Raise IntegrityError unless the books add up against all block tables in use."""
-        counts = [0] * self.num_blocks
+        counts = array("i", [0]) * self.num_blocks
         for table in block_tables:
             if len(set(table)) != len(table):
                 raise IntegrityError(f"A block table names a block twice: {list(table)}.")
@@ -151,5 +155,6 @@ class BlockPool:
         for block_hash, block in self._by_hash.items():
             if self.block_hash[block] != block_hash:
                 raise IntegrityError(f"The prefix table and block {block} disagree.")
-        if len(self._by_hash) != sum(h is not None for h in self.block_hash):
+        published = bytearray(block_hash is not None for block_hash in self.block_hash)
+        if published != self.is_published or len(self._by_hash) != sum(published):
             raise IntegrityError("A published block is missing from the prefix table.")

@@ -16,7 +16,7 @@ from engine.config import Change, EngineConfig
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
-from engine.observation import observe
+from engine.observation import MemoryMeter, observe
 from engine.output import OutputStream, RequestOutput
 from engine.prompts import encode_prompt
 from engine.recorder import Recorder, StepTimer, entries_of, finished_in, sampling_grants
@@ -53,6 +53,7 @@ class LLMEngine:
     ) -> None:
         self._clock = clock
         self._recorder = Recorder()
+        self._meter = MemoryMeter()
         self._streams: dict[str, OutputStream] = {}
         self._arrivals = itertools.count()
         self._requests: dict[str, Request] = {}
@@ -86,7 +87,9 @@ class LLMEngine:
 
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
-        return observe(self._host.assembly, self._scheduler, self._recorder, self._clock())
+        return observe(
+            self._host.assembly, self._scheduler, self._recorder, self._meter, self._clock()
+        )
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""

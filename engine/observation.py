@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from engine.assembly import Assembly
@@ -18,11 +20,30 @@ from engine.snapshot import (
     MemorySnapshot,
 )
 
+MEMORY_INTERVAL_S = 0.5
+
+
+class MemoryMeter:
+    """Memory of the process and the machine, read at most twice a second: asking the system and
+    its control groups takes as long as everything else in a snapshot."""
+
+    def __init__(self) -> None:
+        self._read_at = -math.inf
+        self._figures = (0, 0, 0)
+
+    def read(self, now: float) -> tuple[int, int, int]:
+        """Bytes of this process, free bytes, and bytes in all."""
+        if now - self._read_at >= MEMORY_INTERVAL_S:
+            self._read_at = now
+            self._figures = (process_memory(), *free_memory())
+        return self._figures
+
 
 def observe(
     assembly: Assembly,
     scheduler: Scheduler,
     recorder: Recorder,
+    meter: MemoryMeter,
     now: float,
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
@@ -35,7 +56,7 @@ def observe(
         model=assembly.info,
         requests=tuple(request.snapshot() for request in scheduler.requests),
         blocks=blocks,
-        memory=observe_memory(assembly, scheduler, blocks),
+        memory=observe_memory(assembly, scheduler, blocks, meter.read(now)),
         counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
         steps=steps,
         ttft=ttft,
@@ -44,8 +65,8 @@ def observe(
 
 
 def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
-    ref_count = np.array(pool.ref_count, dtype=np.int32)
-    hashed = np.array([block_hash is not None for block_hash in pool.block_hash], dtype=np.bool_)
+    ref_count = np.array(pool.ref_count, dtype=np.int32)  # from buffers: a plain copy
+    hashed = np.array(pool.is_published, dtype=np.bool_)
     owner = np.where(hashed, BLOCK_CACHED, BLOCK_FREE).astype(np.int32)
     fill = np.where(hashed, pool.block_size, 0).astype(np.int32)
     for index, request in enumerate(running):
@@ -64,11 +85,13 @@ def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
 
 
 def observe_memory(
-    assembly: Assembly, scheduler: Scheduler, blocks: BlockSnapshot
+    assembly: Assembly,
+    scheduler: Scheduler,
+    blocks: BlockSnapshot,
+    figures: tuple[int, int, int],
 ) -> MemorySnapshot:
     plan = assembly.plan
-    process = process_memory()
-    free, total = free_memory()
+    process, free, total = figures
     used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
     weights = assembly.loaded.weights_bytes
     bytes_per_token = plan.bytes_per_block // blocks.block_size

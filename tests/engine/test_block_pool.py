@@ -29,7 +29,7 @@ class PoolMachine(RuleBasedStateMachine):
             before = list(self.pool.ref_count)
             with pytest.raises(IntegrityError):
                 self.pool.allocate(count)
-            assert self.pool.ref_count == before
+            assert list(self.pool.ref_count) == before
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())

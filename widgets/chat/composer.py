@@ -45,6 +45,7 @@ class Composer(QWidget):
         self.input.textChanged.connect(self._text_changed)
         self.setFocusProxy(self.input)
         self._context = QLabel()
+        self._context_text = ""
         self._context.setProperty("role", "small")
         self._context.setFont(figure_font("small"))
         self._context.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
@@ -98,13 +99,25 @@ class Composer(QWidget):
 
     def set_context(self, text: str, role: str = "small") -> None:
         """The line at the lower left; role "warning" where it is nearly used up."""
-        self._context.setText(text)
+        self._context_text = text
         self._context.setToolTip(text)
+        self._fit_context()
         if self._context.property("role") != role:
             restyle(self._context, role=role)
 
     def context_text(self) -> str:
-        return self._context.text()
+        return self._context_text
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_context()
+
+    def _fit_context(self) -> None:
+        """The line whole, or not at all: half a number misleads."""
+        self.layout().activate()
+        room = self._context.width()
+        fits = self._context.fontMetrics().horizontalAdvance(self._context_text) <= room
+        self._context.setText(self._context_text if fits else "")
 
     def set_sampling_name(self, name: str) -> None:
         self.sampling.setText(name)
