@@ -114,7 +114,6 @@ class Composer(QWidget):
 
     def _fit_context(self) -> None:
         """The line whole, or not at all: half a number misleads."""
-        self.layout().activate()
         room = self._context.width()
         fits = self._context.fontMetrics().horizontalAdvance(self._context_text) <= room
         self._context.setText(self._context_text if fits else "")
