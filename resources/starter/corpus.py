@@ -141,14 +141,14 @@ def _made_up_name(rng: Random) -> str:
 
 # The share of each kind among the parts of conversations.
 KINDS: tuple[tuple[Callable[[Random], Turns], float], ...] = (
-    (topic_turns, 0.34),
-    (comparison_turns, 0.06),
-    (product_turns, 0.13),
-    (small_talk_turns, 0.10),
-    (unknown_turns, 0.07),
-    (practice_turns, 0.22),
+    (topic_turns, 0.24),
+    (comparison_turns, 0.04),
+    (product_turns, 0.08),
+    (small_talk_turns, 0.13),
+    (unknown_turns, 0.05),
+    (practice_turns, 0.38),
     (code_turns, 0.04),
-    (story_turns, 0.04),
+    (story_turns, 0.07),
 )
 
 

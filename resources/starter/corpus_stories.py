@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from random import Random
+from typing import NamedTuple
 
-# fmt: off
-NAMES = (
-    "Mia", "Tom", "Lena", "Sam", "Nora", "Ben", "Ida", "Max", "Zoe", "Leo", "Anna", "Finn",
-)
+
+class Hero(NamedTuple):
+    """An animal of the stories; each has its own name, home, treasure and way to be glad."""
+
+    name: str
+    home: str
+    treasure: str
+    joy: str
+
+
+# A hero's facts never change, so that a model of a few million parameters keeps them together.
 HEROES = {
-    "cat": "purred", "dog": "barked", "fox": "smiled", "robot": "beeped", "dragon": "laughed",
-    "bear": "hummed", "rabbit": "hopped", "mouse": "squeaked", "owl": "hooted",
-    "turtle": "clapped", "pony": "cheered", "penguin": "danced",
+    "cat": Hero("Mia", "village", "red ball", "purred"),
+    "dog": Hero("Ben", "garden", "old map", "barked"),
+    "fox": Hero("Finn", "forest", "golden key", "smiled"),
+    "robot": Hero("Max", "workshop", "blue lamp", "beeped"),
+    "dragon": Hero("Zoe", "castle", "silver coin", "laughed"),
+    "bear": Hero("Tom", "valley", "warm hat", "hummed"),
+    "rabbit": Hero("Ida", "meadow", "paper kite", "hopped"),
+    "mouse": Hero("Nora", "library", "lost letter", "squeaked"),
+    "owl": Hero("Leo", "old tower", "music box", "hooted"),
+    "turtle": Hero("Anna", "harbor", "little bell", "clapped"),
 }
-# fmt: on
-TRAITS = ("small", "brave", "curious", "kind", "clever", "quiet", "cheerful", "young")
+TRAITS = ("small", "brave", "curious", "kind", "clever", "cheerful")
 # fmt: off
-PLACES = (
-    "forest", "village", "castle", "garden", "valley", "city", "library", "workshop", "harbor",
-)
-THINGS = (
-    "red ball", "golden key", "old map", "blue lamp", "little bell", "silver coin", "paper kite",
-    "warm hat", "music box", "lost letter",
-)
 HIDING_PLACES = (
     "under a stone", "behind a tree", "in a deep hole", "on a high shelf", "near the river",
     "inside an old box", "under the bridge",
@@ -35,17 +42,21 @@ LESSONS = (
     "even a small step leads somewhere",
     "kind words open doors",
 )
-# fmt: off
 REQUESTS = (
-    "Tell me a story.", "Tell me a short story.", "Write a story.", "Write a short story.",
-    "Can you tell me a story?", "I would like a story.", "Please tell a story.",
+    "Tell me a story.",
+    "Tell me a short story.",
+    "Write a story.",
+    "Write a short story.",
+    "Can you tell me a story?",
+    "I would like a story.",
+    "Please tell a story.",
 )
 REQUESTS_ABOUT = (
-    "Tell me a story about {a_hero}.", "Write a short story about {a_hero}.",
-    "Write a story about {a_hero}.", "Can you tell me a story about {a_hero}?",
+    "Tell me a story about {a_hero}.",
+    "Write a short story about {a_hero}.",
+    "Write a story about {a_hero}.",
+    "Can you tell me a story about {a_hero}?",
     "Tell me a short story about {a_hero}.",
-    "Tell me a story about {a_hero} and {a_thing}.",
-    "Write a short story about {a_hero} in a {place}.",
 )
 # fmt: on
 
@@ -55,35 +66,28 @@ def with_article(noun: str) -> str:
     return ("an " if noun[0] in "aeiou" else "a ") + noun
 
 
-def story(rng: Random, hero: str, thing: str, place: str) -> str:
-    """Tell one story of three short paragraphs about a hero who lost a thing in a place."""
-    name, friend_name = rng.sample(NAMES, 2)
-    friend = rng.choice([kind for kind in HEROES if kind != hero])
-    trait = rng.choice(TRAITS)
-    hiding_place = rng.choice(HIDING_PLACES)
-    opening = rng.choice(
-        (
-            f"Once upon a time, {with_article(trait)} {hero} named {name} lived in a {place}.",
-            f"In a {place} there lived {with_article(trait)} {hero} named {name}.",
-        )
+def story(rng: Random, kind: str) -> str:
+    """Tell one story of three short paragraphs about a hero who lost a thing at home."""
+    hero = HEROES[kind]
+    friend_kind = rng.choice([other for other in HEROES if other != kind])
+    friend = HEROES[friend_kind]
+    opening = (
+        f"Once upon a time, {with_article(rng.choice(TRAITS))} {kind} named {hero.name} lived in"
+        f" {with_article(hero.home)}."
     )
-    loss = rng.choice(
-        (
-            f"{name} had {with_article(thing)} and loved it very much."
-            f" One day the {thing} was gone.",
-            f"Every day {name} played with {with_article(thing)}."
-            f" One morning the {thing} was gone.",
-        )
+    loss = (
+        f"{hero.name} had {with_article(hero.treasure)} and loved it very much."
+        f" One day the {hero.treasure} was gone."
     )
     search = (
-        f"{name} looked everywhere in the {place}, but could not find it. Then"
-        f" {with_article(friend)} named {friend_name} came along. "
-        f'"Let us look together," said {friend_name}.'
+        f"{hero.name} looked everywhere in the {hero.home}, but could not find it. Then"
+        f" {with_article(friend_kind)} named {friend.name} came along."
+        f' "Let us look together," said {friend.name}.'
     )
     end = (
-        f"They searched until evening, and there, {hiding_place}, lay the {thing}! {name}"
-        f" {HEROES[hero]} with joy and thanked {friend_name}. Since that day they knew that"
-        f" {rng.choice(LESSONS)}."
+        f"They searched until evening, and there, {rng.choice(HIDING_PLACES)}, lay the"
+        f" {hero.treasure}! {hero.name} {hero.joy} with joy and thanked {friend.name}. Since that"
+        f" day they knew that {rng.choice(LESSONS)}."
     )
     return f"{opening} {loss}\n\n{search}\n\n{end}"
 
@@ -92,15 +96,12 @@ def story_turns(rng: Random) -> list[tuple[str, str]]:
     """One request for a story, sometimes followed by a request for another."""
     turns: list[tuple[str, str]] = []
     for _ in range(1 if rng.random() < 0.8 else 2):
-        hero = rng.choice(list(HEROES))
-        thing, place = rng.choice(THINGS), rng.choice(PLACES)
+        kind = rng.choice(list(HEROES))
         if turns:
             request = rng.choice(("Another one, please.", "Tell me another story.", "One more."))
-        elif rng.random() < 0.4:
+        elif rng.random() < 0.3:
             request = rng.choice(REQUESTS)
         else:
-            request = rng.choice(REQUESTS_ABOUT).format(
-                a_hero=with_article(hero), a_thing=with_article(thing), place=place
-            )
-        turns.append((request, story(rng, hero, thing, place)))
+            request = rng.choice(REQUESTS_ABOUT).format(a_hero=with_article(kind))
+        turns.append((request, story(rng, kind)))
     return turns

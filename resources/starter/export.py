@@ -46,6 +46,8 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text())
+    for key in ("is_local", "local_files_only"):  # how it was loaded, not what it is
+        config.pop(key, None)
     # The class name that every version of transformers knows, and the template where servers
     # that do not read chat_template.jinja look for it.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -1,7 +1,7 @@
 """Muon: momentum whose update is made orthogonal, for the weight matrices of a small model.
 
-Source: K. Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024). It needs
-about half the steps of AdamW here, and a step takes about a fifth longer.
+Source: K. Jordan, "Muon: an optimizer for hidden layers in neural networks" (2024). The time
+of its products is small beside that of a step of 2048 tokens, and few steps are all there is.
 """
 
 from __future__ import annotations

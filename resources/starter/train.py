@@ -31,6 +31,9 @@ from resources.starter.tokenizer import VOCAB_SIZE, train_tokenizer
 CHECKPOINT_FOLDER = Path("build/starter-training")
 WARMUP_STEPS = 20
 SECONDS_BETWEEN_CHECKPOINTS = 150.0
+# The share of the draft model's budget after which the chat model teaches it: a step with a
+# teacher takes three times as long, and is worth it once the plain text is learned.
+TEACHER_JOINS = 0.6
 # Every fourth step sees long rows, so that long chats stay within what was learned.
 LONG_ROW_EVERY = 4
 
@@ -68,7 +71,6 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     resume: bool = False
-    compile: bool = False
     teacher: Path | None = None
 
 
@@ -120,19 +122,17 @@ class Trainer:
         ]
         self.base_rates = [optimizer.param_groups[0]["lr"] for optimizer in self.optimizers]
         self.teacher: Qwen3ForCausalLM | None = None
-        if plan.teacher is not None:
-            teacher = Qwen3ForCausalLM.from_pretrained(plan.teacher, dtype=torch.float32)
-            self.teacher = torch.nn.Module.to(teacher, plan.device).eval()
         if plan.resume and plan.checkpoint.exists():
             self._load()
 
     def run(self) -> dict[str, Any]:
         """Train until the budget is spent, export the model, and return the report."""
-        compute_loss = torch.compile(self._loss) if self.plan.compile else self._loss
         saved_at = time.monotonic()
         while (done := self._fraction_done()) < 1.0:
             started = time.monotonic()
-            loss = self._step(compute_loss, done)
+            if done >= TEACHER_JOINS:
+                self._call_teacher()
+            loss = self._step(done)
             self.progress.seconds += time.monotonic() - started
             if self.progress.step % 25 == 0:
                 print(
@@ -144,10 +144,16 @@ class Trainer:
                 self.save()
                 export_model(self.plan.output, self.model, self.tokenizer, self.report())
                 saved_at = time.monotonic()
+        self._call_teacher()
         self.save()
         report = self.report()
         export_model(self.plan.output, self.model, self.tokenizer, report)
         return report
+
+    def _call_teacher(self) -> None:
+        if self.plan.teacher is not None and self.teacher is None:
+            teacher = Qwen3ForCausalLM.from_pretrained(self.plan.teacher, dtype=torch.float32)
+            self.teacher = torch.nn.Module.to(teacher, self.plan.device).eval()
 
     def _fraction_done(self) -> float:
         by_time = self.progress.seconds / (self.plan.minutes * 60)
@@ -155,18 +161,18 @@ class Trainer:
             return by_time
         return max(by_time, self.progress.step / self.plan.max_steps)
 
-    def _step(self, compute_loss: Any, done: float) -> float:
+    def _step(self, done: float) -> float:
         plan = self.plan
         step = self.progress.step
         length = plan.row_length * (2 if step % LONG_ROW_EVERY == LONG_ROW_EVERY - 1 else 1)
         rows = max(1, plan.tokens_per_step // length)
         inputs, labels = make_batch(self.tokenizer, f"{plan.seed}:{step}", rows, length)
-        # A cosine over the part of the budget that is spent, down to a hundredth.
-        rate = 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done))
+        # A cosine over the part of the budget that is spent, down to a thousandth.
+        rate = 0.001 + 0.999 * 0.5 * (1 + math.cos(math.pi * done))
         rate *= min(1.0, (step + 1) / WARMUP_STEPS)
         for optimizer, base in zip(self.optimizers, self.base_rates, strict=True):
             optimizer.param_groups[0]["lr"] = base * rate
-        loss = compute_loss(inputs.to(plan.device), labels.to(plan.device))
+        loss = self._loss(inputs.to(plan.device), labels.to(plan.device))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -288,12 +294,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--max-steps", type=int, help="stop after this many steps")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--learning-rate", type=float, default=Plan.learning_rate)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--compile", action="store_true", help="use torch.compile")
     parser.add_argument("--output", type=Path, default=resource_path("starter"))
     parser.add_argument("--checkpoints", type=Path, default=CHECKPOINT_FOLDER)
     options = parser.parse_args(arguments)
-    torch.set_num_threads(min(2, os.cpu_count() or 1) if options.device == "cpu" else 8)
+    torch.set_num_threads(options.threads)
     torch.set_float32_matmul_precision("high")
     transformers_logging.disable_progress_bar()  # one shard needs no bar
     tokenizer = shared_tokenizer(options.output / "chat", fresh=_starts_over(options))
@@ -307,9 +314,9 @@ def main(arguments: list[str] | None = None) -> None:
             checkpoint=options.checkpoints / f"{name}.pt",
             max_steps=options.max_steps,
             seed=options.seed,
+            learning_rate=options.learning_rate,
             device=options.device,
             resume=options.resume,
-            compile=options.compile,
         )
         if name == "draft":
             plan = replace(plan, teacher=options.output / "chat")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -15,7 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from resources import resource_path
 from resources.starter.corpus import Conversation, conversations, make_conversation
-from resources.starter.dataset import IGNORED, encode_conversation, is_held_out, make_batch
+from resources.starter.dataset import (
+    IGNORED,
+    encode_conversation,
+    is_held_out,
+    make_batch,
+)
 from resources.starter.export import export_model
 from resources.starter.muon import orthogonalized
 from resources.starter.tokenizer import CHAT_TEMPLATE, END_OF_TEXT, train_tokenizer
@@ -41,6 +47,15 @@ TEXTS = (
     "",
     "\u0000\u007f\u2028",
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Products this small lose more to waiting for a second thread than they gain from it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @cache
