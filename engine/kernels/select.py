@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
@@ -90,7 +91,8 @@ def _float32_choices(name: str) -> tuple[Choice, ...]:
     property of the library, and one decision is less easily upset by a busy moment."""
     few = [_milliseconds(torch.float32, rows) for rows in (4, 16)]
     times = {key: sum(found[key] for found in few) for key in CANDIDATES[torch.float32]}
-    choice = Choice("linear", name, 2, _faster(torch.float32, times), _measured(times))
+    reason = _measured(times, torch.get_num_threads())
+    choice = Choice("linear", name, 2, _faster(torch.float32, times), reason)
     return (
         Choice("linear", name, 1, "torch", "one row: a product of matrix and vector"),
         choice,
@@ -100,11 +102,14 @@ def _float32_choices(name: str) -> tuple[Choice, ...]:
 
 def _upcast_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
     """Without 16-bit instructions torch's own product costs the same for every row; converting
-    the weight pays from some number of rows on, and then for all that are more."""
+    the weight pays from some number of rows on, and then for all that are more. Both split alike
+    over threads, so one thread decides: on several, a busy machine makes parallel regions wait,
+    and a wrong choice here costs a factor of five."""
     result: list[Choice] = []
     for rows in ROW_BUCKETS:
-        times = _milliseconds(dtype, rows)
-        result.append(Choice("linear", name, rows, _faster(dtype, times), _measured(times)))
+        with _one_thread():
+            times = _milliseconds(dtype, rows)
+        result.append(Choice("linear", name, rows, _faster(dtype, times), _measured(times, 1)))
         if result[-1].implementation == "upcast":
             return tuple(result)
     return (*result, Choice("linear", name, 2 * rows, "upcast", "many rows share the conversion"))
@@ -116,9 +121,19 @@ def _faster(dtype: torch.dtype, times: dict[str, float]) -> str:
     return other if times[other] < _MARGIN * times[first] else first
 
 
-def _measured(times: dict[str, float]) -> str:
+def _measured(times: dict[str, float], threads: int) -> str:
     found = ", ".join(f"{key} {ms:.2f} ms" for key, ms in times.items())
-    return f"measured at {_WIDTH} x {_WIDTH} on {torch.get_num_threads()} threads: {found}"
+    return f"measured at {_WIDTH} x {_WIDTH}, threads: {threads}: {found}"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _milliseconds(dtype: torch.dtype, rows: int) -> dict[str, float]:
