@@ -16,17 +16,12 @@ from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import Message, State
 from app.engine_bridge import EngineBridge
-from app.paths import starter_model
 from app.window import Application
 from engine import messages
 
-LONG = "Count from 1 to 100."
+LONG = "Write the alphabet three times."
 LOAD_MS, REPLY_MS = 120_000, 120_000
 ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.skipif(
-    not (starter_model() / "model.safetensors").exists(), reason="the starter model is not there"
-)
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +97,9 @@ def test_escape_stops_and_regenerate_and_edit_make_versions(
     chat.set_sampling("max_tokens", 12)
     application.window.commands.run("chat.regenerate")
     again = wait_for_end(qtbot, application)
-    assert stopped.startswith(again[:20]) and chat.current.version_of(reply(application)) == (2, 2)
+    length = min(len(stopped), len(again))
+    assert length > 6 and stopped[:length] == again[:length]
+    assert chat.current.version_of(reply(application)) == (2, 2)
     question = chat.current.path()[0]
     chat.edit(question.id, "What is the KV cache?")
     wait_for_end(qtbot, application)
@@ -211,12 +208,12 @@ def appended(conversation, message, text):
         print("streaming", flush=True)
 def loaded(event):
     chat.set_sampling("temperature", 0.0)
-    application.pages.chat_page.send("Count from 1 to 100.")
+    application.pages.chat_page.send(LONG)
 chat.text_appended.connect(appended)
 application.bridge.loaded.connect(loaded)
 application.open_first_model({"num_threads": 1})
 app.exec()
-"""
+""".replace("LONG", repr(LONG))
 
 
 def test_a_killed_process_loses_only_the_tail_of_the_reply(
@@ -239,8 +236,8 @@ def test_a_killed_process_loses_only_the_tail_of_the_reply(
     [conversation] = chat.conversations
     chat.open(conversation.id)
     question, kept = conversation.path()
-    assert question.text == "Count from 1 to 100."
-    assert kept.state is State.INTERRUPTED and kept.text.startswith("1")
+    assert question.text == LONG
+    assert kept.state is State.INTERRUPTED and kept.text.startswith("a b c")
     assert application.pages.problem is None  # the killed process left no lock
     application.shutdown()
 
