@@ -31,7 +31,7 @@ from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
 
 log = logging.getLogger(__name__)
 
-OUTPUT_INTERVAL_MS = 33
+OUTPUT_INTERVAL_MS = 66
 """Text of all replies is handed on together this often."""
 SNAPSHOT_INTERVAL_MS = 100
 """At most ten redraws a second: more costs the engine's steps more than it shows."""
@@ -61,7 +61,7 @@ def engine_thread(on_event: Callable[[messages.Event], None]) -> EngineThreadLik
     """The real engine's thread. Imported late: what it needs is loaded after the window shows."""
     from engine.engine_thread import EngineThread
 
-    return EngineThread(on_event)
+    return EngineThread(on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_MS / 1000)
 
 
 _WAKE = QEvent.Type(QEvent.registerEventType())
