@@ -217,6 +217,8 @@ def test_merged_snapshot_is_the_last_with_the_steps_of_all(
     _load(qtbot, bridge)
     heard = Listener(bridge)
     bridge.add_request("r", "hello")
+    qtbot.waitUntil(lambda: len(heard.snapshots) >= 1, timeout=3000)
+    bridge.add_request("s", "hello")
     qtbot.waitUntil(lambda: len(heard.snapshots) >= 2, timeout=3000)
     parts = [s for _, s in heard.snapshots]
     merged = merge_snapshots(parts)
