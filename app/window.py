@@ -102,9 +102,6 @@ class Application(QObject):
         )
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
-        problem = self.pages.problem
-        if problem is not None:
-            self.window.show_notice(error_notice("chats", "", problem))
 
     def show(self) -> None:
         self.window.show()

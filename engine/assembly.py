@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import gc
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,7 +45,6 @@ class Assembly:
     plan: MemoryPlan
     runner: ModelRunner
     info: ModelInfo
-    load_seconds: float
 
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
@@ -92,7 +90,6 @@ def build(
     config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
 ) -> Assembly:
     """`assemble` for a configuration that is resolved already."""
-    began = time.perf_counter()
     register()
     assert config.num_threads is not None and config.max_model_len is not None
     torch.set_num_threads(config.num_threads)
@@ -124,7 +121,6 @@ def build(
         plan=plan,
         runner=runner,
         info=_describe(config, checkpoint, tokenizer, loaded, layers),
-        load_seconds=time.perf_counter() - began,
     )
 
 

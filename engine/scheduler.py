@@ -66,8 +66,8 @@ class PrefixStatistics:
 class Scheduler:
     """Owns the waiting and running requests and their block tables.
 
-    The cycle is `plan()`, the model, `commit()`. Between the two nothing else may be called but
-    `abort`-free reads; `add`, `abort` and `update` belong between cycles.
+    The cycle is `plan()`, the model, `commit()`. Whatever changes requests or settings (`add`,
+    `finish`, `update`, `preempt_all`, `replace_pool`) belongs between cycles, not inside one.
     """
 
     def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
@@ -90,11 +90,9 @@ class Scheduler:
     def has_unfinished(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def can_ever_fit(self, max_kv_tokens: int) -> bool:
-        return self.pool.blocks_for(max_kv_tokens) <= self.pool.num_blocks
-
     def add(self, request: Request) -> None:
-        """Queue a request by its arrival. The caller has checked `can_ever_fit`."""
+        """Queue a request by its arrival. The caller has checked that it can fit the pool alone
+        (`engine.admission.longest_length`): one that cannot would preempt itself for ever."""
         insort(self.waiting, request, key=lambda r: r.arrival_index)
 
     def remove(self, request: Request) -> None:

@@ -45,7 +45,7 @@ class Driver:
 
     def add(self, prompt: list[int], max_tokens: int) -> Request | None:
         """None where the request can never fit."""
-        if not self.scheduler.can_ever_fit(len(prompt) + max_tokens - 1):
+        if self.pool.blocks_for(len(prompt) + max_tokens - 1) > self.pool.num_blocks:
             return None
         index = next(self.arrivals)
         request = Request(
