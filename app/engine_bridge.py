@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
 from app.models.sources import STARTER_TITLE, is_starter
+from app.pace import Pace
 from engine import messages
 from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
@@ -31,10 +32,9 @@ from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
 
 log = logging.getLogger(__name__)
 
-OUTPUT_INTERVAL_MS = 66
-"""Text of all replies is handed on together this often."""
-SNAPSHOT_INTERVAL_MS = 100
-"""At most ten redraws a second: more costs the engine's steps more than it shows."""
+SNAPSHOT_INTERVAL_MS = 250
+"""As often as the charts are drawn. A snapshot has the steps and samples since the one before, so
+nothing is lost between two."""
 
 
 class EngineState(StrEnum):
@@ -99,6 +99,7 @@ class EngineBridge(QObject):
         self._progress: messages.LoadProgress | None = None
         self._snapshots: list[EngineSnapshot] = []
         self._last_snapshot_at = 0.0
+        self._pace = Pace()  # of text: that of all replies is handed on together
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
@@ -201,15 +202,15 @@ class EngineBridge(QObject):
         if self._closed:
             return
         if self._outputs or self._progress:
-            wait = OUTPUT_INTERVAL_MS
+            wait = self._pace.interval_ms
         elif self._snapshots:
-            wait = max(OUTPUT_INTERVAL_MS, self._snapshot_due_ms())
+            wait = max(self._pace.interval_ms, self._snapshot_due_ms())
         else:
             return
         if self._timer.isActive() and self._timer.remainingTime() <= wait:
             return
         with self._lock:
-            self._timer_soon = wait <= OUTPUT_INTERVAL_MS
+            self._timer_soon = wait <= self._pace.interval_ms
         self._timer.start(wait)
 
     def _snapshot_due_ms(self) -> int:
@@ -278,6 +279,7 @@ class EngineBridge(QObject):
 
     def _flush_outputs(self) -> None:
         if self._outputs:
+            self._pace.mark()
             batch, self._outputs = self._outputs, []
             self.outputs.emit(batch)
 

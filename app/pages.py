@@ -27,8 +27,8 @@ class Pages:
         self.store = open_store()
         self.chat = ChatController(bridge, self.store)
         self.chat_page = ChatPage(self.chat)
-        changed = (self.chat.message_changed, self.chat.current_changed)
         commands = tuple(self.chat_page.actions())
+        changed = (self.chat_page.actions_changed,)
         self.pages = [Page("Chat", "chat", self.chat_page, commands, changed)]
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()

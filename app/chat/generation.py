@@ -15,8 +15,8 @@ from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason
 
-STATUS_INTERVAL_S = 0.5
-"""Figures of replies that are being written are shown anew this often."""
+STATUS_INTERVAL_S = 1.0
+"""Figures of replies that are being written are shown anew this often, all at once."""
 
 _ENDS = {
     FinishReason.STOP: State.COMPLETE,
@@ -32,7 +32,6 @@ class OpenReply:
     reply: Message
     is_sent: bool = False
     progress: Progress = field(default_factory=Progress)
-    shown_at: float = 0.0
 
 
 class Generation(QObject):
@@ -47,6 +46,7 @@ class Generation(QObject):
         self._engine = engine
         self._saver = saver
         self._open: dict[str, OpenReply] = {}
+        self._shown_at = 0.0
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)
         engine.crashed.connect(self._on_crashed)
@@ -103,6 +103,7 @@ class Generation(QObject):
                 batches.setdefault(event.request_id, []).append(event)
         for request_id, batch in batches.items():
             self._extend(self._open[request_id], batch)
+        self._show_progress()
 
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
         for event in batch:
@@ -119,10 +120,17 @@ class Generation(QObject):
             self._finish(entry, _ENDS[last.finish_reason])
             return
         self._saver.touch(entry.reply)
-        now = time.monotonic()
-        if now - entry.shown_at >= STATUS_INTERVAL_S:
-            entry.shown_at = now
+        if batch[0].is_first:
             self._changed(entry)
+
+    def _show_progress(self) -> None:
+        """All replies together: one painting of the list shows them all."""
+        now = time.monotonic()
+        if now - self._shown_at >= STATUS_INTERVAL_S:
+            self._shown_at = now
+            for entry in self._open.values():
+                if entry.progress.num_tokens:
+                    self._changed(entry)
 
     def _on_failed(self, failed: RequestFailed) -> None:
         entry = self._open.get(failed.request_id)

@@ -44,9 +44,11 @@ LIST_WIDTH = 216
 
 
 class ChatPage(QWidget):
-    """`list_toggled(is_shown)` after the list was hidden or shown."""
+    """`list_toggled(is_shown)` after the list was hidden or shown; `actions_changed` when one of
+    `actions` may have become possible or impossible."""
 
     list_toggled = Signal(bool)
+    actions_changed = Signal()
 
     def __init__(self, controller: ChatController, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -61,6 +63,7 @@ class ChatPage(QWidget):
         self.system_prompt = PromptPopover(self)
         self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
         self._shown_id = controller.current.id
+        self._can = (False, False)  # stop the reply; rename, delete the chat
         self._lay_out()
         self.toast = Toast(self._stage)
         self._connect_widgets()
@@ -329,6 +332,10 @@ class ChatPage(QWidget):
 
     def _show_state(self) -> None:
         """The composer's button and the context meter, and what an empty page says."""
+        can = (self.controller.is_busy, self.controller.current.is_stored)
+        if can != self._can:
+            self._can = can
+            self.actions_changed.emit()
         self.composer.set_busy(self.controller.is_busy)
         text, is_nearly_full = context_text(*self.controller.context)
         self.composer.set_context(text, "warning" if is_nearly_full else "small")

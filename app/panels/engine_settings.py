@@ -38,7 +38,7 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
 MESSAGE_MS = 6000
-HINT_INTERVAL_S = 0.5
+HINT_INTERVAL_S = 1.0
 
 
 class EngineSettingsPanel(QWidget):
@@ -243,7 +243,7 @@ class EngineSettingsPanel(QWidget):
             self._progress.setValue(round(1000 * event.done / event.total) if event.total else 0)
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Called with every snapshot; what is shown changes twice a second, to be read."""
+        """Called with every snapshot; what is shown changes once a second, to be read."""
         self._hints.update(snapshot)
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():

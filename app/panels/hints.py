@@ -34,14 +34,19 @@ class _Second:
     largest: tuple[int, float] = (0, 0.0)  # tokens, duration of the step with most tokens
 
     def add(self, step: StepRecord) -> None:
-        prefill = sum(entry.num_tokens for entry in step.entries if entry.kind == "prefill")
-        decode = sum(entry.num_tokens for entry in step.entries) - prefill
+        prefill = decode = 0
+        for entry in step.entries:
+            if entry.kind == "prefill":
+                prefill += entry.num_tokens
+            else:
+                decode += entry.num_tokens
         self.steps += 1
         self.entries += len(step.entries)
         self.seconds_computed += step.duration
         self.prefills += prefill > 0
         self.mixed += prefill > 0 and decode > 0
-        self.largest = max(self.largest, (prefill + decode, step.duration))
+        if prefill + decode >= self.largest[0]:
+            self.largest = max(self.largest, (prefill + decode, step.duration))
 
 
 class Hints:

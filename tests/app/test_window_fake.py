@@ -12,10 +12,10 @@ from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
-from app import engine_bridge
 from app.chat.conversation import State
 from app.engine_bridge import EngineState
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
+from app.pace import Pace
 from app.paths import starter_model
 from app.settings_store import SettingsStore
 from app.window import Application
@@ -210,7 +210,7 @@ class FirstPaint(QObject):
 def test_the_first_token_is_painted_without_waiting_for_a_timer(
     qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_bridge, "OUTPUT_INTERVAL_MS", 3000)
+    monkeypatch.setattr(Pace, "interval_ms", 3000)
     script.replies, script.step_s = 12, 0.004
     open_model(qtbot, application)
     paints = FirstPaint(application)

@@ -23,6 +23,7 @@ from typing import Any
 from PySide6.QtCore import QEvent, QEventLoop, QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QWidget
 
+from app.engine_bridge import SNAPSHOT_INTERVAL_MS
 from app.window import Application, make_application
 
 HEARTBEAT_MS = 25
@@ -241,7 +242,11 @@ def main() -> None:
     def make_thread(on_event: Callable[[Any], None]) -> Any:
         from engine.engine_thread import EngineThread
 
-        return EngineThread(on_event, factory=engine_factory(case))
+        return EngineThread(
+            on_event,
+            snapshot_interval_s=SNAPSHOT_INTERVAL_MS / 1000,
+            factory=engine_factory(case),
+        )
 
     app = make_application()
     application = Application(app, make_thread)

@@ -25,8 +25,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.charts.text import TextPen
 from widgets.chat.records import ConversationRecord
-from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
+from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
 
 Index = QModelIndex | QPersistentModelIndex
 RECORD = Qt.ItemDataRole.UserRole
@@ -96,9 +97,18 @@ class ConversationModel(QAbstractListModel):
 class ConversationDelegate(QStyledItemDelegate):
     """A title, and below it in small what the conversation does, or when it was used."""
 
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._take_fonts()
+        theme_notifier().changed.connect(self._take_fonts)
+
+    def _take_fonts(self) -> None:
+        self._title, self._detail = TextPen(ui_font()), TextPen(figure_font("small"))
+        self._title_height = QFontMetrics(ui_font()).height()
+        self._height = self._title_height + QFontMetrics(ui_font("small")).height()
+
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
-        height = QFontMetrics(ui_font()).height() + QFontMetrics(ui_font("small")).height()
-        return QSize(100, height + 2 * SPACE_1 + 2)
+        return QSize(100, self._height + 2 * SPACE_1 + 2)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         record: ConversationRecord = index.data(RECORD)
@@ -117,13 +127,10 @@ class ConversationDelegate(QStyledItemDelegate):
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRoundedRect(area.adjusted(1, 1, -1, -1), SPACE_1, SPACE_1)
         text = area.adjusted(SPACE_2, SPACE_1, -SPACE_2, -SPACE_1)
-        title = QRect(text.left(), text.top(), text.width(), QFontMetrics(ui_font()).height())
-        painter.setFont(ui_font())
+        title = QRect(text.left(), text.top(), text.width(), self._title_height)
         painter.setPen(colors.color("text"))
-        elided = painter.fontMetrics().elidedText(
-            record.title, Qt.TextElideMode.ElideRight, title.width()
-        )
-        painter.drawText(title, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, elided)
+        pen = self._title.use(painter)
+        pen.left(painter, title.toRectF(), pen.elided(record.title, title.width()))
         detail = QRect(
             text.left(), title.bottom() + 1, text.width(), text.bottom() - title.bottom()
         )
@@ -132,17 +139,25 @@ class ConversationDelegate(QStyledItemDelegate):
 
     def _paint_detail(self, painter: QPainter, record: ConversationRecord, area: QRect) -> None:
         colors = theme()
-        font = figure_font("small")
         if record.is_busy:
             size = 6
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(colors.color("state_busy"))
             painter.drawEllipse(area.left(), area.center().y() - size // 2 + 1, size, size)
             area = area.adjusted(size + SPACE_1, 0, 0, 0)
-        metrics = QFontMetrics(font)
-        layout = QTextLayout(
-            metrics.elidedText(record.detail, Qt.TextElideMode.ElideRight, area.width()), font
-        )
+        detail = self._detail.elided(record.detail, area.width())
+        if record.marks:
+            self._paint_marked(painter, record, detail, area)
+        else:
+            painter.setPen(colors.color("text_muted"))
+            self._detail.use(painter).left(painter, area.toRectF(), detail)
+
+    def _paint_marked(
+        self, painter: QPainter, record: ConversationRecord, detail: str, area: QRect
+    ) -> None:
+        """What a search found, with the words that were looked for in bold."""
+        colors = theme()
+        layout = QTextLayout(detail, self._detail.font)
         marked = QTextCharFormat()
         marked.setForeground(colors.color("text"))
         marked.setFontWeight(600)
