@@ -13,6 +13,7 @@ keys that it can see.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +55,8 @@ def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 class Prefill(NamedTuple):
-    """One request that computes several tokens in this step."""
+    """One request that computes several tokens in this step. seq_len counts from the first token
+    of `table`, which begins with the first block that a token of this step can see."""
 
     rows: slice
     seq_len: int
@@ -63,14 +65,22 @@ class Prefill(NamedTuple):
 
 
 class DecodeBucket(NamedTuple):
-    """Requests that compute one token each. rows[B]; table[B * blocks], short tables filled up
-    with their own first block; past_end[B, 1, 1, L]: keys that do not exist."""
+    """Requests that compute one token each. rows[B]; seq_lens and table[B * blocks] from the
+    first visible block on, short tables filled up with their own first block; hidden[B, 1, 1, L]:
+    keys that do not exist or lie before the window."""
 
     rows: Tensor
     seq_lens: list[int]
     table: Tensor
-    past_end: Tensor | None
+    hidden: Tensor | None
     run: slice | None
+
+
+class Layout(NamedTuple):
+    """What all layers of a step that have one window share."""
+
+    prefills: list[Prefill]
+    buckets: list[DecodeBucket]
 
 
 def contiguous_run(table: list[int]) -> slice | None:
@@ -103,8 +113,7 @@ class CPUAttention:
             for layer, spec in layers.items()
         }
         self._batch: Batch | None = None
-        self._prefills: list[Prefill] = []
-        self._buckets: list[DecodeBucket] = []
+        self._layouts: dict[int | None, Layout] = {}  # by window
 
     @property
     def nbytes(self) -> int:
@@ -117,37 +126,60 @@ class CPUAttention:
 
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch
-        decodes = [i for i in range(batch.num_requests) if batch.query_len(i) == 1]
-        self._prefills = [
-            Prefill(
-                slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
-                batch.seq_lens[i],
-                torch.tensor(batch.block_tables[i]),
-                contiguous_run(batch.block_tables[i]),
-            )
-            for i in range(batch.num_requests)
-            if batch.query_len(i) > 1
-        ]
-        self._buckets = [
-            self._bucket(batch, members)
-            for members in bucket_by_length(decodes, batch.seq_lens)
-        ]
+        self._layouts = {}
 
-    def _bucket(self, batch: Batch, members: list[int]) -> DecodeBucket:
-        tables = [batch.block_tables[i] for i in members]
-        seq_lens = [batch.seq_lens[i] for i in members]
+    def _layout(self, batch: Batch, window: int | None) -> Layout:
+        if window not in self._layouts:
+            spans = [self._visible(batch, i, window) for i in range(batch.num_requests)]
+            decodes = [i for i in range(batch.num_requests) if batch.query_len(i) == 1]
+            prefills = [
+                Prefill(
+                    slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
+                    spans[i][0],
+                    torch.tensor(spans[i][1]),
+                    contiguous_run(spans[i][1]),
+                )
+                for i in range(batch.num_requests)
+                if batch.query_len(i) > 1
+            ]
+            grouped = bucket_by_length(decodes, [seq_len for seq_len, _ in spans])
+            buckets = [
+                self._bucket(
+                    [batch.query_start_loc[i] for i in members], [spans[i] for i in members], window
+                )
+                for members in grouped
+            ]
+            self._layouts[window] = Layout(prefills, buckets)
+        return self._layouts[window]
+
+    def _visible(self, batch: Batch, index: int, window: int | None) -> tuple[int, list[int]]:
+        """(tokens, blocks) of a request without the blocks that lie before every window."""
+        seq_len, table = batch.seq_lens[index], batch.block_tables[index]
+        if window is None:
+            return seq_len, table
+        first_seen = max(0, seq_len - batch.query_len(index) + 1 - window)
+        skipped = first_seen // self.block_size
+        return seq_len - skipped * self.block_size, table[skipped:]
+
+    def _bucket(
+        self, rows: list[int], spans: list[tuple[int, list[int]]], window: int | None
+    ) -> DecodeBucket:
+        seq_lens = [seq_len for seq_len, _ in spans]
+        tables = [table for _, table in spans]
         width = max(len(table) for table in tables)
         padded = [table + [table[0]] * (width - len(table)) for table in tables]
-        past_end = None
-        if len(members) > 1:
-            keys = torch.arange(width * self.block_size)
-            past_end = (keys >= torch.tensor(seq_lens).unsqueeze(1)).view(len(members), 1, 1, -1)
+        # a request alone is cut at its end instead
+        length = width * self.block_size if len(rows) > 1 else seq_lens[0]
+        keys, ends = torch.arange(length), torch.tensor(seq_lens).unsqueeze(1)
+        hidden = keys >= ends
+        if window is not None:
+            hidden |= keys < ends - window
         return DecodeBucket(
-            rows=torch.tensor([batch.query_start_loc[i] for i in members]),
+            rows=torch.tensor(rows),
             seq_lens=seq_lens,
             table=torch.tensor(padded).view(-1),
-            past_end=past_end,
-            run=contiguous_run(tables[0]) if len(members) == 1 else None,
+            hidden=hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None,
+            run=contiguous_run(tables[0]) if len(rows) == 1 else None,
         )
 
     def forward(
@@ -160,12 +192,13 @@ class CPUAttention:
         cache.keys.view(-1, *k.shape[1:]).index_copy_(0, batch.slot_mapping, k.to(dtype))
         cache.values.view(-1, *v.shape[1:]).index_copy_(0, batch.slot_mapping, v.to(dtype))
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
-        for prefill in self._prefills:
+        layout = self._layout(batch, options.window)
+        for prefill in layout.prefills:
             keys, values = self._sequence(cache, prefill.table, prefill.run, prefill.seq_len)
             attend_rows(
                 q[prefill.rows].to(self.compute_dtype), keys, values, options, output[prefill.rows]
             )
-        for bucket in self._buckets:
+        for bucket in layout.buckets:
             self._decode(bucket, cache, q, options, output)
         return output
 
@@ -199,17 +232,13 @@ class CPUAttention:
             keys = keys.view(size, -1, *keys.shape[1:]).transpose(1, 2).to(self.compute_dtype)
             values = values.view(size, -1, *values.shape[1:]).transpose(1, 2)
             values = values.to(self.compute_dtype)
-        num_kv_heads, length = keys.shape[1], keys.shape[2]
+        num_kv_heads = keys.shape[1]
         queries = q[bucket.rows].to(self.compute_dtype)
         grouped = queries.view(size, num_kv_heads, -1, queries.shape[-1])
         scores = torch.matmul(grouped * options.scaling, keys.transpose(2, 3))
         scores = capped(scores, options)
-        if bucket.past_end is not None:
-            scores.masked_fill_(bucket.past_end, float("-inf"))
-        if options.window is not None and max(bucket.seq_lens) > options.window:
-            first = torch.tensor(bucket.seq_lens) - options.window
-            outside = torch.arange(length) < first.unsqueeze(1)
-            scores.masked_fill_(outside.view(size, 1, 1, -1), float("-inf"))
+        if bucket.hidden is not None:
+            scores.masked_fill_(bucket.hidden, float("-inf"))
         sinks = None if options.sinks is None else options.sinks.view(num_kv_heads, -1, 1)
         probabilities = softmax_with_sinks(scores, sinks)
         result = torch.matmul(probabilities, values)
@@ -267,12 +296,17 @@ def mask_block(
 ) -> None:
     """Hide from scores[..., rows, keys] the keys after each query (only the last `rows` columns
     can be) and before its window. Key column c stands at position first + c."""
-    later = torch.ones(rows, rows, dtype=torch.bool).triu_(1)
-    scores[..., -rows:].masked_fill_(later, float("-inf"))
+    scores[..., -rows:].masked_fill_(_later(rows), float("-inf"))
     if window is not None and position + rows - window > first:
         keys = torch.arange(first, first + scores.shape[-1])
         earliest = torch.arange(position, position + rows) - window + 1
         scores.masked_fill_(keys < earliest.unsqueeze(1), float("-inf"))
+
+
+@cache
+def _later(rows: int) -> Tensor:
+    """[rows, rows]: whether the key stands after the query."""
+    return torch.ones(rows, rows, dtype=torch.bool).triu_(1)
 
 
 def capped(scores: Tensor, options: AttentionOptions) -> Tensor:
