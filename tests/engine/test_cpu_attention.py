@@ -1,0 +1,136 @@
+"""Paged attention on the CPU against the textbook formula, over random ragged batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.attention.cpu import CPUAttention
+from engine.attention.interface import AttentionOptions, LayerSpec
+from engine.batch import Batch, slots
+
+HEAD_DIM, VALUE_DIM = 8, 6
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Requests as (tokens computed before, tokens of this step), in a cache of shuffled blocks."""
+
+    requests: tuple[tuple[int, int], ...]
+    block_size: int
+    num_kv_heads: int
+    group: int
+    window: int | None
+    softcap: float | None
+    has_sinks: bool
+    seed: int
+
+
+scenes = st.builds(
+    Scene,
+    requests=st.lists(
+        st.tuples(st.integers(0, 90), st.sampled_from((1, 1, 1, 2, 5, 70))), min_size=1, max_size=6
+    ).map(tuple),
+    block_size=st.sampled_from((1, 4, 16)),
+    num_kv_heads=st.sampled_from((1, 2)),
+    group=st.sampled_from((1, 3)),
+    window=st.sampled_from((None, 1, 7, 16, 40)),
+    softcap=st.sampled_from((None, 5.0)),
+    has_sinks=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
+    """One sequence, every score of it: q[T, Hq, D] are the last T of k[L, Hkv, D]."""
+    group = q.shape[1] // k.shape[1]
+    keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("thd,lhd->htl", q, keys) * options.scaling
+    if options.softcap is not None:
+        scores = options.softcap * torch.tanh(scores / options.softcap)
+    length, tokens = k.shape[0], q.shape[0]
+    ages = torch.arange(length - tokens, length).unsqueeze(1) - torch.arange(length)
+    hidden = ages < 0
+    if options.window is not None:
+        hidden |= ages >= options.window
+    weights = scores.masked_fill(hidden, float("-inf")).exp()
+    total = weights.sum(-1, keepdim=True)
+    if options.sinks is not None:
+        total = total + options.sinks.exp().view(-1, 1, 1)
+    return torch.einsum("htl,lhd->thd", weights / total, values)
+
+
+@settings(max_examples=120)
+@given(scenes)
+def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
+    generator = torch.Generator().manual_seed(scene.seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    lengths = [before + new for before, new in scene.requests]
+    counts = [-(-length // scene.block_size) for length in lengths]
+    order = torch.randperm(sum(counts) + 3, generator=generator).tolist()
+    tables = [[order.pop() for _ in range(count)] for count in counts]
+    spec = LayerSpec(scene.num_kv_heads, HEAD_DIM, VALUE_DIM)
+    backend = CPUAttention({0: spec}, sum(counts) + 3, scene.block_size, torch.float32)
+    for cache in backend.caches.values():  # what other requests left behind, even NaN
+        cache.keys.fill_(float("nan"))
+        cache.values.fill_(3.0)
+    num_heads = scene.num_kv_heads * scene.group
+    options = AttentionOptions(
+        0.3, scene.window, scene.softcap, noise(num_heads) if scene.has_sinks else None
+    )
+    keys = [noise(length, scene.num_kv_heads, HEAD_DIM) for length in lengths]
+    values = [noise(length, scene.num_kv_heads, VALUE_DIM) for length in lengths]
+    queries = [noise(new, num_heads, HEAD_DIM) for _, new in scene.requests]
+    starts = [0]
+    for index, (before, new) in enumerate(scene.requests):
+        starts.append(starts[-1] + new)
+        old = slots(tables[index], 0, before, scene.block_size)
+        backend.caches[0].keys.view(-1, *keys[index].shape[1:])[old] = keys[index][:before]
+        backend.caches[0].values.view(-1, *values[index].shape[1:])[old] = values[index][:before]
+    new_slots = [
+        slot
+        for table, (before, new) in zip(tables, scene.requests, strict=True)
+        for slot in slots(table, before, before + new, scene.block_size)
+    ]
+    empty = torch.zeros(0, dtype=torch.int64)
+    backend.begin_step(
+        Batch(empty, empty, torch.tensor(new_slots), empty, starts, lengths, tables,
+              scene.block_size)
+    )  # fmt: skip
+    latest = [new for _, new in scene.requests]
+    found = backend.forward(
+        0,
+        torch.cat(queries),
+        torch.cat([k[-new:] for k, new in zip(keys, latest, strict=True)]),
+        torch.cat([v[-new:] for v, new in zip(values, latest, strict=True)]),
+        options,
+    )
+    for index, q in enumerate(queries):
+        expected = naive(q, keys[index], values[index], options)
+        torch.testing.assert_close(
+            found[starts[index] : starts[index + 1]], expected, atol=2e-5, rtol=2e-4
+        )
+
+
+def test_blocks_before_the_window_are_not_read() -> None:
+    backend = CPUAttention({0: LayerSpec(1, 4, 4)}, 64, 4, torch.float32)
+    table = list(range(40))
+    empty = torch.zeros(0, dtype=torch.int64)
+    batch = Batch(empty, empty, torch.tensor([159]), empty, [0, 1], [160], [table], 4)
+    backend.caches[0].keys[:37] = float("nan")  # would spread through a product, masked or not
+    backend.caches[0].values[:37] = float("nan")
+    backend.begin_step(batch)
+    one = torch.ones(1, 1, 4)
+    options = AttentionOptions(1.0, window=9)
+    assert backend.forward(0, one, one, one, options).isfinite().all()
+    with pytest.raises(AssertionError):  # the next window reaches further back
+        wide = AttentionOptions(1.0, window=13)
+        assert backend.forward(0, one, one, one, wide).isfinite().all()
