@@ -9,6 +9,7 @@ must return quickly (the window's bridge appends to a deque).
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -42,6 +43,8 @@ from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
     from engine.llm_engine import LLMEngine
+
+log = logging.getLogger(__name__)
 
 EngineFactory = Callable[
     [EngineConfig, Callable[[str, int, int], None], Callable[[], bool]], "LLMEngine"
@@ -172,11 +175,16 @@ class EngineThread(threading.Thread):
         return True
 
     def _load_failed(self, error: BaseException, before: EngineConfig | None) -> None:
-        cancelled = isinstance(error, LoadCancelled)
+        cancelled, info = isinstance(error, LoadCancelled), describe(error)
         if before is not None and not self._stopping.is_set():
-            self._engine = self._factory(before, self._progress, self._stopping.is_set)
+            try:
+                self._engine = self._factory(before, self._progress, self._stopping.is_set)
+            except (InferdeckError, MemoryError, OSError) as again:
+                lost = f"{before.model}, which served before, cannot be opened again either:"
+                remedy = f"{info.remedy} {lost} {describe(again).cause}".strip()
+                info = info._replace(remedy=remedy)
         serving = None if self._engine is None else self._engine.config.model
-        self._emit(LoadFailed(describe(error), cancelled=cancelled, serving=serving))
+        self._emit(LoadFailed(info, cancelled=cancelled, serving=serving))
         if self._engine is not None:
             self._announce()
 
@@ -251,12 +259,18 @@ class EngineThread(threading.Thread):
         engine, self._engine = self._engine, None
         self._emit(EngineCrashed(describe(error), "".join(traceback.format_exception(error))))
         if engine is not None:
-            engine.shutdown()
+            self._shut_down(engine)
 
     def _close_engine(self) -> None:
         engine, self._engine = self._engine, None
-        if engine is None:
-            return
-        engine.shutdown()
-        for event in engine.step():
-            self._emit_output(event)
+        if engine is not None:
+            self._shut_down(engine, says_last=True)
+
+    def _shut_down(self, engine: LLMEngine, says_last: bool = False) -> None:
+        """Give back what an engine holds; the thread survives one that fails at it."""
+        try:
+            engine.shutdown()
+            for event in engine.step() if says_last else ():
+                self._emit_output(event)
+        except Exception:
+            log.exception("the engine failed while it was shut down")

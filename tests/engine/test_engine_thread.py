@@ -13,6 +13,7 @@ import pytest
 from engine import EngineConfig, SamplingParams
 from engine.config import Change
 from engine.engine_thread import EngineThread
+from engine.errors import OutOfMemoryError
 from engine.llm_engine import LLMEngine
 from engine.messages import (
     Abort,
@@ -224,5 +225,60 @@ def test_a_crash_is_a_message_and_a_new_load_serves_again(
         thread.submit(Load(config))
         thread.submit(AddRequest("b", PROMPT, GREEDY))
         events.wait(OutputEvent, finished("b"))
+    finally:
+        assert thread.stop(20)
+
+
+def test_a_crash_within_a_crash_does_not_end_the_thread(
+    events: Recorder, config: EngineConfig
+) -> None:
+    engines: list[LLMEngine] = []
+
+    def factory(config: EngineConfig, progress: Any, cancelled: Any) -> LLMEngine:
+        engines.append(LLMEngine(config, progress, cancelled))
+        return engines[-1]
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a kernel failed")
+
+    thread = EngineThread(events, factory=factory)
+    thread.start()
+    try:
+        thread.submit(Load(config))
+        events.wait(Loaded)
+        engines[0]._host.runner.execute = broken  # type: ignore[method-assign]
+        engines[0].shutdown = broken  # type: ignore[method-assign]
+        thread.submit(AddRequest("a", PROMPT, GREEDY))
+        events.wait(EngineCrashed)
+        thread.submit(Load(config))
+        thread.submit(AddRequest("b", PROMPT, GREEDY))
+        events.wait(OutputEvent, finished("b"))
+    finally:
+        assert thread.stop(20)
+
+
+def test_when_the_model_before_is_gone_too_both_causes_are_said(
+    events: Recorder, config: EngineConfig
+) -> None:
+    loads: list[EngineConfig] = []
+
+    def factory(config: EngineConfig, progress: Any, cancelled: Any) -> LLMEngine:
+        loads.append(config)
+        if len(loads) > 1:
+            raise OutOfMemoryError(f"load {len(loads)}: 9 GiB of 3 GiB.", "Close something.")
+        return LLMEngine(config, progress, cancelled)
+
+    thread = EngineThread(events, factory=factory)
+    thread.start()
+    try:
+        thread.submit(Load(config))
+        events.wait(Loaded)
+        thread.submit(Load(config))
+        failed = events.wait(LoadFailed)
+        assert failed.serving is None and failed.error.cause == "load 2: 9 GiB of 3 GiB."
+        assert "load 3: 9 GiB of 3 GiB." in failed.error.remedy
+        thread.submit(AddRequest("a", PROMPT, GREEDY))
+        assert events.wait(RequestFailed).error.cause == "No model is loaded."
+        assert not events.of(EngineCrashed)
     finally:
         assert thread.stop(20)
