@@ -83,6 +83,7 @@ class EngineBridge(QObject):
     reconfigured = Signal(object)  # Reconfigured
     reconfigure_failed = Signal(object)  # ReconfigureFailed
     snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all that it merges
+    block_inspected = Signal(object)  # BlockInspected
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
 
@@ -134,6 +135,10 @@ class EngineBridge(QObject):
 
     def abort(self, request_id: str) -> None:
         self._submit(messages.Abort(request_id))
+
+    def inspect_block(self, block: int) -> None:
+        """Ask what a KV block holds; `block_inspected` answers."""
+        self._submit(messages.InspectBlock(block))
 
     def reconfigure(self, **changes: Any) -> None:
         self._submit(messages.Reconfigure(changes))
@@ -258,6 +263,8 @@ class EngineBridge(QObject):
                 self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
                 self.request_failed.emit(event)
+            case messages.BlockInspected():
+                self.block_inspected.emit(event)
             case messages.EngineCrashed():
                 self._now(EngineState.CRASHED)
                 self.crashed.emit(event)

@@ -44,6 +44,7 @@ from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import window_commands
 from engine import messages
 from engine.snapshot import EngineSnapshot
+from widgets.blocks.panel import BlocksPanel
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
 from widgets.stat_strip import StatStrip
@@ -114,6 +115,8 @@ class MainWindow(QMainWindow):
         self.load_strip = LoadStrip()
         self.engine_settings = EngineSettingsPanel(self.bridge, machine)
         self.charts = LiveCharts(clock)
+        self.kv_blocks = BlocksPanel(clock)
+        self._clock = clock
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -127,6 +130,10 @@ class MainWindow(QMainWindow):
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
+        self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
+        for dock in (self.charts_dock, self.blocks_dock):
+            # what was behind another tab was not drawn
+            dock.visibilityChanged.connect(self._clock.wake)
         self.reset_docks()
         right = QVBoxLayout()
         right.setSpacing(SPACE_2)
@@ -154,6 +161,8 @@ class MainWindow(QMainWindow):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
+        self.kv_blocks.details_wanted.connect(bridge.inspect_block)
+        bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
         for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
@@ -195,18 +204,25 @@ class MainWindow(QMainWindow):
         self.charts.set_paused(self.charts_paused)
 
     def dock_shortcuts(self) -> list[tuple[PanelDock, str]]:
-        return [(self.settings_dock, "Ctrl+Shift+E"), (self.charts_dock, "Ctrl+J")]
+        return [
+            (self.settings_dock, "Ctrl+Shift+E"),
+            (self.charts_dock, "Ctrl+J"),
+            (self.blocks_dock, "Ctrl+Shift+B"),
+        ]
 
     def reset_docks(self) -> None:
         """The docks where they are at the first start."""
         places = (
             (self.settings_dock, Qt.DockWidgetArea.RightDockWidgetArea),
             (self.charts_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
+            (self.blocks_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
         )
         for dock, area in places:
             dock.setFloating(False)
             self.dock_area.addDockWidget(area, dock)
             dock.show()
+        self.dock_area.tabifyDockWidget(self.charts_dock, self.blocks_dock)
+        self.charts_dock.raise_()
         self._size_docks()
 
     def _size_docks(self) -> None:
@@ -254,6 +270,8 @@ class MainWindow(QMainWindow):
             self.load_strip.begin(f"Loading {title}")
         else:
             self.load_strip.end()
+        if state in (EngineState.CRASHED, EngineState.EMPTY):
+            self.kv_blocks.clear()
         if state is EngineState.CRASHED:
             self.strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
@@ -273,6 +291,7 @@ class MainWindow(QMainWindow):
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.strip.update_snapshot(snapshot)
         self.charts.update_snapshot(snapshot)
+        self.kv_blocks.update_snapshot(snapshot)
         self.engine_settings.update_snapshot(snapshot)
 
     def _on_settings_changed(self, text: str, chosen: dict[str, object]) -> None:

@@ -17,12 +17,22 @@ import hashlib
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from engine.errors import InferdeckError
 
 
 class IntegrityError(InferdeckError):
     """The pool's books do not add up: a fault of the engine, never of the user."""
+
+
+class Prefix(NamedTuple):
+    """What a published block holds: its tokens, the hash of the block before it (the root's for a
+    first block), and when it was published."""
+
+    parent: bytes
+    token_ids: array[int]
+    time: float
 
 
 def root_hash(namespace: Sequence[object]) -> bytes:
@@ -51,6 +61,7 @@ class BlockPool:
         self.num_evictions = 0
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._by_hash: dict[bytes, int] = {}
+        self._prefixes: dict[int, Prefix] = {}
 
     @property
     def num_free_blocks(self) -> int:
@@ -108,15 +119,21 @@ class BlockPool:
             found.append(block)
         return found
 
-    def publish(self, block: int, block_hash: bytes) -> None:
+    def publish(self, block: int, block_hash: bytes, prefix: Prefix | None = None) -> None:
         """Make a full, computed, referenced block available as a prefix. Of two blocks with the
-        same content the first keeps the name."""
+        same content the first keeps the name. `prefix` is kept to be looked at."""
         if self.ref_count[block] == 0:
             raise IntegrityError(f"Block {block} is published without an owner.")
         if self.block_hash[block] is None and block_hash not in self._by_hash:
             self.block_hash[block] = block_hash
             self.is_published[block] = True
             self._by_hash[block_hash] = block
+            if prefix is not None:
+                self._prefixes[block] = prefix
+
+    def prefix(self, block: int) -> Prefix | None:
+        """What a published block holds; None for all others."""
+        return self._prefixes.get(block)
 
     def clear_prefixes(self) -> None:
         """Forget every published prefix; references stay."""
@@ -137,6 +154,7 @@ class BlockPool:
             del self._by_hash[block_hash]
             self.block_hash[block] = None
             self.is_published[block] = False
+            self._prefixes.pop(block, None)
 
     def check_integrity(self, block_tables: Iterable[Sequence[int]]) -> None:
         """Raise IntegrityError unless the books add up against all block tables in use."""
@@ -158,3 +176,5 @@ class BlockPool:
         published = bytearray(block_hash is not None for block_hash in self.block_hash)
         if published != self.is_published or len(self._by_hash) != sum(published):
             raise IntegrityError("A published block is missing from the prefix table.")
+        if any(self.block_hash[block] is None for block in self._prefixes):
+            raise IntegrityError("What an unpublished block holds was not forgotten.")

@@ -22,9 +22,11 @@ from engine.errors import InferdeckError, InvalidRequestError, LoadCancelled, de
 from engine.messages import (
     Abort,
     AddRequest,
+    BlockInspected,
     Command,
     EngineCrashed,
     Event,
+    InspectBlock,
     Load,
     Loaded,
     LoadFailed,
@@ -146,6 +148,9 @@ class EngineThread(threading.Thread):
                         self._engine.abort(command.request_id)
                 case Reconfigure():
                     self._reconfigure(command)
+                case InspectBlock(block):
+                    details = None if self._engine is None else self._engine.inspect_block(block)
+                    self._emit(BlockInspected(block, details))
                 case Stop():
                     self._stopping.set()
         except Exception as error:  # a fault of the engine: say so, and serve on

@@ -16,7 +16,7 @@ from engine.config import Change, EngineConfig
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
-from engine.observation import MemoryMeter, observe
+from engine.observation import MemoryMeter, inspect_block, observe
 from engine.output import OutputStream, RequestOutput
 from engine.prompts import encode_prompt
 from engine.recorder import Recorder, StepTimer, entries_of, finished_in, sampling_grants
@@ -25,7 +25,13 @@ from engine.sampler import SampledTokens, SamplingRow
 from engine.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
-from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
+from engine.snapshot import (
+    BlockDetails,
+    EngineSnapshot,
+    FinishReason,
+    MemoryPlan,
+    ModelInfo,
+)
 from engine.tokenization import Tokenizer
 
 NUMERICAL_FAILURE = NumericalError(
@@ -90,6 +96,10 @@ class LLMEngine:
         return observe(
             self._host.assembly, self._scheduler, self._recorder, self._meter, self._clock()
         )
+
+    def inspect_block(self, block: int) -> BlockDetails | None:
+        """What a KV block holds now; None where the cache has no such block."""
+        return inspect_block(self._scheduler, self.tokenizer.decode, block)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""

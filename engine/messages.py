@@ -13,7 +13,14 @@ from typing import Any
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
-from engine.snapshot import EngineSnapshot, FinishReason, MemoryPlan, ModelInfo, RequestTimes
+from engine.snapshot import (
+    BlockDetails,
+    EngineSnapshot,
+    FinishReason,
+    MemoryPlan,
+    ModelInfo,
+    RequestTimes,
+)
 
 ChatMessages = tuple[Mapping[str, str], ...]
 Prompt = str | tuple[int, ...] | ChatMessages
@@ -58,11 +65,18 @@ class Reconfigure:
 
 
 @dataclass(frozen=True, slots=True)
+class InspectBlock:
+    """What is in a KV block? Answered by BlockInspected."""
+
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread after aborting what runs."""
 
 
-Command = Load | Unload | AddRequest | Abort | Reconfigure | Stop
+Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +168,14 @@ class SnapshotEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockInspected:
+    """`details` is None where the cache has no such block (any more)."""
+
+    block: int
+    details: BlockDetails | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCrashed:
     """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
 
@@ -171,5 +193,6 @@ Event = (
     | Reconfigured
     | ReconfigureFailed
     | SnapshotEvent
+    | BlockInspected
     | EngineCrashed
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from engine.scheduler import Scheduler, waste
 from engine.snapshot import (
     BLOCK_CACHED,
     BLOCK_FREE,
+    BlockDetails,
     BlockSnapshot,
     EngineSnapshot,
     MemorySnapshot,
@@ -81,6 +83,37 @@ def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
         ref_count=ref_count,
         fill=fill,
         hashed=hashed,
+        tables=tuple(tuple(request.block_table) for request in running),
+    )
+
+
+def inspect_block(
+    scheduler: Scheduler, decode: Callable[[Sequence[int]], str], block: int
+) -> BlockDetails | None:
+    """What a block holds now; None where the cache has no such block."""
+    pool = scheduler.pool
+    if not 0 <= block < pool.num_blocks:
+        return None
+    holders = [r for r in scheduler.running if block in r.block_table]
+    prefix = pool.prefix(block)
+    token_ids: Sequence[int] = ()
+    if prefix is not None:
+        token_ids = prefix.token_ids
+    elif holders:
+        request = holders[0]
+        start = request.block_table.index(block) * pool.block_size
+        end = min(start + pool.block_size, request.num_computed_tokens)
+        token_ids = request.token_ids[start:end]
+    name = pool.block_hash[block]
+    has_parent = prefix is not None and prefix.parent != scheduler.root
+    return BlockDetails(
+        block=block,
+        owners=tuple(request.request_id for request in holders),
+        token_ids=tuple(token_ids),
+        text=decode(token_ids),
+        block_hash="" if name is None else name.hex(),
+        parent_hash=prefix.parent.hex() if prefix is not None and has_parent else "",
+        published=None if prefix is None else prefix.time,
     )
 
 

@@ -10,12 +10,13 @@ nobody.
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.block_pool import BlockPool, IntegrityError, chain_hash
+from engine.block_pool import BlockPool, IntegrityError, Prefix, chain_hash
 from engine.config import EngineConfig
 from engine.request import Request
 from engine.snapshot import FinishReason, RequestState
@@ -77,7 +78,7 @@ class Scheduler:
         self.running: list[Request] = []
         self.prefix = PrefixStatistics()
         self.num_preemptions = 0
-        self._root = root
+        self.root = root
         self._batch_places = 0  # static batching: who may still join the batch that is filling
 
     # -- requests ---------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class Scheduler:
         """Continue on a new pool after a cache rebuild; nobody may hold blocks."""
         if any(request.block_table for request in self.requests):
             raise IntegrityError("The block pool was replaced while requests hold blocks.")
-        self.config, self.pool, self._root = config, pool, root
+        self.config, self.pool, self.root = config, pool, root
         for request in self.requests:
             request.block_hashes.clear()
 
@@ -149,7 +150,7 @@ class Scheduler:
             outcome = outcomes.get(request.request_id, Outcome(()))
             failed = outcome.finish_reason is FinishReason.ERROR
             if self.config.enable_prefix_caching and not failed:
-                self._publish(request)
+                self._publish(request, now)
             request.token_ids += outcome.token_ids
             if outcome.finish_reason is not None:
                 if failed:
@@ -251,16 +252,23 @@ class Scheduler:
     def _hash_blocks(self, request: Request, count: int) -> None:
         size = self.pool.block_size
         for index in range(len(request.block_hashes), count):
-            parent = request.block_hashes[-1] if index else self._root
+            parent = request.block_hashes[-1] if index else self.root
             tokens = request.token_ids[index * size : (index + 1) * size]
             request.block_hashes.append(chain_hash(parent, tokens))
 
-    def _publish(self, request: Request) -> None:
-        full = request.num_computed_tokens // self.pool.block_size
+    def _publish(self, request: Request, now: float) -> None:
+        size = self.pool.block_size
+        full = request.num_computed_tokens // size
         if full > request.num_published_blocks:
             self._hash_blocks(request, full)
             for index in range(request.num_published_blocks, full):
-                self.pool.publish(request.block_table[index], request.block_hashes[index])
+                parent = request.block_hashes[index - 1] if index else self.root
+                tokens = array("i", request.token_ids[index * size : (index + 1) * size])
+                self.pool.publish(
+                    request.block_table[index],
+                    request.block_hashes[index],
+                    Prefix(parent, tokens, now),
+                )
             request.num_published_blocks = full
 
     def _preempt(self, request: Request) -> Request:

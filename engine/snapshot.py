@@ -152,7 +152,8 @@ class BlockSnapshot:
 
     owner[b]: index into `owners` (one of them, if shared), BLOCK_FREE, or BLOCK_CACHED (holds a
     published prefix that nobody references: evictable). ref_count[b]: how many requests hold it.
-    fill[b]: tokens in it, 0 to block_size. hashed[b]: published in the prefix cache.
+    fill[b]: tokens in it, 0 to block_size. hashed[b]: published in the prefix cache. tables: the
+    blocks of each of `owners`, in the order of its tokens.
     """
 
     block_size: int
@@ -161,6 +162,7 @@ class BlockSnapshot:
     ref_count: NDArray[np.int32]
     fill: NDArray[np.int32]
     hashed: NDArray[np.bool_]
+    tables: tuple[tuple[int, ...], ...] = ()
 
     @property
     def num_blocks(self) -> int:
@@ -186,6 +188,21 @@ class BlockSnapshot:
     def num_wasted_tokens(self) -> int:
         """Token places in referenced blocks that hold no token."""
         return int((self.block_size - self.fill[self.owner >= 0]).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDetails:
+    """What one block holds. owners: the requests that reference it. token_ids and text: what its
+    keys and values were computed from. block_hash and parent_hash: hexadecimal, "" where it is not
+    published, or is the first of its chain. published: when it was."""
+
+    block: int
+    owners: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    block_hash: str = ""
+    parent_hash: str = ""
+    published: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

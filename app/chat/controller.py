@@ -90,6 +90,11 @@ class ChatController(QObject):
             return self.current
         return self._conversations.get(conversation_id)
 
+    def title_of(self, reply_id: str) -> str:
+        """The title of the conversation that a reply belongs to, for whoever knows its request."""
+        conversation = self._generation.conversation_of(reply_id)
+        return conversation.title if conversation is not None else reply_id[:8]
+
     @property
     def problem(self) -> ErrorInfo | None:
         """Why chats are not saved at the moment."""

@@ -62,6 +62,11 @@ class Generation(QObject):
         entry = self._open.get(reply_id)
         return entry.progress if entry is not None and entry.is_sent else None
 
+    def conversation_of(self, reply_id: str) -> Conversation | None:
+        """Where a reply that is not finished belongs."""
+        entry = self._open.get(reply_id)
+        return entry.conversation if entry is not None else None
+
     def start(self, conversation: Conversation, reply: Message) -> None:
         """Send the request for `reply`, or keep it until a model is there."""
         entry = self._open[reply.id] = OpenReply(conversation, reply)

@@ -69,7 +69,8 @@ def _progress(controller: ChatController, message: Message) -> str:
     parts = ["generating"]
     if progress.itl_ms is not None:
         parts.append(f"{milliseconds(progress.itl_ms)}/token")
-    parts.append(f"{progress.num_tokens:,} tokens")
+    count = progress.num_tokens
+    parts.append(f"{count:,} token" if count == 1 else f"{count:,} tokens")
     others = controller.generation.num_sent - 1
     shared = f" shared with {others} other {'chat' if others == 1 else 'chats'}" if others else ""
     parts.append(f"step {progress.step_index:,}{shared}")

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from PySide6.QtCore import QByteArray, QRectF, Qt, QTimer
 from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent
-from PySide6.QtWidgets import QDockWidget, QHBoxLayout, QLabel, QMainWindow, QToolButton, QWidget
+from PySide6.QtWidgets import (
+    QDockWidget,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QTabWidget,
+    QToolButton,
+    QWidget,
+)
 
 from widgets.icons import set_icon
 from widgets.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Raised when docks are added or removed in a way that a stored layout cannot describe."""
 
 
@@ -75,6 +83,9 @@ class DockArea(QMainWindow):
         # The settings keep the full height; the charts lie below the page.
         right = Qt.DockWidgetArea.RightDockWidgetArea
         self.setCorner(Qt.Corner.BottomRightCorner, right)
+        self.setTabPosition(
+            Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North
+        )
 
     @property
     def docks(self) -> list[QDockWidget]:

@@ -13,7 +13,7 @@ keys that it can see.
 
 from __future__ import annotations
 
-from functools import cache
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -303,7 +303,7 @@ def mask_block(
         scores.masked_fill_(keys < earliest.unsqueeze(1), float("-inf"))
 
 
-@cache
+@functools.cache
 def _later(rows: int) -> Tensor:
     """[rows, rows]: whether the key stands after the query."""
     return torch.ones(rows, rows, dtype=torch.bool).triu_(1)

@@ -293,7 +293,9 @@ class FakeEngineThread(threading.Thread):
             fill[2 * number], fill[2 * number + 1] = size, max(1, size // 2)
         held = (owner >= 0).astype(np.int32)
         owners = tuple(self._running)
-        return BlockSnapshot(size, owners, owner, held, fill, np.zeros(num_blocks, np.bool_))
+        tables = tuple((2 * number, 2 * number + 1) for number in range(len(owners)))
+        hashed = np.zeros(num_blocks, np.bool_)
+        return BlockSnapshot(size, owners, owner, held, fill, hashed, tables)
 
     def _model(self) -> ModelInfo:
         assert self._config is not None

@@ -266,3 +266,22 @@ def test_control_c_closes_the_window_and_ends_well() -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
+
+
+def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Application) -> None:
+    window = application.window
+    window.blocks_dock.raise_()
+    panel = window.kv_blocks
+    ask(application, LONG, max_tokens=400)
+    wait_for_tokens(qtbot, application, 30)
+    qtbot.waitUntil(lambda: bool(panel.map.blocks and panel.map.blocks.owners), timeout=5000)
+    blocks = panel.map.blocks
+    assert blocks is not None and blocks.owners == (reply(application).id,)
+    panel.map.point_at(blocks.tables[0][0])
+    assert f"“{LONG}”" in panel.line.text()
+    qtbot.waitUntil(lambda: "Write the alphabet" in panel.text.text(), timeout=5000)
+    wait_for_end(qtbot, application)
+    qtbot.waitUntil(lambda: bool(panel.map.blocks and panel.map.blocks.num_cached), timeout=5000)
+    qtbot.waitUntil(lambda: panel.line.text().endswith("evicted when needed"), timeout=5000)
+    application.bridge.unload()
+    qtbot.waitUntil(lambda: panel.map.blocks is None, timeout=5000)

@@ -45,7 +45,7 @@ def blocks(num_used: int, num_cached: int) -> BlockSnapshot:
     owner[num_used : num_used + num_cached] = BLOCK_CACHED
     return BlockSnapshot(
         16, ("r0",), owner, (owner == 0).astype(np.int32), np.full(NUM_BLOCKS, 16, np.int32),
-        owner == BLOCK_CACHED,
+        owner == BLOCK_CACHED, (tuple(range(num_used)),),
     )  # fmt: skip
 
 

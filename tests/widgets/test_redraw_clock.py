@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QScrollArea, QWidget
 
 from widgets.charts.clock import RedrawClock, work_time
 
@@ -61,6 +61,28 @@ def test_the_clock_stops_when_nobody_looks_and_starts_again(qtbot, clock: Redraw
     qtbot.waitUntil(lambda: member.num_redraws > before, timeout=3000)
     member.is_dirty = False
     qtbot.waitUntil(lambda: not clock.is_running, timeout=3000)
+
+
+def test_what_is_scrolled_away_is_not_drawn(qtbot, clock: RedrawClock) -> None:
+    area, member = QScrollArea(), Member(clock)
+    content = QWidget()
+    content.setFixedSize(100, 2000)
+    member.setParent(content)
+    member.setGeometry(0, 1500, 50, 50)
+    area.setWidget(content)
+    area.resize(150, 150)
+    qtbot.addWidget(area)
+    clock.add(member)
+    seen = Member(clock)
+    qtbot.addWidget(seen)
+    clock.add(seen)
+    area.show()
+    seen.show()
+    clock.wake()
+    qtbot.waitUntil(lambda: seen.num_redraws >= 3, timeout=3000)
+    assert member.num_redraws == 0
+    area.verticalScrollBar().setValue(1450)
+    qtbot.waitUntil(lambda: member.num_redraws >= 1, timeout=3000)
 
 
 def test_the_clock_slows_down_to_hold_its_budget(qtbot, clock: RedrawClock) -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import shiboken6
 from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtGui import QRegion
 
 _ACCOUNT_S = 5.0  # the account covers this long
 _LONGEST_INTERVAL_MS = 1000
@@ -26,11 +27,18 @@ class Redrawable(Protocol):
 
     def isVisible(self) -> bool: ...
 
+    def visibleRegion(self) -> QRegion: ...
+
     def wants_redraw(self) -> bool:
         """Whether a redraw would show anything new."""
         ...
 
     def redraw(self) -> None: ...
+
+
+def _is_seen(member: Redrawable) -> bool:
+    """Whether any of it is on the screen: not behind another tab, not scrolled away."""
+    return member.isVisible() and not member.visibleRegion().isEmpty()
 
 
 class RedrawClock(QObject):
@@ -96,7 +104,7 @@ class RedrawClock(QObject):
     def _tick(self) -> None:
         self._close_round()
         members = [m for m in self._members if shiboken6.isValid(m)]
-        due = [m for m in members if m.isVisible() and m.wants_redraw()]
+        due = [m for m in members if _is_seen(m) and m.wants_redraw()]
         if not due:
             self._timer.stop()
             return

@@ -1,0 +1,1 @@
+"""The map of the KV cache: one cell per physical block."""

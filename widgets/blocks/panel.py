@@ -1,0 +1,155 @@
+"""`BlocksPanel`: the map of the KV cache with its figures, its legend, and the block pointed at."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QScrollArea,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
+
+from engine.snapshot import BlockDetails, EngineSnapshot
+from widgets.blocks.block_map import NONE, BlockMap
+from widgets.blocks.legend import BlockLegend
+from widgets.blocks.words import Name, contents, describe, losses, summary
+from widgets.charts.clock import RedrawClock
+from widgets.charts.note_label import NoteLabel
+from widgets.elided_line import ElidedLine
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+
+EMPTY_TEXT = "Every KV block appears here when a model is loaded."
+HINT = "Point at a block to read it; click it to see all blocks of its request."
+ASK_AFTER_MS = 80
+"""The engine is asked for a block's text once the mouse rests."""
+_WORDS_INTERVAL_S = 0.5
+
+
+class BlocksPanel(QFrame):
+    """`details_wanted(block)`: answer with `show_details`."""
+
+    details_wanted = Signal(int)
+
+    def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("KV blocks")
+        self.name: Name = lambda request_id: request_id[:8]
+        self.map = BlockMap(clock)
+        self.map.pointed.connect(self._pointed)
+        self.map.chosen.connect(lambda owner: self._show_words())
+        self._snapshot: EngineSnapshot | None = None
+        self._words_at = float("-inf")
+        self._details: BlockDetails | None = None
+        self._ask = QTimer(self)
+        self._ask.setSingleShot(True)
+        self._ask.setInterval(ASK_AFTER_MS)
+        self._ask.timeout.connect(self._ask_for_details)
+        self._build()
+        self._show_words()
+
+    def _build(self) -> None:
+        self.note = ElidedLine("text_muted")
+        self._view = QScrollArea()
+        self._view.setFrameShape(QFrame.Shape.NoFrame)
+        self._view.setWidgetResizable(True)
+        self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._view.setWidget(self.map)
+        self._view.viewport().setAutoFillBackground(False)
+        self.map.setAutoFillBackground(False)
+        self._empty = QLabel(EMPTY_TEXT)
+        self._empty.setProperty("role", "small")
+        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty.setWordWrap(True)
+        stage = QWidget()
+        self._stack = QStackedLayout(stage)
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self._view)
+        self.legend = BlockLegend()
+        self.losses = NoteLabel()
+        foot = QHBoxLayout()
+        foot.setSpacing(SPACE_3)
+        foot.addWidget(self.legend)
+        foot.addWidget(self.losses, 1)
+        self.line, self.text = ElidedLine(), ElidedLine("text_muted")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        column.addWidget(self.note)
+        column.addWidget(stage, 1)
+        column.addLayout(foot)
+        column.addWidget(self.line)
+        column.addWidget(self.text)
+
+    # Feeding -----------------------------------------------------------------------------------
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Take a state; what is read changes twice a second, the map when the clock says."""
+        self._snapshot = snapshot
+        self._stack.setCurrentWidget(self._view)
+        self.map.update_blocks(snapshot.blocks)
+        due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
+        if due and self.isVisible():
+            self._words_at = snapshot.time
+            self._show_words()
+
+    def clear(self) -> None:
+        """No model is loaded."""
+        self._snapshot = None
+        self.map.update_blocks(None)
+        self._stack.setCurrentWidget(self._empty)
+        self._show_words()
+
+    def show_details(self, details: BlockDetails | None) -> None:
+        """The engine's answer. An answer for a block that is pointed at no more is dropped."""
+        if details is not None and details.block == self.map.pointed_block:
+            self._details = details
+            self._show_words()
+
+    # Words -------------------------------------------------------------------------------------
+
+    def _pointed(self, block: int) -> None:
+        self._details = None
+        if block == NONE:
+            self._ask.stop()
+        else:
+            self._ask.start()
+            self._view.ensureVisible(*self._center(block), 20, 20)
+        self._show_words()
+
+    def _center(self, block: int) -> tuple[int, int]:
+        place = self.map.cell_rect(block).center()
+        return place.x(), place.y()
+
+    def _ask_for_details(self) -> None:
+        if self.map.pointed_block != NONE:
+            self.details_wanted.emit(self.map.pointed_block)
+
+    def _show_words(self) -> None:
+        snapshot, block = self._snapshot, self.map.pointed_block
+        if snapshot is None:
+            for widget in (self.note, self.losses, self.line, self.text):
+                widget.set_text("")
+            return
+        self.note.set_text(summary(snapshot.blocks))
+        self.losses.set_text(losses(snapshot.blocks, snapshot.counters))
+        if block != NONE:
+            owners = self.map.owners_of(block)
+            line = describe(snapshot.blocks, block, owners, self.name)
+            text = contents(self._details, snapshot.time) if self._details else ""
+        else:
+            line, text = self._chosen_words(snapshot), ""
+        self.line.set_text(line)
+        self.text.set_text(text)
+        self.map.setAccessibleDescription(f"{line} {text}".strip())
+
+    def _chosen_words(self, snapshot: EngineSnapshot) -> str:
+        owner = self.map.chosen_owner
+        if not owner:
+            return HINT
+        table = snapshot.blocks.tables[snapshot.blocks.owners.index(owner)]
+        shared = int((snapshot.blocks.ref_count[list(table)] > 1).sum())
+        return f"“{self.name(owner)}” · {len(table):,} blocks, {shared:,} of them shared · Esc: all"

@@ -1,0 +1,133 @@
+"""The pixels of the map, from arrays: 100,000 cells in a few milliseconds. No Qt.
+
+    owned           partly filled    shared           cached           free
+    +--------+      +--------+       +--------+       +--------+       +--------+
+    |########|      |::::::::|       |########|       |........|       |        |
+    |########|      |########|       |###oo###|       |........|       |        |
+    |########|      |########|       |########|       |........|       |        |
+    +--------+      +--------+       +--------+       +--------+       +--------+
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
+from widgets.blocks.grid import Grid
+from widgets.colors import mix, rgb
+
+Pixels = NDArray[np.uint32]  # 0xffRRGGBB
+
+_EMPTY_SHARE = 0.72  # of the panel in the part of an owned block that holds no token yet
+_PALE_SHARE = 0.8  # of the panel in what is not of the chosen request
+_MARKED_FROM = 5  # pixels of a cell that has room for the mark of a shared block
+
+
+@dataclass(frozen=True, slots=True)
+class Colors:
+    """Colours as "#rrggbb". `owners` are taken in turn."""
+
+    panel: str
+    free: str
+    cached: str
+    mark: str
+    owners: tuple[str, ...]
+
+
+def word(color: str) -> int:
+    """ "#rrggbb" as the 32 bits of a pixel."""
+    red, green, blue = rgb(color)
+    return 0xFF000000 | red << 16 | green << 8 | blue
+
+
+def paint(
+    blocks: BlockSnapshot,
+    slots: NDArray[np.int64],
+    colors: Colors,
+    grid: Grid,
+    chosen: NDArray[np.bool_] | None = None,
+) -> Pixels:
+    """Pixels [grid.height, grid.width]. slots[i]: place of blocks.owners[i] in `colors.owners`.
+    chosen[b]: blocks that stay bright; all of them where it is None."""
+    full, empty = _cell_colors(blocks, slots, colors)
+    if chosen is not None:
+        pale = _pale(colors, full)
+        full, empty = np.where(chosen, full, pale), np.where(chosen, empty, pale)
+    cells = grid.rows * grid.columns
+    background = word(colors.panel)
+    full, empty = _padded(full, cells, background), _padded(empty, cells, background)
+    levels = _padded(_levels(blocks, grid.cell), cells, 0)
+    image = np.full((grid.rows, grid.pitch, grid.columns, grid.pitch), background, np.uint32)
+    shape = (grid.rows, grid.columns, 1)
+    for line in range(grid.cell):
+        is_full = levels >= grid.cell - line
+        image[:, line, :, : grid.cell] = np.where(is_full, full, empty).reshape(shape)
+    _mark_shared(image, blocks, chosen, colors, grid)
+    return image.reshape(grid.height, grid.width)
+
+
+def _cell_colors(
+    blocks: BlockSnapshot, slots: NDArray[np.int64], colors: Colors
+) -> tuple[Pixels, Pixels]:
+    """Colour of each block where it holds tokens, and where it does not yet."""
+    count = len(colors.owners)
+    table = np.array(
+        [word(c) for c in colors.owners]
+        + [word(mix(c, colors.panel, _EMPTY_SHARE)) for c in colors.owners]
+        + [word(colors.free), word(colors.cached)],
+        np.uint32,
+    )
+    is_owned = blocks.owner >= 0
+    place = np.full(blocks.num_blocks, 2 * count)
+    place[blocks.owner == BLOCK_CACHED] = 2 * count + 1
+    place[is_owned] = slots[blocks.owner[is_owned]] % count
+    full = table[place]
+    empty = full.copy()
+    empty[is_owned] = table[place[is_owned] + count]
+    return full, empty
+
+
+def _levels(blocks: BlockSnapshot, cell: int) -> NDArray[np.int64]:
+    """How many pixel rows of each cell hold tokens, from below; one at least where any does."""
+    levels = -(-blocks.fill.astype(np.int64) * cell // blocks.block_size)
+    levels[blocks.owner == BLOCK_FREE] = cell
+    return levels
+
+
+def _pale(colors: Colors, pixels: Pixels) -> Pixels:
+    red, green, blue = rgb(colors.panel)
+    result = np.zeros_like(pixels)
+    for shift, ground in ((16, red), (8, green), (0, blue)):
+        channel = (pixels >> shift & 0xFF) * (1 - _PALE_SHARE) + ground * _PALE_SHARE
+        result |= channel.astype(np.uint32) << shift
+    return result | np.uint32(0xFF000000)
+
+
+def _padded(values: NDArray, cells: int, filler: int) -> NDArray:
+    """`values`, and `filler` for the rest of the last row."""
+    rest = np.full(cells - len(values), filler, values.dtype)
+    return np.concatenate([values, rest])
+
+
+def _mark_shared(
+    image: NDArray[np.uint32],
+    blocks: BlockSnapshot,
+    chosen: NDArray[np.bool_] | None,
+    colors: Colors,
+    grid: Grid,
+) -> None:
+    """A square in the middle of every block that more than one request holds."""
+    shared = blocks.ref_count > 1
+    if chosen is not None:
+        shared &= chosen
+    if grid.cell < _MARKED_FROM:
+        return
+    row, column = np.divmod(np.flatnonzero(shared), grid.columns)
+    side = max(1, grid.cell // 3)
+    first = (grid.cell - side) // 2
+    for y in range(first, first + side):
+        for x in range(first, first + side):
+            image[row, y, column, x] = word(colors.mark)
