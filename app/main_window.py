@@ -49,6 +49,7 @@ from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
 from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
+from widgets.timeline.panel import TimelinePanel
 
 MINIMUM_SIZE = (880, 560)
 FIRST_SIZE = (1600, 1000)
@@ -116,6 +117,7 @@ class MainWindow(QMainWindow):
         self.engine_settings = EngineSettingsPanel(self.bridge, machine)
         self.charts = LiveCharts(clock)
         self.kv_blocks = BlocksPanel(clock)
+        self.timeline = TimelinePanel(clock)
         self._clock = clock
 
     def _arrange(self) -> None:
@@ -131,7 +133,8 @@ class MainWindow(QMainWindow):
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
         self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
-        for dock in (self.charts_dock, self.blocks_dock):
+        self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
+        for dock in (self.charts_dock, self.blocks_dock, self.timeline_dock):
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self._clock.wake)
         self.reset_docks()
@@ -208,6 +211,7 @@ class MainWindow(QMainWindow):
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
             (self.blocks_dock, "Ctrl+Shift+B"),
+            (self.timeline_dock, "Ctrl+Shift+T"),
         ]
 
     def reset_docks(self) -> None:
@@ -216,12 +220,14 @@ class MainWindow(QMainWindow):
             (self.settings_dock, Qt.DockWidgetArea.RightDockWidgetArea),
             (self.charts_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
             (self.blocks_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
+            (self.timeline_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
         )
         for dock, area in places:
             dock.setFloating(False)
             self.dock_area.addDockWidget(area, dock)
             dock.show()
         self.dock_area.tabifyDockWidget(self.charts_dock, self.blocks_dock)
+        self.dock_area.tabifyDockWidget(self.blocks_dock, self.timeline_dock)
         self.charts_dock.raise_()
         self._size_docks()
 
@@ -282,6 +288,7 @@ class MainWindow(QMainWindow):
     def _on_loaded(self, event: messages.Loaded) -> None:
         self.setWindowTitle(f"{event.model.name} – Inferdeck")
         self.charts.clear()
+        self.timeline.clear()
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
         if self.load_strip.isHidden():  # nothing is being opened: a setting needs it
@@ -292,6 +299,7 @@ class MainWindow(QMainWindow):
         self.strip.update_snapshot(snapshot)
         self.charts.update_snapshot(snapshot)
         self.kv_blocks.update_snapshot(snapshot)
+        self.timeline.update_snapshot(snapshot)
         self.engine_settings.update_snapshot(snapshot)
 
     def _on_settings_changed(self, text: str, chosen: dict[str, object]) -> None:

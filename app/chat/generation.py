@@ -46,6 +46,7 @@ class Generation(QObject):
         self._engine = engine
         self._saver = saver
         self._open: dict[str, OpenReply] = {}
+        self._conversations: dict[str, Conversation] = {}  # by reply, for those who name requests
         self._shown_at = 0.0
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)
@@ -63,13 +64,13 @@ class Generation(QObject):
         return entry.progress if entry is not None and entry.is_sent else None
 
     def conversation_of(self, reply_id: str) -> Conversation | None:
-        """Where a reply that is not finished belongs."""
-        entry = self._open.get(reply_id)
-        return entry.conversation if entry is not None else None
+        """Where a reply belongs that was started since the program was."""
+        return self._conversations.get(reply_id)
 
     def start(self, conversation: Conversation, reply: Message) -> None:
         """Send the request for `reply`, or keep it until a model is there."""
         entry = self._open[reply.id] = OpenReply(conversation, reply)
+        self._conversations[reply.id] = conversation
         if self._engine.is_ready:
             self._send(entry)
         else:

@@ -285,3 +285,27 @@ def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Ap
     qtbot.waitUntil(lambda: panel.line.text().endswith("evicted when needed"), timeout=5000)
     application.bridge.unload()
     qtbot.waitUntil(lambda: panel.map.blocks is None, timeout=5000)
+
+
+def test_the_timeline_shows_the_steps_of_the_engine(
+    qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    window.timeline_dock.raise_()
+    history = window.timeline.view.history
+    ask(application, LONG, max_tokens=40)
+    first = reply(application).id
+    ask(application, "Count to ten.", max_tokens=20)
+    wait_for_end(qtbot, application)
+    qtbot.waitUntil(lambda: not application.pages.chat.conversations[-1].open_replies,
+                    timeout=REPLY_MS)  # fmt: skip
+    qtbot.waitUntil(lambda: first in history.record(history.end - 1).finished, timeout=5000)
+    names = {
+        history.request_id(int(number)) for number in history.cells(history.first, history.end)[1]
+    }
+    assert names == {first, reply(application).id}
+    shared = [o for o in range(history.first, history.end) if len(history.record(o).entries) == 2]
+    assert shared  # continuous batching: both were served by the same steps
+    window.timeline.view.point_at(shared[-1])
+    assert f"“{LONG}” decode" in window.timeline.batch.text()
+    assert "2 decode tokens" in window.timeline.line.text()

@@ -15,15 +15,21 @@ from PySide6.QtWidgets import (
 
 from engine.snapshot import BlockDetails, EngineSnapshot
 from widgets.blocks.block_map import NONE, BlockMap
-from widgets.blocks.legend import BlockLegend
 from widgets.blocks.words import Name, contents, describe, losses, summary
 from widgets.charts.clock import RedrawClock
 from widgets.charts.note_label import NoteLabel
 from widgets.elided_line import ElidedLine
+from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
 EMPTY_TEXT = "Every KV block appears here when a model is loaded."
 HINT = "Point at a block to read it; click it to see all blocks of its request."
+LEGEND = (
+    Swatch("held, a colour per request", lambda table: table.series.owners[:3]),
+    Swatch("shared", lambda table: table.series.owners[:1], mark="text"),
+    Swatch("cached", of("kv_cached")),
+    Swatch("free", of("free")),
+)
 ASK_AFTER_MS = 80
 """The engine is asked for a block's text once the mouse rests."""
 _WORDS_INTERVAL_S = 0.5
@@ -68,7 +74,7 @@ class BlocksPanel(QFrame):
         self._stack = QStackedLayout(stage)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._view)
-        self.legend = BlockLegend()
+        self.legend = Swatches(LEGEND)
         self.losses = NoteLabel()
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_3)

@@ -1,0 +1,1 @@
+"""The step timeline: one row per request, one column per engine step."""

@@ -1,0 +1,224 @@
+"""The steps of the engine as columns, and the requests in them as rows. No Qt.
+
+    number 7   - - - P P d d d d f        P prefill   d decode   f finished
+    number 8         - P P d d d d        - queued: a span, not a cell
+    ordinal    0 1 2 3 4 5 6 7 8 9
+
+A request gets a number when it is first heard of, a step an ordinal. Both only grow; steps and
+requests that are too old are forgotten.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.snapshot import RequestSnapshot, RequestState, StepEntry, StepRecord
+
+CAPACITY = 10_000
+FINISHED = 0x80
+"""Added to the kind of a request's last cell."""
+
+
+class Kind(IntEnum):
+    """What a request did in a step; DRAFT: a decode in which drafted tokens were accepted."""
+
+    NOTHING = 0
+    PREFILL = 1
+    CACHED = 2  # a prefill that began behind a cached prefix
+    DECODE = 3
+    DRAFT = 4
+    PREEMPTED = 5
+
+
+class Column(NamedTuple):
+    """One step: the numbers of its requests, and what each did."""
+
+    numbers: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+
+
+@dataclass(slots=True)
+class Span:
+    """A request waits, for the first time or after a preemption, from one step until before
+    another (None: still)."""
+
+    number: int
+    start: int
+    end: int | None = None
+    is_preempted: bool = False
+
+
+class StepHistory:
+    """The last `capacity` steps."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.capacity = capacity
+        self.clear()
+
+    def clear(self) -> None:
+        self.first = 0  # ordinal of the oldest step that is kept
+        self._records: deque[StepRecord] = deque()
+        self._columns: deque[Column] = deque()
+        self._next_number = 0
+        self._numbers: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        self._last_seen: dict[int, int] = {}
+        self._arrivals: dict[str, float] = {}
+        self._waiting: dict[str, Span] = {}
+        self._spans: deque[Span] = deque()
+
+    # What there is -----------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """One more than the ordinal of the newest step."""
+        return self.first + len(self._records)
+
+    def record(self, ordinal: int) -> StepRecord:
+        return self._records[ordinal - self.first]
+
+    def request_id(self, number: int) -> str:
+        return self._ids[number]
+
+    def cells(self, start: int, end: int) -> tuple[NDArray, NDArray, NDArray]:
+        """(ordinals, numbers, kinds) of all cells of the steps start to end - 1."""
+        columns = list(islice(self._columns, start - self.first, end - self.first))
+        if not columns:
+            nothing = np.zeros(0, np.int64)
+            return nothing, nothing, np.zeros(0, np.uint8)
+        sizes = [len(column.numbers) for column in columns]
+        return (
+            np.repeat(np.arange(start, start + len(columns)), sizes),
+            np.concatenate([column.numbers for column in columns]),
+            np.concatenate([column.kinds for column in columns]),
+        )
+
+    def spans(self, start: int, end: int) -> list[Span]:
+        """Waits that reach into the steps start to end - 1."""
+        return [s for s in self._spans if s.start < end and (s.end is None or s.end > start)]
+
+    def durations(self, start: int, end: int) -> NDArray[np.float64]:
+        """Seconds of the steps start to end - 1."""
+        chosen = islice(self._records, start - self.first, end - self.first)
+        return np.array([record.duration for record in chosen])
+
+    # Feeding -----------------------------------------------------------------------------------
+
+    def add(self, steps: Iterable[StepRecord], requests: Sequence[RequestSnapshot] = ()) -> None:
+        """Take the steps since the last call, and the requests as they are after them."""
+        for request in requests:
+            self._arrivals.setdefault(request.request_id, request.times.arrival)
+        for step in steps:
+            self._add_step(step)
+        self._note_waiting(requests)
+        known = {request.request_id for request in requests}
+        self._arrivals = {name: at for name, at in self._arrivals.items() if name in known}
+
+    def _add_step(self, step: StepRecord) -> None:
+        ordinal = self.end
+        numbers, kinds = [], []
+        finished = set(step.finished)
+        for entry in step.entries:
+            number = self._begin(entry.request_id, ordinal)
+            is_last = entry.request_id in finished
+            numbers.append(number)
+            kinds.append(_kind(entry) | (FINISHED if is_last else 0))
+            self._last_seen[number] = ordinal
+        for request_id in step.preempted:
+            number = self._number(request_id)
+            numbers.append(number)
+            kinds.append(Kind.PREEMPTED)
+            self._last_seen[number] = ordinal
+            self._open(request_id, number, ordinal + 1, is_preempted=True)
+        self._records.append(step)
+        self._columns.append(Column(np.array(numbers, np.int64), np.array(kinds, np.uint8)))
+        for request_id in finished:
+            self._numbers.pop(request_id, None)
+        if len(self._records) > self.capacity:
+            self._forget_oldest()
+
+    def _number(self, request_id: str) -> int:
+        if request_id not in self._numbers:
+            self._numbers[request_id] = self._next_number
+            self._ids[self._next_number] = request_id
+            self._last_seen[self._next_number] = self.end
+            self._next_number += 1
+        return self._numbers[request_id]
+
+    def _begin(self, request_id: str, ordinal: int) -> int:
+        """The request takes part in a step: a wait ends, also one that no snapshot has shown."""
+        is_new = request_id not in self._numbers
+        number = self._number(request_id)
+        span = self._waiting.pop(request_id, None)
+        if span is None and is_new:
+            span = self._open(request_id, number, self._ordinal_at(request_id))
+            del self._waiting[request_id]
+        if span is not None:
+            span.end = ordinal
+        return number
+
+    def _open(
+        self, request_id: str, number: int, start: int, *, is_preempted: bool = False
+    ) -> Span:
+        if request_id in self._waiting:
+            self._waiting[request_id].end = start
+        span = self._waiting[request_id] = Span(number, start, None, is_preempted)
+        self._spans.append(span)
+        return span
+
+    def _ordinal_at(self, request_id: str) -> int:
+        """The first step that began after the request had arrived."""
+        arrival = self._arrivals.get(request_id)
+        if arrival is None:
+            return self.end
+        return self.first + bisect_left(self._records, arrival, key=lambda step: step.start)
+
+    def _note_waiting(self, requests: Sequence[RequestSnapshot]) -> None:
+        waits = (RequestState.WAITING, RequestState.PREEMPTED)
+        waiting = {r.request_id for r in requests if r.state in waits}
+        for request in requests:
+            name = request.request_id
+            if name in waiting and name not in self._waiting:
+                is_preempted = request.state is RequestState.PREEMPTED
+                self._open(name, self._number(name), self._ordinal_at(name),
+                           is_preempted=is_preempted)  # fmt: skip
+        for name in [name for name in self._waiting if name not in waiting]:
+            span = self._waiting.pop(name)  # given up while it waited
+            span.end = self.end
+            self._last_seen[span.number] = self.end - 1
+
+    def _forget_oldest(self) -> None:
+        gone = self.first
+        self._records.popleft()
+        column = self._columns.popleft()
+        self.first += 1
+        for number in column.numbers.tolist():
+            if self._last_seen[number] == gone:
+                self._forget(number)
+        while self._spans and self._spans[0].end is not None and self._spans[0].end <= self.first:
+            number = self._spans.popleft().number
+            if self._last_seen.get(number, self.first) < self.first:
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        name = self._ids[number]
+        if name in self._waiting:
+            return  # it has a span that goes on
+        del self._ids[number], self._last_seen[number]
+        if self._numbers.get(name) == number:
+            del self._numbers[name]
+
+
+def _kind(entry: StepEntry) -> int:
+    if entry.kind == "prefill":
+        return Kind.CACHED if entry.num_cached_tokens else Kind.PREFILL
+    return Kind.DRAFT if entry.num_accepted else Kind.DECODE

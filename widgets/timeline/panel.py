@@ -1,0 +1,136 @@
+"""`TimelinePanel`: the step timeline with its legend and the step pointed at, in words."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
+
+from engine.snapshot import EngineSnapshot
+from widgets.charts.clock import RedrawClock
+from widgets.chat.buttons import IconButton
+from widgets.elided_line import ElidedLine
+from widgets.swatches import Swatch, Swatches, of
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.timeline.view import NONE, TimelineView
+from widgets.timeline.words import Name, entry_words, step_words, time_words
+
+EMPTY_TEXT = "Every step of the engine appears here with the first reply: send a message."
+HINT = "Point at a step to see its batch. Drag or scroll: back in time. Ctrl+scroll: zoom."
+LEGEND = (
+    Swatch("queued", of("queued")),
+    Swatch("cached", of("cached")),
+    Swatch("prefill", of("prefill")),
+    Swatch("decode", of("decode")),
+    Swatch("draft accepted", of("draft")),
+    Swatch("preempted", of("preempted")),
+)
+_WORDS_INTERVAL_S = 0.5
+
+
+class TimelinePanel(QFrame):
+    """Feed it with every snapshot: a snapshot has the steps since the one before."""
+
+    def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Step timeline")
+        self.view = TimelineView(clock)
+        self.view.pointed.connect(lambda ordinal: self._show_words())
+        self.view.followed.connect(self._show_following)
+        self._words_at = float("-inf")
+        self._build()
+        self._show_following(True)
+        self._show_words()
+
+    def set_names(self, name: Name) -> None:
+        """How the user knows a request."""
+        self.view.name = name
+
+    def _build(self) -> None:
+        self.note = ElidedLine("text_muted")
+        self.follow_button = QPushButton()
+        self.follow_button.setCheckable(True)
+        self.follow_button.clicked.connect(self._toggle_following)
+        zoom_out = IconButton("minus", "Less pixels per step (-)", lambda: self.view.zoom(-1))
+        zoom_in = IconButton("plus", "More pixels per step (+)", lambda: self.view.zoom(1))
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_1)
+        head.addWidget(self.note, 1)
+        for widget in (zoom_out, zoom_in, self.follow_button):
+            head.addWidget(widget)
+        self._empty = QLabel(EMPTY_TEXT)
+        self._empty.setProperty("role", "small")
+        self._empty.setWordWrap(True)
+        stage = QWidget()
+        self._stack = QStackedLayout(stage)
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self.view)
+        self.legend = Swatches(LEGEND)
+        self.line, self.batch = ElidedLine(), ElidedLine("text_muted")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        column.addLayout(head)
+        column.addWidget(stage, 1)
+        column.addWidget(self.legend)
+        column.addWidget(self.line)
+        column.addWidget(self.batch)
+
+    # Feeding -----------------------------------------------------------------------------------
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Take the new steps; words change twice a second, the picture when the clock says."""
+        self.view.history.add(snapshot.steps, snapshot.requests)
+        if self.view.history.end:
+            self._stack.setCurrentWidget(self.view)
+        self.view.changed()
+        due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
+        if due and self.isVisible():
+            self._words_at = snapshot.time
+            self._show_words()
+
+    def clear(self) -> None:
+        """Forget every step."""
+        self.view.clear()
+        self._stack.setCurrentWidget(self._empty)
+        self._show_words()
+
+    # Words -------------------------------------------------------------------------------------
+
+    def _show_words(self) -> None:
+        history, pointed = self.view.history, self.view.pointed_step
+        if history.end == history.first:
+            for line in (self.note, self.line, self.batch):
+                line.set_text("")
+            return
+        self.note.set_text(step_words(history.record(history.end - 1)))
+        if not history.first <= pointed < history.end:
+            self.line.set_text(HINT)
+            self.batch.set_text("")
+        else:
+            step = history.record(pointed)
+            self.line.set_text(" · ".join(filter(None, [step_words(step), time_words(step)])))
+            entries = [entry_words(entry, self.view.name) for entry in step.entries]
+            self.batch.set_text("; ".join(entries))
+        shown = f"{self.line.text()} {self.batch.text()}" if pointed != NONE else self.note.text()
+        self.view.setAccessibleDescription(shown.strip())
+
+    def _toggle_following(self) -> None:
+        if self.view.follows:
+            self.view.hold()
+        else:
+            self.view.follow()
+        self._show_following(self.view.follows)
+
+    def _show_following(self, follows: bool) -> None:
+        self.follow_button.setChecked(not follows)
+        self.follow_button.setText("Hold" if follows else "Follow")
+        self.follow_button.setToolTip(
+            "Hold the timeline still" if follows else "Go with the newest step (End)"
+        )

@@ -1,0 +1,77 @@
+"""The pixels of the timeline's cells and of the bars below them, from arrays. No Qt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from widgets.blocks.picture import Pixels, word
+from widgets.timeline.history import FINISHED, Kind
+
+_LOW = 0.62
+"""Height of a decode, beside a prefill: what computes many tokens stands out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Colors:
+    """ "#rrggbb" each."""
+
+    panel: str
+    prefill: str
+    cached: str
+    decode: str
+    draft: str
+    preempted: str
+    end: str
+    bar: str
+
+
+def paint_cells(
+    kinds: NDArray[np.uint8], pitch: int, row_height: int, colors: Colors
+) -> Pixels:
+    """kinds[rows, columns] as pixels [rows * row_height, columns * pitch]."""
+    rows, columns = kinds.shape
+    table = np.zeros(256, np.uint32)
+    for kind, color in (
+        (Kind.NOTHING, colors.panel), (Kind.PREFILL, colors.prefill), (Kind.CACHED, colors.prefill),
+        (Kind.DECODE, colors.decode), (Kind.DRAFT, colors.draft),
+        (Kind.PREEMPTED, colors.preempted),
+    ):  # fmt: skip
+        table[kind] = word(color)
+    done = kinds & np.uint8(0xFF ^ FINISHED)
+    cells = table[done]
+    is_low = (done == Kind.DECODE) | (done == Kind.DRAFT)
+    background = word(colors.panel)
+    low_cells = np.where(is_low, np.uint32(background), cells)
+    image = np.full((rows, row_height, columns, pitch), background, np.uint32)
+    width = pitch - 1 if pitch >= 4 else pitch
+    height = row_height - 2 if row_height >= 6 else row_height
+    margin = (row_height - height) // 2
+    inset = round(height * (1 - _LOW) / 2)
+    for line in range(height):
+        shown = cells if inset <= line < height - inset else low_cells
+        image[:, margin + line, :, :width] = shown[:, :, None]
+    body = slice(margin, margin + height)
+    row, column = np.nonzero(done == Kind.CACHED)
+    image[row, body, column, : max(1, width // 2)] = word(colors.cached)
+    if width >= 3:
+        row, column = np.nonzero(kinds & FINISHED)
+        image[row, body, column, width - 1] = word(colors.end)
+    return image.reshape(rows * row_height, columns * pitch)
+
+
+def paint_bars(
+    durations: NDArray[np.float64], longest: float, pitch: int, height: int, colors: Colors
+) -> Pixels:
+    """A bar per step, up from below: pixels [height, columns * pitch]. `longest`: seconds of a bar
+    of full height."""
+    columns = len(durations)
+    background = word(colors.panel)
+    image = np.full((height, columns, pitch), background, np.uint32)
+    width = pitch - 1 if pitch >= 4 else pitch
+    levels = np.ceil(np.clip(durations / longest, 0, 1) * height) if longest > 0 else durations * 0
+    lines = np.arange(height, 0, -1)[:, None]
+    image[:, :, :width] = np.where(lines <= levels, word(colors.bar), background)[:, :, None]
+    return image.reshape(height, columns * pitch)

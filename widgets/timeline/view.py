@@ -1,0 +1,293 @@
+"""`TimelineView`: a live Gantt chart of the engine's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from widgets.charts.clock import RedrawClock, work_time
+from widgets.charts.text import TextPen
+from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
+from widgets.timeline.history import StepHistory
+from widgets.timeline.scene import BARS_HEIGHT, Scene, make_scene
+
+NONE = -1
+PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
+"""Pixels per step that zooming goes through."""
+_FIRST_PITCH = 8
+_LABEL_WIDTH = 132
+_LABELS_FROM = 10  # pixels of a row in which a name can be read
+
+
+class TimelineView(QWidget):
+    """`pointed(step ordinal)`: the step under the mouse or the keyboard's cursor, -1 for none.
+    `followed(bool)`: whether the newest step stays at the right edge."""
+
+    pointed = Signal(int)
+    followed = Signal(bool)
+
+    def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.history = StepHistory()
+        self.name: Callable[[str], str] = lambda request_id: request_id[:8]
+        self.pointed_step = NONE
+        self._pinned: int | None = None  # the step after the last one shown, where not the newest
+        self._pitch = _FIRST_PITCH
+        self._clock = clock
+        self._dirty = False
+        self._drag: tuple[float, int] | None = None
+        self._scene: Scene | None = None
+        self._pen = TextPen(ui_font("small"))
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName("Timeline of the engine's steps")
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        theme_notifier().changed.connect(self._theme_changed)
+        clock.add(self)
+
+    # What is shown -----------------------------------------------------------------------------
+
+    @property
+    def follows(self) -> bool:
+        return self._pinned is None
+
+    @property
+    def end(self) -> int:
+        """One more than the last step on the screen."""
+        if self._pinned is None:
+            return self.history.end
+        least = self.history.first + min(self.num_columns, self.history.end - self.history.first)
+        return min(max(self._pinned, least), self.history.end)
+
+    @property
+    def num_columns(self) -> int:
+        return max(1, self._cells_rect().width() // self._pitch)
+
+    @property
+    def pitch(self) -> int:
+        return self._pitch
+
+    def changed(self) -> None:
+        """There are new steps. Cheap: the clock decides when they are drawn."""
+        if self.pointed_step != NONE and self.pointed_step < self.history.first:
+            self.point_at(NONE)
+        self._dirty = True
+        self._clock.wake()
+
+    def clear(self) -> None:
+        self.history.clear()
+        self.follow()
+        self.point_at(NONE)
+        self.redraw()
+
+    def follow(self) -> None:
+        """Go with the newest step."""
+        self._pin(None)
+
+    def show_until(self, end: int) -> None:
+        """Hold still with step `end - 1` at the right edge; at the newest: follow."""
+        self._pin(None if end >= self.history.end else end)
+
+    def hold(self) -> None:
+        """Hold what is on the screen still."""
+        self._pin(self.end)
+
+    def _pin(self, end: int | None) -> None:
+        was = self.follows
+        self._pinned = end
+        if was != self.follows:
+            self.followed.emit(self.follows)
+        self.redraw()
+
+    def zoom(self, steps: int) -> None:
+        """More (+) or less (-) pixels per step."""
+        place = PITCHES.index(self._pitch) + steps
+        self._pitch = PITCHES[min(max(place, 0), len(PITCHES) - 1)]
+        self.redraw()
+
+    def point_at(self, ordinal: int) -> None:
+        if ordinal != self.pointed_step:
+            self.pointed_step = ordinal
+            self.update()
+            self.pointed.emit(ordinal)
+
+    # Drawing -----------------------------------------------------------------------------------
+
+    def wants_redraw(self) -> bool:
+        return self._dirty
+
+    def redraw(self) -> None:
+        self._dirty = False
+        end = self.end
+        start = max(self.history.first, end - self.num_columns)
+        self._scene = None
+        if end > start:
+            room = self._cells_rect().height()
+            self._scene = make_scene(self.history, start, end, self._pitch, room)
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        began = work_time()
+        if self._scene is not None:
+            painter = QPainter(self)
+            self._paint_scene(painter, self._scene)
+            painter.end()
+        self._clock.charge(work_time() - began)
+
+    def _paint_scene(self, painter: QPainter, scene: Scene) -> None:
+        area, table = self._cells_rect(), theme()
+        left = self._left(scene)
+        painter.drawImage(left, area.top(), scene.cells)
+        self._paint_spans(painter, scene, left)
+        self._pen.use(painter)
+        painter.setPen(table.color("text_muted"))
+        bars_top = self.height() - BARS_HEIGHT
+        painter.drawImage(left, bars_top, scene.bars)
+        scale = QRectF(0, bars_top, _LABEL_WIDTH - SPACE_2, BARS_HEIGHT)
+        self._pen.right(painter, scale, f"step, up to {scene.longest * 1e3:,.1f} ms")
+        if scene.num_above:
+            above = QRectF(0, 0, _LABEL_WIDTH - SPACE_2, area.top())
+            self._pen.right(painter, above, f"{scene.num_above:,} more above")
+        if scene.row_height >= _LABELS_FROM:
+            painter.setPen(table.color("text"))
+            for row, number in enumerate(scene.numbers):
+                top = area.top() + row * scene.row_height
+                place = QRectF(0, top, _LABEL_WIDTH - SPACE_2, scene.row_height)
+                name = self.name(self.history.request_id(number))
+                self._pen.right(painter, place, self._pen.elided(name, place.width()))
+        if scene.start <= self.pointed_step < scene.end:
+            x = left + (self.pointed_step - scene.start) * self._pitch
+            painter.setPen(QPen(table.color("accent"), 1))
+            width = max(1, self._pitch - 1)
+            painter.drawRect(QRect(x - 1, area.top(), width + 1, self.height() - area.top() - 1))
+
+    def _paint_spans(self, painter: QPainter, scene: Scene, left: int) -> None:
+        """Waits as thin lines: a request that waits computes nothing."""
+        table, top = theme(), self._cells_rect().top()
+        rows = {number: row for row, number in enumerate(scene.numbers)}
+        for span in scene.spans:
+            row = rows.get(span.number)
+            end = scene.end if span.end is None else min(span.end, scene.end)
+            if row is None or end <= span.start:
+                continue
+            y = top + (row + 0.5) * scene.row_height
+            x0 = left + (max(span.start, scene.start) - scene.start) * self._pitch
+            x1 = left + (end - scene.start) * self._pitch - 1
+            color = table.line_color("preempted" if span.is_preempted else "queued")
+            painter.setPen(QPen(QColor(color), 2))
+            painter.drawLine(QPointF(x0, y), QPointF(x1, y))
+
+    # Geometry ----------------------------------------------------------------------------------
+
+    def _cells_rect(self) -> QRect:
+        top = self._pen_height()
+        height = self.height() - top - BARS_HEIGHT - SPACE_1
+        return QRect(_LABEL_WIDTH, top, max(0, self.width() - _LABEL_WIDTH), max(0, height))
+
+    def _pen_height(self) -> int:
+        return 0 if self._scene is None or not self._scene.num_above else 14
+
+    def _left(self, scene: Scene) -> int:
+        """The newest step ends at the right edge."""
+        area = self._cells_rect()
+        return area.left() + area.width() - (scene.end - scene.start) * self._pitch
+
+    def step_at(self, x: float) -> int:
+        """The step in a column of the screen, or NONE."""
+        if self._scene is None:
+            return NONE
+        column = int((x - self._left(self._scene)) // self._pitch)
+        ordinal = self._scene.start + column
+        return ordinal if self._scene.start <= ordinal < self._scene.end else NONE
+
+    def sizeHint(self) -> QSize:
+        return QSize(600, 240)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(_LABEL_WIDTH + 120, 80)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.redraw()
+
+    def _theme_changed(self) -> None:
+        self._pen = TextPen(ui_font("small"))
+        self.redraw()
+
+    # Mouse and keyboard ------------------------------------------------------------------------
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        if self._drag is not None:
+            start, end = self._drag
+            self.show_until(end - round((event.position().x() - start) / self._pitch))
+        self.point_at(self.step_at(event.position().x()))
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        super().mousePressEvent(event)
+        if event.button() == Qt.MouseButton.LeftButton:
+            self._drag = (event.position().x(), self.end)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        super().mouseReleaseEvent(event)
+        self._drag = None
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        self.follow()
+
+    def leaveEvent(self, event: QEvent) -> None:
+        super().leaveEvent(event)
+        if not self.hasFocus():
+            self.point_at(NONE)
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        delta = event.angleDelta()
+        notches = (delta.y() or delta.x()) / 120
+        if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            self.zoom(1 if notches > 0 else -1)
+        else:
+            self.show_until(self.end - round(notches * max(1, self.num_columns // 8)))
+        event.accept()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        key = Qt.Key(event.key())
+        page = self.num_columns
+        if key in (Qt.Key.Key_Left, Qt.Key.Key_Right):
+            self._step_cursor(-1 if key == Qt.Key.Key_Left else 1)
+        elif key in (Qt.Key.Key_PageUp, Qt.Key.Key_PageDown):
+            self.show_until(self.end + (-page if key == Qt.Key.Key_PageUp else page))
+        elif key == Qt.Key.Key_Home:
+            self.show_until(self.history.first + page)
+        elif key == Qt.Key.Key_End:
+            self.follow()
+        elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
+            self.zoom(-1 if key == Qt.Key.Key_Minus else 1)
+        elif key == Qt.Key.Key_Escape and self.pointed_step != NONE:
+            self.point_at(NONE)
+        else:
+            super().keyPressEvent(event)
+
+    def _step_cursor(self, step: int) -> None:
+        """Move the cursor; the screen holds still, and moves where the cursor leaves it."""
+        if self.history.end == self.history.first:
+            return
+        start = self.end if self.pointed_step == NONE else self.pointed_step
+        target = min(max(start + step, self.history.first), self.history.end - 1)
+        self.hold()
+        shown_from = self.end - self.num_columns
+        if target >= self.end:
+            self._pin(target + 1)
+        elif target < shown_from:
+            self._pin(target + self.num_columns)
+        self.point_at(target)

@@ -1,0 +1,51 @@
+"""What the timeline says in words. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.snapshot import StepEntry, StepRecord
+
+Name = Callable[[str], str]
+"""The name of a request, as the user knows it, from its id."""
+
+
+def step_words(step: StepRecord) -> str:
+    """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
+    parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
+    decode, prefill = step.num_decode_tokens, step.num_prefill_tokens
+    counts = [f"{n:,} {kind}" for n, kind in ((decode, "decode"), (prefill, "prefill")) if n]
+    total = decode + prefill
+    parts.append(" + ".join(counts) + (" token" if total == 1 else " tokens") if counts else "idle")
+    if step.num_cached_tokens:
+        parts.append(f"{step.num_cached_tokens:,} cached tokens skipped")
+    if step.num_waiting:
+        parts.append(f"{step.num_waiting:,} waiting")
+    if step.preempted:
+        parts.append(f"{len(step.preempted):,} preempted")
+    return " · ".join(parts)
+
+
+def time_words(step: StepRecord) -> str:
+    """Where the time of a step went."""
+    parts = (
+        ("model", step.model_s), ("sampling", step.sample_s), ("scheduling", step.schedule_s),
+        ("commit", step.commit_s),
+    )  # fmt: skip
+    known = [(name, seconds) for name, seconds in parts if seconds > 0]
+    if not known or step.duration <= 0:
+        return ""
+    shares = [f"{name} {100 * seconds / step.duration:.0f} %" for name, seconds in known]
+    return " · ".join(shares)
+
+
+def entry_words(entry: StepEntry, name: Name) -> str:
+    """What one request did in a step."""
+    title = f"“{name(entry.request_id)}”"
+    if entry.kind == "prefill":
+        count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")
+        cached = f", {entry.num_cached_tokens:,} cached" if entry.num_cached_tokens else ""
+        return f"{title} prefill of {count}{cached}"
+    if entry.num_draft:
+        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} drafted accepted"
+    return f"{title} decode"
