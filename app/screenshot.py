@@ -95,12 +95,20 @@ class Photographer:
         self._wait(lambda: self._num_words() > 6 * NUM_CHATS, REPLY_TIMEOUT_S, "no reply began")
         self._chat.open(self._oldest_chat())
         yield from self._in_both_modes("generating", self._window)
+        yield from self._docks()
         self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
         yield from self._pages()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
         self._window.resize(SMALL)
         yield from self._in_both_modes("small", self._window)
+
+    def _docks(self) -> Iterator[Path]:
+        """What lies behind the live charts, while the replies are written."""
+        for dock in (self._window.blocks_dock, self._window.timeline_dock):
+            dock.raise_()
+            yield from self._in_both_modes(dock.objectName(), self._window)
+        self._window.charts_dock.raise_()
 
     def _pages(self) -> Iterator[Path]:
         for index, page in enumerate(self._window.pages):
