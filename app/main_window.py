@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
@@ -35,6 +36,7 @@ from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
 from app.panels.docks import CardDock, DockArea, PanelDock, is_on_a_screen
 from app.panels.engine_settings import EngineSettingsPanel
+from app.panels.engine_views import EngineViews
 from app.panels.help_dialogs import AboutDialog, ShortcutsDialog
 from app.panels.load_strip import LoadStrip
 from app.panels.nav_rail import NavRail
@@ -44,12 +46,10 @@ from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import window_commands
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from widgets.blocks.panel import BlocksPanel
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
 from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
-from widgets.timeline.panel import TimelinePanel
 
 MINIMUM_SIZE = (880, 560)
 FIRST_SIZE = (1600, 1000)
@@ -116,9 +116,7 @@ class MainWindow(QMainWindow):
         self.load_strip = LoadStrip()
         self.engine_settings = EngineSettingsPanel(self.bridge, machine)
         self.charts = LiveCharts(clock)
-        self.kv_blocks = BlocksPanel(clock)
-        self.timeline = TimelinePanel(clock)
-        self._clock = clock
+        self.views = EngineViews(self.bridge, clock, self)
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -132,11 +130,9 @@ class MainWindow(QMainWindow):
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
-        self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
-        self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
-        for dock in (self.charts_dock, self.blocks_dock, self.timeline_dock):
+        for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
-            dock.visibilityChanged.connect(self._clock.wake)
+            dock.visibilityChanged.connect(self.charts.clock.wake)
         self.reset_docks()
         right = QVBoxLayout()
         right.setSpacing(SPACE_2)
@@ -164,8 +160,6 @@ class MainWindow(QMainWindow):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
-        self.kv_blocks.details_wanted.connect(bridge.inspect_block)
-        bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
         for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
@@ -210,24 +204,21 @@ class MainWindow(QMainWindow):
         return [
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
-            (self.blocks_dock, "Ctrl+Shift+B"),
-            (self.timeline_dock, "Ctrl+Shift+T"),
+            *self.views.docks,
         ]
 
     def reset_docks(self) -> None:
         """The docks where they are at the first start."""
-        places = (
-            (self.settings_dock, Qt.DockWidgetArea.RightDockWidgetArea),
-            (self.charts_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
-            (self.blocks_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
-            (self.timeline_dock, Qt.DockWidgetArea.BottomDockWidgetArea),
-        )
-        for dock, area in places:
+        below = [self.charts_dock, *(dock for dock, _ in self.views.docks)]
+        for dock in (self.settings_dock, *below):
+            is_below = dock in below
+            sides = Qt.DockWidgetArea
+            side = sides.BottomDockWidgetArea if is_below else sides.RightDockWidgetArea
             dock.setFloating(False)
-            self.dock_area.addDockWidget(area, dock)
+            self.dock_area.addDockWidget(side, dock)
             dock.show()
-        self.dock_area.tabifyDockWidget(self.charts_dock, self.blocks_dock)
-        self.dock_area.tabifyDockWidget(self.blocks_dock, self.timeline_dock)
+        for dock, following in pairwise(below):
+            self.dock_area.tabifyDockWidget(dock, following)
         self.charts_dock.raise_()
         self._size_docks()
 
@@ -276,8 +267,6 @@ class MainWindow(QMainWindow):
             self.load_strip.begin(f"Loading {title}")
         else:
             self.load_strip.end()
-        if state in (EngineState.CRASHED, EngineState.EMPTY):
-            self.kv_blocks.clear()
         if state is EngineState.CRASHED:
             self.strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
@@ -288,7 +277,6 @@ class MainWindow(QMainWindow):
     def _on_loaded(self, event: messages.Loaded) -> None:
         self.setWindowTitle(f"{event.model.name} – Inferdeck")
         self.charts.clear()
-        self.timeline.clear()
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
         if self.load_strip.isHidden():  # nothing is being opened: a setting needs it
@@ -298,8 +286,6 @@ class MainWindow(QMainWindow):
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.strip.update_snapshot(snapshot)
         self.charts.update_snapshot(snapshot)
-        self.kv_blocks.update_snapshot(snapshot)
-        self.timeline.update_snapshot(snapshot)
         self.engine_settings.update_snapshot(snapshot)
 
     def _on_settings_changed(self, text: str, chosen: dict[str, object]) -> None:

@@ -105,7 +105,7 @@ class Photographer:
 
     def _docks(self) -> Iterator[Path]:
         """What lies behind the live charts, while the replies are written."""
-        for dock in (self._window.blocks_dock, self._window.timeline_dock):
+        for dock, _ in self._window.views.docks:
             dock.raise_()
             yield from self._in_both_modes(dock.objectName(), self._window)
         self._window.charts_dock.raise_()

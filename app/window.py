@@ -100,8 +100,7 @@ class Application(QObject):
         self.window = MainWindow(
             self.bridge, self.settings, self.session, self.pages.pages, _machine()
         )
-        self.window.kv_blocks.name = self.pages.chat.title_of
-        self.window.timeline.set_names(self.pages.chat.title_of)
+        self.window.views.set_names(self.pages.chat.title_of)
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
 

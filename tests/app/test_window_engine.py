@@ -270,8 +270,8 @@ def test_control_c_closes_the_window_and_ends_well() -> None:
 
 def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Application) -> None:
     window = application.window
-    window.blocks_dock.raise_()
-    panel = window.kv_blocks
+    window.views.blocks_dock.raise_()
+    panel = window.views.kv_blocks
     ask(application, LONG, max_tokens=400)
     wait_for_tokens(qtbot, application, 30)
     qtbot.waitUntil(lambda: bool(panel.map.blocks and panel.map.blocks.owners), timeout=5000)
@@ -291,8 +291,8 @@ def test_the_timeline_shows_the_steps_of_the_engine(
     qtbot: QtBot, application: Application
 ) -> None:
     window = application.window
-    window.timeline_dock.raise_()
-    history = window.timeline.view.history
+    window.views.timeline_dock.raise_()
+    history = window.views.timeline.view.history
     ask(application, LONG, max_tokens=40)
     first = reply(application).id
     ask(application, "Count to ten.", max_tokens=20)
@@ -306,6 +306,26 @@ def test_the_timeline_shows_the_steps_of_the_engine(
     assert names == {first, reply(application).id}
     shared = [o for o in range(history.first, history.end) if len(history.record(o).entries) == 2]
     assert shared  # continuous batching: both were served by the same steps
-    window.timeline.view.point_at(shared[-1])
-    assert f"“{LONG}” decode" in window.timeline.batch.text()
-    assert "2 decode tokens" in window.timeline.line.text()
+    window.views.timeline.view.point_at(shared[-1])
+    assert f"“{LONG}” decode" in window.views.timeline.batch.text()
+    assert "2 decode tokens" in window.views.timeline.line.text()
+
+
+def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Application) -> None:
+    views = application.window.views
+    views.requests_dock.raise_()
+    panel = views.requests
+    ask(application, LONG, max_tokens=400)
+    wait_for_tokens(qtbot, application, 5)
+    running = reply(application).id
+    qtbot.waitUntil(lambda: panel.model.row_of(running) is not None, timeout=5000)
+    panel.select(running)
+    assert panel.model.data(panel.model.index(0, 0)) == LONG
+    qtbot.waitUntil(lambda: bool(panel.selected and panel.selected.state == "decode"), timeout=5000)
+    qtbot.mouseClick(panel.blocks_button, Qt.MouseButton.LeftButton)
+    assert views.kv_blocks.map.chosen_owner == running
+    qtbot.mouseClick(panel.abort_button, Qt.MouseButton.LeftButton)
+    wait_for_end(qtbot, application)
+    assert reply(application).state is State.STOPPED
+    assert panel.selected is not None and panel.selected.state == "aborted"
+    assert panel.selected.ttft_ms is not None and panel.selected.num_blocks == 0

@@ -1,0 +1,72 @@
+"""The views of the engine that lie beside the live charts: block map, step timeline, requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject
+
+from app.engine_bridge import EngineBridge, EngineState
+from app.panels.docks import CardDock
+from engine import messages
+from engine.snapshot import EngineSnapshot
+from widgets.blocks.panel import BlocksPanel
+from widgets.charts.clock import RedrawClock
+from widgets.requests.panel import RequestsPanel
+from widgets.timeline.panel import TimelinePanel
+
+
+class EngineViews(QObject):
+    """Makes the views and their docks, feeds them, and lets one lead to another."""
+
+    def __init__(self, bridge: EngineBridge, clock: RedrawClock, parent: QObject) -> None:
+        super().__init__(parent)
+        self.kv_blocks = BlocksPanel(clock)
+        self.timeline = TimelinePanel(clock)
+        self.requests = RequestsPanel()
+        self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
+        self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
+        self.requests_dock = CardDock("Requests", "requests", self.requests)
+        self.docks = (
+            (self.blocks_dock, "Ctrl+Shift+B"),
+            (self.timeline_dock, "Ctrl+Shift+T"),
+            (self.requests_dock, "Ctrl+Shift+R"),
+        )
+        self.kv_blocks.details_wanted.connect(bridge.inspect_block)
+        self.requests.abort_requested.connect(bridge.abort)
+        self.requests.blocks_wanted.connect(self.show_blocks_of)
+        bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
+        bridge.outputs.connect(self._on_outputs)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.state_changed.connect(self._on_state)
+        bridge.loaded.connect(self._on_loaded)
+
+    def set_names(self, name: Callable[[str], str]) -> None:
+        """How the user knows a request: by the title of its chat, say."""
+        self.kv_blocks.name = name
+        self.timeline.set_names(name)
+        self.requests.set_names(name)
+
+    def show_blocks_of(self, request_id: str) -> None:
+        """Light up the blocks of a request in the map, and bring the map to the front."""
+        self.blocks_dock.show()
+        self.blocks_dock.raise_()
+        self.kv_blocks.map.choose(request_id)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.kv_blocks.update_snapshot(snapshot)
+        self.timeline.update_snapshot(snapshot)
+        self.requests.update_requests(snapshot.requests)
+
+    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
+        for event in events:
+            if event.finish_reason is not None and event.times is not None:
+                self.requests.finish(event.request_id, event.finish_reason, event.times)
+
+    def _on_state(self, state: EngineState) -> None:
+        if state in (EngineState.CRASHED, EngineState.EMPTY):
+            self.kv_blocks.clear()
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        self.timeline.clear()
+        self.requests.clear()

@@ -1,0 +1,143 @@
+"""The table of requests: figures, sorting, what one can do with a request."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.modeltest import ModelTester
+from pytestqt.qtbot import QtBot
+
+from engine.snapshot import (
+    FinishReason,
+    RequestSnapshot,
+    RequestState,
+    RequestTimes,
+    TokenEvent,
+)
+from widgets.requests.model import COLUMNS, MOST_ENDED, RequestModel
+from widgets.requests.panel import RequestsPanel
+
+RUNNING, WAITING, PREEMPTED = RequestState.RUNNING, RequestState.WAITING, RequestState.PREEMPTED
+
+
+def times(arrival: float, *tokens: float) -> RequestTimes:
+    events = tuple(TokenEvent(at, 1) for at in tokens)
+    return RequestTimes(arrival, arrival + 0.05 if tokens else None, events)
+
+
+def request(
+    name: str, state: RequestState = RUNNING, computed: int = 100, when: RequestTimes | None = None
+) -> RequestSnapshot:
+    when = when or times(1.0, 1.2, 1.25, 1.3)
+    return RequestSnapshot(name, state, 100, 64, computed, len(when.tokens), 7, 2, when)
+
+
+def texts(panel: RequestsPanel, column: str) -> list[str]:
+    """What a column says, from top to bottom."""
+    number = [c.title for c in COLUMNS].index(column)
+    rows = panel._sorted.rowCount()
+    return [panel._sorted.index(row, number).data() for row in range(rows)]
+
+
+def sort(panel: RequestsPanel, column: str, order: Qt.SortOrder) -> None:
+    panel.table.sortByColumn([c.title for c in COLUMNS].index(column), order)
+
+
+@pytest.fixture
+def panel(qtbot: QtBot) -> RequestsPanel:
+    made = RequestsPanel()
+    made.set_names({"a": "Tell me a story", "b": "What is TTFT?", "c": "Hi"}.__getitem__)
+    qtbot.addWidget(made)
+    made.resize(1000, 260)
+    made.show()
+    return made
+
+
+def test_a_running_request_in_figures(panel: RequestsPanel) -> None:
+    assert panel._stack.currentIndex() == 0  # says what will appear
+    panel.update_requests([request("a"), request("b", WAITING, 0, times(2.0))])
+    assert panel._stack.currentIndex() == 1
+    assert panel.note.text() == "2 active · 0 ended"
+    assert texts(panel, "Request") == ["What is TTFT?", "Tell me a story"]  # newest first
+    sort(panel, "Request", Qt.SortOrder.AscendingOrder)
+    assert texts(panel, "State") == ["decode", "waiting"]
+    assert [texts(panel, title)[0] for title in ("Prompt", "Cached", "Output", "Blocks")] == [
+        "100", "64", "3", "7",
+    ]  # fmt: skip
+    assert texts(panel, "Queue, ms") == ["50.0", "–"]
+    assert texts(panel, "TTFT, ms") == ["200.0", "–"] and texts(panel, "ITL, ms")[0] == "50.0"
+    assert texts(panel, "Preempted") == ["2", "2"]
+
+
+def test_states_follow_the_engine(panel: RequestsPanel) -> None:
+    for state, computed, when, word in (
+        (WAITING, 0, times(1.0), "waiting"),
+        (RUNNING, 40, times(1.0), "prefill"),
+        (RUNNING, 101, times(1.0, 1.2), "decode"),
+        (PREEMPTED, 0, times(1.0, 1.2), "preempted"),
+    ):
+        panel.update_requests([request("a", state, computed, when)])
+        assert texts(panel, "State") == [word]
+    panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.3, 1.4, 1.5))
+    assert texts(panel, "State") == ["length limit"] and texts(panel, "Output") == ["4"]
+    assert texts(panel, "ITL, ms") == ["100.0"] and texts(panel, "Blocks") == ["0"]
+    assert panel.note.text() == "0 active · 1 ended"
+    panel.update_requests([request("a")])  # a snapshot from before the end
+    assert texts(panel, "State") == ["length limit"]
+
+
+def test_columns_sort_by_number_and_what_is_unknown_is_least(panel: RequestsPanel) -> None:
+    panel.update_requests(
+        [
+            request("a", when=times(1.0, 1.9, 2.0)),
+            request("b", when=times(1.1, 11.2, 11.3)),
+            request("c", WAITING, 0, times(1.2)),
+        ]
+    )
+    sort(panel, "TTFT, ms", Qt.SortOrder.AscendingOrder)
+    assert texts(panel, "TTFT, ms") == ["–", "900.0", "10,100.0"]
+    sort(panel, "TTFT, ms", Qt.SortOrder.DescendingOrder)
+    assert texts(panel, "Request") == ["What is TTFT?", "Tell me a story", "Hi"]
+
+
+def test_abort_and_blocks_act_on_the_selected(qtbot: QtBot, panel: RequestsPanel) -> None:
+    aborted: list[str] = []
+    shown: list[str] = []
+    panel.abort_requested.connect(aborted.append)
+    panel.blocks_wanted.connect(shown.append)
+    panel.update_requests([request("a"), request("b")])
+    assert not panel.abort_button.isEnabled()
+    panel.select("b")
+    assert panel.selected is not None and panel.selected.request_id == "b"
+    qtbot.mouseClick(panel.abort_button, Qt.MouseButton.LeftButton)
+    qtbot.keyClick(panel.table, Qt.Key.Key_Delete)
+    qtbot.mouseClick(panel.blocks_button, Qt.MouseButton.LeftButton)
+    assert aborted == ["b", "b"] and shown == ["b"]
+    panel.finish("b", FinishReason.ABORT, times(1.0))
+    assert not panel.abort_button.isEnabled() and not panel.blocks_button.isEnabled()
+    qtbot.keyClick(panel.table, Qt.Key.Key_Delete)
+    assert aborted == ["b", "b"]
+    qtbot.mouseClick(panel.clear_button, Qt.MouseButton.LeftButton)
+    assert texts(panel, "Request") == ["Tell me a story"] and not panel.clear_button.isEnabled()
+
+
+def test_the_model_keeps_qt_s_rules(qtbot: QtBot, qtmodeltester: ModelTester) -> None:
+    model = RequestModel()
+    qtmodeltester.check(model)
+    model.update([request(f"r{number}") for number in range(5)])
+    model.finish("r1", FinishReason.STOP, times(1.0, 1.1))
+    model.update([request("r7", WAITING)])
+    model.clear_ended()
+    qtmodeltester.check(model)
+    assert [record.request_id for record in model.records] == ["r0", "r2", "r3", "r4", "r7"]
+    assert all(model.row_of(r.request_id) == row for row, r in enumerate(model.records))
+
+
+def test_only_the_last_ended_requests_are_kept(qtbot: QtBot) -> None:
+    model = RequestModel()
+    model.update([request("stays")])
+    for number in range(MOST_ENDED + 20):
+        model.update([request(f"r{number}")])
+        model.finish(f"r{number}", FinishReason.STOP, times(1.0, 1.1))
+    assert len(model.records) == MOST_ENDED + 1
+    assert model.records[0].request_id == "stays" and model.records[1].request_id == "r20"

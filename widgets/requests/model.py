@@ -1,0 +1,174 @@
+"""The requests as a table model: what runs and waits, and the last that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    Qt,
+)
+
+from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
+from widgets.requests.record import RequestRecord, ended, record_of
+
+Index = QModelIndex | QPersistentModelIndex
+SORT = Qt.ItemDataRole.UserRole
+MOST_ENDED = 500
+NOTHING = "–"
+
+
+class Column(NamedTuple):
+    """`read` gives the value that is sorted by; numbers stand at the right."""
+
+    title: str
+    tip: str
+    read: Callable[[RequestRecord], Any]
+    is_number: bool = True
+    digits: int = 0
+
+
+COLUMNS = (
+    Column("Request", "The chat, or the id, of the request", lambda r: r.request_id, False),
+    Column("State", "What it does now, or how it ended", lambda r: r.state, False),
+    Column("Prompt", "Prompt tokens", lambda r: r.num_prompt),
+    Column("Cached", "Prompt tokens that the prefix cache had", lambda r: r.num_cached),
+    Column("Output", "Tokens generated so far", lambda r: r.num_output),
+    Column("Blocks", "KV blocks that it holds", lambda r: r.num_blocks),
+    Column("Queue, ms", "Arrival to its first step", lambda r: r.queue_ms, digits=1),
+    Column("TTFT, ms", "Arrival to first token", lambda r: r.ttft_ms, digits=1),
+    Column("ITL, ms", "Mean gap between output tokens", lambda r: r.itl_ms, digits=1),
+    Column("Preempted", "How often it gave its blocks back and began again",
+           lambda r: r.num_preemptions),
+)  # fmt: skip
+NAME, STATE = 0, 1
+
+
+class RequestModel(QAbstractTableModel):
+    """Rows in the order of arrival. `name` says how the user knows a request."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.name: Callable[[str], str] = lambda request_id: request_id[:8]
+        self.records: list[RequestRecord] = []
+        self._rows: dict[str, int] = {}
+
+    # Feeding -----------------------------------------------------------------------------------
+
+    def update(self, requests: Sequence[RequestSnapshot]) -> None:
+        """Show what the engine says of the requests that are not finished."""
+        changed: list[int] = []
+        for request in requests:
+            record = record_of(request)
+            row = self._rows.get(record.request_id)
+            if row is None:
+                self._append(record)
+            elif self.records[row] != record and self.records[row].is_active:
+                self.records[row] = record
+                changed.append(row)
+        if changed:
+            last = len(COLUMNS) - 1
+            self.dataChanged.emit(self.index(min(changed), 0), self.index(max(changed), last))
+
+    def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
+        """A request ended; one that no snapshot has shown is not listed."""
+        row = self._rows.get(request_id)
+        if row is not None:
+            self.records[row] = ended(self.records[row], reason, times)
+            self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
+            self._drop_old()
+
+    def clear(self) -> None:
+        self.beginResetModel()
+        self.records, self._rows = [], {}
+        self.endResetModel()
+
+    def clear_ended(self) -> None:
+        """Keep only what runs or waits."""
+        self.beginResetModel()
+        self.records = [record for record in self.records if record.is_active]
+        self._number()
+        self.endResetModel()
+
+    def row_of(self, request_id: str) -> int | None:
+        return self._rows.get(request_id)
+
+    def _append(self, record: RequestRecord) -> None:
+        row = len(self.records)
+        self.beginInsertRows(QModelIndex(), row, row)
+        self.records.append(record)
+        self._rows[record.request_id] = row
+        self.endInsertRows()
+
+    def _drop_old(self) -> None:
+        over = sum(not record.is_active for record in self.records) - MOST_ENDED
+        row = 0
+        while over > 0:
+            if self.records[row].is_active:
+                row += 1
+                continue
+            self.beginRemoveRows(QModelIndex(), row, row)
+            del self.records[row]
+            self._number()
+            self.endRemoveRows()
+            over -= 1
+
+    def _number(self) -> None:
+        self._rows = {record.request_id: row for row, record in enumerate(self.records)}
+
+    # Qt ----------------------------------------------------------------------------------------
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self.records)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(COLUMNS)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        record, column = self.records[index.row()], COLUMNS[index.column()]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return self._text(record, index.column())
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _alignment(column)
+            case Qt.ItemDataRole.ToolTipRole:
+                return f"{self.name(record.request_id)}\n{record.request_id}"
+        if role == SORT:
+            if index.column() == NAME:
+                return record.arrival
+            value = column.read(record)
+            return -1.0 if value is None else value
+        return None
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:
+        if orientation is not Qt.Orientation.Horizontal or section >= len(COLUMNS):
+            return None
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return COLUMNS[section].title
+            case Qt.ItemDataRole.ToolTipRole:
+                return COLUMNS[section].tip
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _alignment(COLUMNS[section])
+        return None
+
+    def _text(self, record: RequestRecord, column: int) -> str:
+        if column == NAME:
+            return self.name(record.request_id)
+        value = COLUMNS[column].read(record)
+        if value is None:
+            return NOTHING
+        return f"{value:,.{COLUMNS[column].digits}f}" if COLUMNS[column].is_number else str(value)
+
+
+def _alignment(column: Column) -> Qt.AlignmentFlag:
+    side = Qt.AlignmentFlag.AlignRight if column.is_number else Qt.AlignmentFlag.AlignLeft
+    return side | Qt.AlignmentFlag.AlignVCenter

@@ -1,0 +1,204 @@
+"""`RequestsPanel`: the table of requests, what can be done with one, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QModelIndex, QPoint, QSortFilterProxyModel, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFrame,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QMenu,
+    QPushButton,
+    QStackedLayout,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
+
+from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
+from widgets.elided_line import ElidedLine
+from widgets.icons import icon
+from widgets.requests.model import NAME, SORT, STATE, RequestModel
+from widgets.requests.record import RequestRecord
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
+
+EMPTY_TEXT = "Every request appears here, from chats and from other loads: send a message."
+_WIDTHS = {NAME: 220, STATE: 96}
+_NUMBER_WIDTH = 84
+
+
+class RequestsPanel(QFrame):
+    """`abort_requested(request id)`; `blocks_wanted(request id)`: show its blocks in the map."""
+
+    abort_requested = Signal(str)
+    blocks_wanted = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Requests")
+        self.model = RequestModel(self)
+        self._sorted = QSortFilterProxyModel(self)
+        self._sorted.setSourceModel(self.model)
+        self._sorted.setSortRole(SORT)
+        self.table = RequestTable()
+        self.table.setModel(self._sorted)
+        self.table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
+        self.table.delete_pressed.connect(self._abort_selected)
+        self.table.doubleClicked.connect(lambda index: self._show_blocks())
+        self.table.customContextMenuRequested.connect(self._show_menu)
+        self.table.selectionModel().selectionChanged.connect(lambda *_: self._show_buttons())
+        self._build()
+        self._show_counts()
+
+    def set_names(self, name: Callable[[str], str]) -> None:
+        """How the user knows a request."""
+        self.model.name = name
+
+    def _build(self) -> None:
+        self.note = ElidedLine("text_muted")
+        self.abort_button = QPushButton("Abort")
+        self.abort_button.setToolTip("Stop the selected request (Delete)")
+        self.abort_button.clicked.connect(self._abort_selected)
+        self.blocks_button = QPushButton("Show blocks")
+        self.blocks_button.setToolTip("Light up the blocks of the selected request in the map")
+        self.blocks_button.clicked.connect(self._show_blocks)
+        self.clear_button = QPushButton("Clear ended")
+        self.clear_button.clicked.connect(self._clear_ended)
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.note, 1)
+        for button in (self.abort_button, self.blocks_button, self.clear_button):
+            head.addWidget(button)
+        empty = QLabel(EMPTY_TEXT)
+        empty.setProperty("role", "small")
+        empty.setWordWrap(True)
+        empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        stage = QWidget()
+        self._stack = QStackedLayout(stage)
+        self._stack.addWidget(empty)
+        self._stack.addWidget(self.table)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        column.addLayout(head)
+        column.addWidget(stage, 1)
+
+    # Feeding -----------------------------------------------------------------------------------
+
+    def update_requests(self, requests: Sequence[RequestSnapshot]) -> None:
+        self.model.update(requests)
+        self._show_counts()
+
+    def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
+        """A request ended: its last figures stay in the table."""
+        self.model.finish(request_id, reason, times)
+        self._show_counts()
+
+    def clear(self) -> None:
+        self.model.clear()
+        self._show_counts()
+
+    def _show_counts(self) -> None:
+        records = self.model.records
+        active = sum(record.is_active for record in records)
+        counts = f"{active:,} active · {len(records) - active:,} ended"
+        self.note.set_text(counts if records else "")
+        self._stack.setCurrentIndex(1 if records else 0)
+        self._show_buttons()
+
+    def _show_buttons(self) -> None:
+        record = self.selected
+        is_active = record is not None and record.is_active
+        self.abort_button.setEnabled(is_active)
+        self.blocks_button.setEnabled(is_active)
+        self.clear_button.setEnabled(any(not record.is_active for record in self.model.records))
+
+    # What one can do ---------------------------------------------------------------------------
+
+    @property
+    def selected(self) -> RequestRecord | None:
+        rows = self.table.selectionModel().selectedRows()
+        if not rows:
+            return None
+        return self.model.records[self._sorted.mapToSource(rows[0]).row()]
+
+    def select(self, request_id: str) -> None:
+        """Select a request, and bring it into view."""
+        row = self.model.row_of(request_id)
+        if row is not None:
+            index = self._sorted.mapFromSource(self.model.index(row, 0))
+            self.table.selectRow(index.row())
+            self.table.scrollTo(index)
+
+    def _abort_selected(self) -> None:
+        record = self.selected
+        if record is not None and record.is_active:
+            self.abort_requested.emit(record.request_id)
+
+    def _show_blocks(self) -> None:
+        record = self.selected
+        if record is not None and record.is_active:
+            self.blocks_wanted.emit(record.request_id)
+
+    def _clear_ended(self) -> None:
+        self.model.clear_ended()
+        self._show_counts()
+
+    def _show_menu(self, position: QPoint) -> None:
+        index: QModelIndex = self.table.indexAt(position)
+        record = self.selected
+        if not index.isValid() or record is None:
+            return
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        abort = menu.addAction(icon("stop"), "Abort", self._abort_selected)
+        abort.setShortcut("Delete")
+        blocks = menu.addAction(icon("memory"), "Show its blocks", self._show_blocks)
+        for action in (abort, blocks):
+            action.setEnabled(record.is_active)
+        menu.popup(self.table.viewport().mapToGlobal(position))
+
+
+class RequestTable(QTableView):
+    """Sorts by a click on a column's title; Delete aborts."""
+
+    delete_pressed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAccessibleName("Requests")
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self.setSortingEnabled(True)
+        self.setShowGrid(False)
+        self.setTabKeyNavigation(False)
+        self.verticalHeader().hide()
+        header = self.horizontalHeader()
+        header.setHighlightSections(False)
+        header.setDefaultSectionSize(_NUMBER_WIDTH)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+        header.setStretchLastSection(False)
+        self._take_fonts()
+        theme_notifier().changed.connect(self._take_fonts)
+
+    def setModel(self, model: QSortFilterProxyModel) -> None:  # type: ignore[override]
+        super().setModel(model)
+        for column, width in _WIDTHS.items():
+            self.setColumnWidth(column, width)
+
+    def _take_fonts(self) -> None:
+        self.setFont(figure_font("small"))
+        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
+            self.delete_pressed.emit()
+        else:
+            super().keyPressEvent(event)
