@@ -212,8 +212,9 @@ PRODUCT = (
 SMALL_TALK = (
     Answered(
         (
-            "Hello", "Hi", "Hey", "Hello!", "Hi there", "Hey there", "Good morning",
-            "Good evening", "Good day", "Hi, how is it going?", "Hello there!", "Yo",
+            "Hello", "Hi", "Hey", "hi", "hello", "hey", "Hello!", "Hi there",
+            "Hey there", "Good morning", "Good evening", "Good day", "Hi, how is it going?",
+            "Hello there!", "Yo",
         ),
         (
             "Hello! How can I help you?",

@@ -28,13 +28,14 @@ CHAT_TEMPLATE = (
 def train_tokenizer(seed: int, num_conversations: int = 6000) -> PreTrainedTokenizerFast:
     """Learn the merges from the corpus and wrap them for transformers.
 
-    Digits stay single tokens, so that a number is read digit by digit. All 256 bytes are in the
-    vocabulary, so that every text can be encoded.
+    A number stands by itself, so that the small ones, which are frequent, become one token each: a
+    model of a few million parameters learns to stop counting at a token, not at two digits in a
+    row. All 256 bytes are in the vocabulary, so that every text can be encoded.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.Digits(individual_digits=False),
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )

@@ -134,8 +134,9 @@ def test_tokenizer_gives_back_every_text(text: str) -> None:
     assert tokenizer().decode(ids, skip_special_tokens=False) == text
 
 
-def test_digits_are_single_tokens() -> None:
-    assert tokenizer().tokenize("12345") == list("12345")
+def test_small_numbers_are_single_tokens() -> None:
+    assert all(len(tokenizer().tokenize(str(number))) == 1 for number in range(101))
+    assert "".join(tokenizer().tokenize("12345")) == "12345"
 
 
 def test_both_models_share_the_tokenizer() -> None:
