@@ -108,7 +108,7 @@ def _upcast_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
     result: list[Choice] = []
     for rows in ROW_BUCKETS:
         with _one_thread():
-            times = _milliseconds(dtype, rows)
+            times = _milliseconds(dtype, rows, time.thread_time)
         result.append(Choice("linear", name, rows, _faster(dtype, times), _measured(times, 1)))
         if result[-1].implementation == "upcast":
             return tuple(result)
@@ -136,10 +136,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _milliseconds(dtype: torch.dtype, rows: int) -> dict[str, float]:
+def _milliseconds(
+    dtype: torch.dtype, rows: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """The shortest time of one product by each candidate, taking turns. What else runs on the
     machine can only lengthen a call (a busy core makes a whole parallel region wait for its time
-    slice), so each is repeated often enough to meet a quiet moment."""
+    slice), so each is repeated often enough to meet a quiet moment. On one thread the thread's own
+    clock leaves that out altogether."""
     from engine.kernels.linear import IMPLEMENTATIONS
 
     shortest = dict.fromkeys(CANDIDATES[dtype], float("inf"))
@@ -148,9 +151,9 @@ def _milliseconds(dtype: torch.dtype, rows: int) -> dict[str, float]:
         x = torch.ones(rows, _WIDTH, dtype=dtype)
         for turn in range(_TURNS):
             for key in shortest:
-                start = time.perf_counter()
+                start = clock()
                 IMPLEMENTATIONS[key](x, weights[turn % _NUM_MATRICES], None)
-                seconds = time.perf_counter() - start
+                seconds = clock() - start
                 if turn > 1:  # the first calls warm up
                     shortest[key] = min(shortest[key], seconds * 1000)
     return shortest

@@ -110,12 +110,12 @@ def measure(
     argument = json.dumps({"case": case.name, "quick": quick, "num_threads": args.num_threads})
     segments: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     with ExitStack() as stack:
-        alone, window = (
-            stack.enter_context(Worker(f"tests.benchmarks.{module}", argument, environment))
-            for module in ("gui_headless", "gui_window")
-        )
-        for worker in (alone, window):
-            worker.answer()  # it has loaded
+        workers = []
+        for module in ("gui_headless", "gui_window"):
+            worker = Worker(f"tests.benchmarks.{module}", argument, environment)
+            workers.append(stack.enter_context(worker))
+            worker.answer()  # it has loaded: each chooses its kernels with the machine to itself
+        alone, window = workers
 
         def run(mode: str, num_tokens: int | None = None) -> dict[str, Any]:
             if mode == "headless":
