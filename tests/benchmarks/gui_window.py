@@ -26,10 +26,10 @@ from PySide6.QtWidgets import QWidget
 from app.engine_bridge import SNAPSHOT_INTERVAL_MS
 from app.window import Application, make_application
 
-HEARTBEAT_MS = 25
+HEARTBEAT_MS = 50
 STALL_S = 0.1
 SETTLE_MS = 300
-RARELY_MS, OFTEN_MS = 50, 2  # looking whether something happened costs the engine time too
+RARELY_MS, OFTEN_MS = 400, 2  # looking whether something happened costs the engine time too
 PROFILE_LINES = 25
 
 
