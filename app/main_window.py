@@ -53,7 +53,7 @@ from widgets.theme import SPACE_2, apply_theme
 
 MINIMUM_SIZE = (880, 560)
 FIRST_SIZE = (1600, 1000)
-SETTINGS_WIDTH, CHARTS_HEIGHT = 320, 340
+SETTINGS_WIDTH, CHARTS_HEIGHT = 320, 372
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
 

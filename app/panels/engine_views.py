@@ -15,6 +15,8 @@ from widgets.charts.clock import RedrawClock
 from widgets.requests.panel import RequestsPanel
 from widgets.timeline.panel import TimelinePanel
 
+LEAST_HEIGHT = 104
+
 
 class EngineViews(QObject):
     """Makes the views and their docks, feeds them, and lets one lead to another."""
@@ -27,6 +29,9 @@ class EngineViews(QObject):
         self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
         self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
         self.requests_dock = CardDock("Requests", "requests", self.requests)
+        for view in (self.kv_blocks, self.timeline, self.requests):
+            # docks that lie behind each other are as high as the highest: the page comes first
+            view.setMinimumHeight(LEAST_HEIGHT)
         self.docks = (
             (self.blocks_dock, "Ctrl+Shift+B"),
             (self.timeline_dock, "Ctrl+Shift+T"),
