@@ -22,8 +22,8 @@ from engine.snapshot import (
 from tests.widgets import synthetic
 from widgets.blocks.block_map import NONE
 from widgets.blocks.panel import EMPTY_TEXT, HINT, BlocksPanel
-from widgets.blocks.picture import word
 from widgets.charts.clock import RedrawClock
+from widgets.pixels import word
 from widgets.theme import apply_theme, theme
 
 # Blocks 0 and 1 are a prefix that two requests share; 2 and 3 are the rest of each.

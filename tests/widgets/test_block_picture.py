@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 from widgets.blocks.grid import LARGEST_PITCH, SMALLEST_PITCH, Grid, fit
 from widgets.blocks.owners import OwnerSlots
-from widgets.blocks.picture import Colors, paint, word
+from widgets.blocks.picture import Colors, paint
 from widgets.colors import mix
+from widgets.pixels import word
 
 COLORS = Colors("#101010", "#202020", "#3030f0", "#ffffff", ("#e69f00", "#009e73", "#0072b2"))
 

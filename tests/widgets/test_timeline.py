@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
 from tests.widgets import synthetic
-from widgets.blocks.picture import word
 from widgets.charts.clock import RedrawClock
+from widgets.pixels import word
 from widgets.theme import apply_theme, theme
 from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
 from widgets.timeline.view import NONE, PITCHES

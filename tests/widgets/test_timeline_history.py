@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import RequestSnapshot, RequestState, RequestTimes, StepEntry, StepRecord
-from widgets.blocks.picture import word
+from widgets.pixels import word
 from widgets.timeline.history import FINISHED, Kind, StepHistory
 from widgets.timeline.picture import Colors, paint_bars, paint_cells
 

@@ -16,11 +16,12 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from engine.snapshot import BLOCK_CACHED, BlockSnapshot
+from engine.snapshot import BlockSnapshot
 from widgets.blocks.grid import Grid, fit
 from widgets.blocks.owners import OwnerSlots
 from widgets.blocks.picture import Colors, paint
 from widgets.charts.clock import RedrawClock, work_time
+from widgets.pixels import to_image
 from widgets.theme import theme, theme_notifier
 
 NONE = -1
@@ -118,9 +119,7 @@ class BlockMap(QWidget):
                 table.series.owners,
             )  # fmt: skip
             pixels = paint(self.blocks, self._slots, colors, self._grid, self._chosen_blocks())
-            height, width = pixels.shape
-            image = QImage(pixels.data, width, height, 4 * width, QImage.Format.Format_RGB32)
-            self._image = image.copy()  # its own memory: the array goes
+            self._image = to_image(pixels)
             self._image.setDevicePixelRatio(self.devicePixelRatioF())
         self.update()
 
@@ -233,6 +232,3 @@ class BlockMap(QWidget):
             self.choose(owners[following] if following < len(owners) else "")
         else:
             self.choose(owners[0] if owners else "")
-
-    def is_cached(self, block: int) -> bool:
-        return self.blocks is not None and int(self.blocks.owner[block]) == BLOCK_CACHED

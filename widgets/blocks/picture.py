@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 from widgets.blocks.grid import Grid
 from widgets.colors import mix, rgb
-
-Pixels = NDArray[np.uint32]  # 0xffRRGGBB
+from widgets.pixels import Pixels, word
 
 _EMPTY_SHARE = 0.72  # of the panel in the part of an owned block that holds no token yet
 _PALE_SHARE = 0.8  # of the panel in what is not of the chosen request
@@ -35,12 +34,6 @@ class Colors:
     cached: str
     mark: str
     owners: tuple[str, ...]
-
-
-def word(color: str) -> int:
-    """ "#rrggbb" as the 32 bits of a pixel."""
-    red, green, blue = rgb(color)
-    return 0xFF000000 | red << 16 | green << 8 | blue
 
 
 def paint(

@@ -57,7 +57,7 @@ class TimelinePanel(QFrame):
         self.follow_button = QPushButton()
         self.follow_button.setCheckable(True)
         self.follow_button.clicked.connect(self._toggle_following)
-        zoom_out = IconButton("minus", "Less pixels per step (-)", lambda: self.view.zoom(-1))
+        zoom_out = IconButton("minus", "Fewer pixels per step (-)", lambda: self.view.zoom(-1))
         zoom_in = IconButton("plus", "More pixels per step (+)", lambda: self.view.zoom(1))
         head = QHBoxLayout()
         head.setSpacing(SPACE_1)

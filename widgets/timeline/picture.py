@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from widgets.blocks.picture import Pixels, word
+from widgets.pixels import Pixels, word
 from widgets.timeline.history import FINISHED, Kind
 
 _LOW = 0.62

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from PySide6.QtGui import QImage
 
-from widgets.blocks.picture import Pixels
+from widgets.pixels import to_image
 from widgets.theme import theme
 from widgets.timeline.history import Kind, Span, StepHistory
 from widgets.timeline.picture import Colors, paint_bars, paint_cells
@@ -50,8 +50,8 @@ def make_scene(history: StepHistory, start: int, end: int, pitch: int, room: int
     colors = _colors()
     return Scene(
         start, end, rows.tolist(), len(everyone) - len(rows), row_height, spans, longest,
-        _image(paint_cells(matrix, pitch, row_height, colors)),
-        _image(paint_bars(durations, longest, pitch, BARS_HEIGHT, colors)),
+        to_image(paint_cells(matrix, pitch, row_height, colors)),
+        to_image(paint_bars(durations, longest, pitch, BARS_HEIGHT, colors)),
     )  # fmt: skip
 
 
@@ -62,8 +62,3 @@ def _colors() -> Colors:
         table.panel, series.prefill, series.cached, series.decode, series.draft, series.preempted,
         table.text, series.other,
     )  # fmt: skip
-
-
-def _image(pixels: Pixels) -> QImage:
-    height, width = pixels.shape
-    return QImage(pixels.data, width, height, 4 * width, QImage.Format.Format_RGB32).copy()
