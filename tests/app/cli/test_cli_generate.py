@@ -174,6 +174,8 @@ def test_ctrl_c_in_mid_reply_ends_quietly() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "app", "generate", *argv],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # a shell's background job ignores Ctrl+C and hands that on to its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.read(5)  # it is writing
