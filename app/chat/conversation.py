@@ -83,7 +83,7 @@ class Message:
         )  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Conversation:
     """`is_stored` is False until its first message was saved."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from PySide6.QtCore import QObject, Signal
 
@@ -46,7 +47,8 @@ class Generation(QObject):
         self._engine = engine
         self._saver = saver
         self._open: dict[str, OpenReply] = {}
-        self._conversations: dict[str, Conversation] = {}  # by reply, for those who name requests
+        # by reply, for those who name requests; a deleted conversation goes by itself
+        self._conversations = WeakValueDictionary[str, Conversation]()
         self._shown_at = 0.0
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import Qt, QUrl, Signal
-from PySide6.QtGui import QDesktopServices, QGuiApplication, QKeyEvent, QShowEvent
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QGuiApplication, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
-    QMessageBox,
     QSplitter,
     QStackedLayout,
     QVBoxLayout,
@@ -19,6 +18,8 @@ from PySide6.QtWidgets import (
 
 from app.chat.controller import ChatController
 from app.chat.conversation import Role
+from app.chat.links import ask_to_open
+from app.chat.page_commands import chat_commands
 from app.chat.present import (
     context_text,
     conversation_record,
@@ -86,54 +87,7 @@ class ChatPage(QWidget):
 
     def actions(self) -> list[Command]:  # type: ignore[override]
         """What one can do here, for the menus and shortcuts of the window."""
-        return [
-            Command("chat.new", "New chat", self.new_chat, "Chat", "Ctrl+N", "plus"),
-            Command("chat.search", "Search chats", self.search, "Chat", "Ctrl+K", "search"),
-            Command(
-                "chat.list", "List of chats", self.toggle_list, "Chat", "Ctrl+B", "sidebar",
-                is_checked=lambda: not self.list_panel.isHidden(),
-            ),
-            Command(
-                "chat.stop", "Stop the reply", self.controller.stop, "Chat", "Esc", "stop",
-                section="reply", is_enabled=lambda: self.controller.is_busy,
-            ),
-            Command(
-                "chat.regenerate", "Send, or write the reply again", self.send_or_regenerate,
-                "Chat", "Ctrl+Return", "regenerate", section="reply",
-            ),
-            Command(
-                "chat.edit", "Edit the last message", self.edit_last, "Chat", "Ctrl+E", "edit",
-                section="reply",
-            ),
-            Command(
-                "chat.copy", "Copy the last reply", self.copy_last, "Chat", "Ctrl+Shift+C", "copy",
-                section="reply",
-            ),
-            Command(
-                "chat.sampling", "Sampling settings…", self.open_sampling, "Chat", "", "tune",
-                section="settings",
-            ),
-            Command(
-                "chat.system_prompt", "System prompt…", self.open_system_prompt, "Chat",
-                section="settings",
-            ),
-            Command(
-                "chat.rename", "Rename chat", self.rename_current, "Chat", "F2", "edit",
-                section="this", is_enabled=lambda: self.controller.current.is_stored,
-            ),
-            Command(
-                "chat.delete", "Delete chat", self.delete_current, "Chat", "", "delete",
-                section="this", is_enabled=lambda: self.controller.current.is_stored,
-            ),
-            Command(
-                "chat.previous", "Previous chat", lambda: self._step(-1), "Chat", "Ctrl+PgUp",
-                section="go",
-            ),
-            Command(
-                "chat.next", "Next chat", lambda: self._step(1), "Chat", "Ctrl+PgDown",
-                section="go",
-            ),
-        ]  # fmt: skip
+        return chat_commands(self)
 
     # Actions ---------------------------------------------------------------------------------
 
@@ -182,7 +136,8 @@ class ChatPage(QWidget):
     def open_system_prompt(self) -> None:
         self.system_prompt.toggle_at(self.composer.system_prompt)
 
-    def _step(self, step: int) -> None:
+    def step(self, step: int) -> None:
+        """Open the conversation so many places below this one in the list."""
         ids = [record.id for record in self.list.records]
         if ids:
             here = self.controller.current.id
@@ -191,21 +146,7 @@ class ChatPage(QWidget):
 
     def open_link(self, address: str) -> None:
         """Ask, then hand a web address to the browser. Other kinds of address are not opened."""
-        url = QUrl(address, QUrl.ParsingMode.StrictMode)
-        if url.scheme() not in ("http", "https") or not url.host():
-            self.toast.show_message(f"Only web addresses are opened: {address[:80]}")
-            return
-        box = QMessageBox(self)
-        box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        box.setIcon(QMessageBox.Icon.Question)
-        box.setWindowTitle("Open a link")
-        box.setText(f"Open {url.host()} in the browser?")
-        box.setInformativeText(url.toDisplayString())
-        box.setTextFormat(Qt.TextFormat.PlainText)
-        opens = box.addButton("Open", QMessageBox.ButtonRole.AcceptRole)
-        box.addButton(QMessageBox.StandardButton.Cancel)
-        opens.clicked.connect(lambda: QDesktopServices.openUrl(url))
-        box.open()
+        ask_to_open(address, self, self.toast.show_message)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

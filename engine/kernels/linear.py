@@ -21,6 +21,7 @@ Implementation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], tor
 # take 3.0. From _NARROW rows on they are filled up to _LEAST, and from there to multiples of _STEP.
 _NARROW, _LEAST, _STEP, _WIDE = 7, 16, 8, 256
 _TILE_BYTES = 4 * 1024 * 1024  # of float32: stays in the last-level cache
+_WIDE_TILE_BYTES = 8 * 1024 * 1024
 _scratch = threading.local()
 
 
@@ -77,8 +78,12 @@ def transposed(
 
 
 def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """For CPUs without 16-bit products: tiles of the weight are converted to float32 into a
-    scratch buffer that stays in the cache, and multiplied there. Accumulates in float32."""
+    """16-bit weights multiplied in float32: tiles of the weight are converted into a scratch buffer
+    that stays in the cache, and multiplied there, W @ x^T. Accumulates in float32.
+
+    For CPUs without 16-bit products, and for some that have them: an Intel CPU with AVX-512 BF16
+    and without AMX computes 330 GFLOP/s in float32 and 172 in bfloat16.
+    """
     num_rows = x.numel() // x.shape[-1]
     flat = _widened(x.reshape(-1, x.shape[-1]).float())
     rows, width = flat.shape
@@ -99,6 +104,28 @@ def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     return result.view(*x.shape[:-1], outputs)
 
 
+def upcast_wide(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """`upcast` for many rows, as a prompt has: x @ W^T, so that no result is turned round."""
+    flat = x.reshape(-1, x.shape[-1]).float()
+    rows, width = flat.shape
+    outputs = weight.shape[0]
+    tile_rows = max(1, min(outputs, _WIDE_TILE_BYTES // (4 * width)))
+    tile = _buffer("tile", tile_rows * width).view(tile_rows, width)
+    product = _buffer("product", rows * tile_rows)
+    result = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    for start in range(0, outputs, tile_rows):
+        count = min(tile_rows, outputs - start)
+        tile[:count].copy_(weight[start : start + count])
+        part = product[: rows * count].view(rows, count)
+        torch.mm(flat, tile[:count].t(), out=part)
+        if bias is not None:
+            part += bias[start : start + count]
+        result[:, start : start + count].copy_(part)
+    return result.view(*x.shape[:-1], outputs)
+
+
 def _widened(rows: torch.Tensor) -> torch.Tensor:
     """`rows` with rows of zeros below where a few more rows are faster."""
     count, width = rows.shape
@@ -114,6 +141,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "torch": F.linear,
     "transposed": transposed,
     "upcast": upcast,
+    "upcast_wide": upcast_wide,
 }
 
 

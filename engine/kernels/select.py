@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
@@ -16,21 +16,24 @@ import torch
 
 CANDIDATES = {
     torch.float32: ("torch", "transposed"),
-    torch.bfloat16: ("torch", "upcast"),
-    torch.float16: ("torch", "upcast"),
+    torch.bfloat16: ("torch", "transposed", "upcast", "upcast_wide"),
+    torch.float16: ("torch", "transposed", "upcast", "upcast_wide"),
 }
 """Linear implementations that may be the fastest on a CPU, by number format."""
 
-ROW_BUCKETS = (1, 2, 4, 8, 16)
-"""Numbers of rows from which an implementation may take over; a product of n rows uses the largest
-that is not above n."""
+ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Numbers of rows from which another implementation may take over; a product of n rows uses the
+largest that is not above n."""
 
 MANY_ROWS = 192
 """From here on a float32 product is limited by arithmetic, and torch's own is as good as any."""
 
-_WIDTH = 1024  # of the square matrix that is measured
-_NUM_MATRICES = 16  # used in turn, as the layers of a model are: 32 MB, more than most caches
-_TURNS = 24
+_WIDTH = 2048  # of the square matrix that is measured
+_NUM_MATRICES = 6  # used in turn, as the layers of a model are: 48 MB, more than a core's own cache
+_ROWS_TO_MEASURE = 384  # by each candidate; but at least so many products, and at most:
+_FEWEST_TURNS, _MOST_TURNS = 3, 10
+_HOPELESS = 2.5  # times the fastest: such a candidate is not tried on more rows ...
+_HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is shared by enough
 _MARGIN = 0.95
 _lock = threading.Lock()
 
@@ -79,20 +82,19 @@ def has_fast_16bit(dtype: torch.dtype) -> bool:
 @cache
 def _linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     name = str(dtype).removeprefix("torch.")
-    if dtype is not torch.float32 and has_fast_16bit(dtype):
-        return (Choice("linear", name, 1, "torch", f"the CPU multiplies {name} itself"),)
     if dtype is torch.float32:
         return _float32_choices(name)
-    return _upcast_choices(dtype, name)
+    return _16bit_choices(dtype, name)
 
 
 def _float32_choices(name: str) -> tuple[Choice, ...]:
     """One decision for all products of a few rows, from two sizes together: the difference is a
     property of the library, and one decision is less easily upset by a busy moment."""
-    few = [_milliseconds(torch.float32, rows) for rows in (4, 16)]
-    times = {key: sum(found[key] for found in few) for key in CANDIDATES[torch.float32]}
+    candidates = CANDIDATES[torch.float32]
+    few = [_milliseconds(candidates, torch.float32, rows) for rows in (4, 16)]
+    times = {key: sum(found[key] for found in few) for key in candidates}
     reason = _measured(times, torch.get_num_threads())
-    choice = Choice("linear", name, 2, _faster(torch.float32, times), reason)
+    choice = Choice("linear", name, 2, _faster("torch", times), reason)
     return (
         Choice("linear", name, 1, "torch", "one row: a product of matrix and vector"),
         choice,
@@ -100,25 +102,32 @@ def _float32_choices(name: str) -> tuple[Choice, ...]:
     )
 
 
-def _upcast_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
+def _16bit_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
     """Without 16-bit instructions torch's own product costs the same for every row; converting
-    the weight pays from some number of rows on, and then for all that are more. Both split alike
-    over threads, so one thread decides: on several, a busy machine makes parallel regions wait,
-    and a wrong choice here costs a factor of five."""
+    the weight pays from some number of rows on. With them it can still pay for many rows. All
+    candidates split alike over threads, so one thread decides: on several, a busy machine makes
+    parallel regions wait, and a wrong choice here costs a factor of five."""
     result: list[Choice] = []
+    candidates, chosen = CANDIDATES[dtype], "torch"
     for rows in ROW_BUCKETS:
         with _one_thread():
-            times = _milliseconds(dtype, rows, time.thread_time)
-        result.append(Choice("linear", name, rows, _faster(dtype, times), _measured(times, 1)))
-        if result[-1].implementation == "upcast":
-            return tuple(result)
-    return (*result, Choice("linear", name, 2 * rows, "upcast", "many rows share the conversion"))
+            times = _milliseconds(candidates, dtype, rows, time.thread_time)
+        fastest = _faster(chosen, times)
+        if fastest != chosen or not result:
+            result.append(Choice("linear", name, rows, fastest, _measured(times, 1)))
+        chosen = fastest
+        if rows >= _HOPELESS_FROM:
+            limit = _HOPELESS * min(times.values())
+            candidates = tuple(key for key in candidates if times[key] < limit)
+    return tuple(result)
 
 
-def _faster(dtype: torch.dtype, times: dict[str, float]) -> str:
-    """The first candidate is torch's own: the other has to be clearly faster."""
-    first, other = CANDIDATES[dtype]
-    return other if times[other] < _MARGIN * times[first] else first
+def _faster(held: str, times: dict[str, float]) -> str:
+    """The fastest, but what is chosen already stays unless the other is clearly faster."""
+    fastest = min(times, key=times.__getitem__)
+    if held in times and times[fastest] > _MARGIN * times[held]:
+        return held
+    return fastest
 
 
 def _measured(times: dict[str, float], threads: int) -> str:
@@ -137,7 +146,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def _milliseconds(
-    dtype: torch.dtype, rows: int, clock: Callable[[], float] = time.perf_counter
+    candidates: Sequence[str],
+    dtype: torch.dtype,
+    rows: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """The shortest time of one product by each candidate, taking turns. What else runs on the
     machine can only lengthen a call (a busy core makes a whole parallel region wait for its time
@@ -145,15 +157,16 @@ def _milliseconds(
     clock leaves that out altogether."""
     from engine.kernels.linear import IMPLEMENTATIONS
 
-    shortest = dict.fromkeys(CANDIDATES[dtype], float("inf"))
+    shortest = dict.fromkeys(candidates, float("inf"))
+    turns = min(max(_ROWS_TO_MEASURE // rows, _FEWEST_TURNS), _MOST_TURNS)
     with torch.inference_mode():
         weights = [torch.ones(_WIDTH, _WIDTH, dtype=dtype) for _ in range(_NUM_MATRICES)]
         x = torch.ones(rows, _WIDTH, dtype=dtype)
-        for turn in range(_TURNS):
+        for turn in range(turns):
             for key in shortest:
                 start = clock()
                 IMPLEMENTATIONS[key](x, weights[turn % _NUM_MATRICES], None)
                 seconds = clock() - start
-                if turn > 1:  # the first calls warm up
+                if turn > 0:  # the first call warms up
                     shortest[key] = min(shortest[key], seconds * 1000)
     return shortest
