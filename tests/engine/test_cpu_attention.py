@@ -92,9 +92,10 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     starts = [0]
     for index, (before, new) in enumerate(scene.requests):
         starts.append(starts[-1] + new)
-        old = slots(tables[index], 0, before, scene.block_size)
-        backend.caches[0].keys.view(-1, *keys[index].shape[1:])[old] = keys[index][:before]
-        backend.caches[0].values.view(-1, *values[index].shape[1:])[old] = values[index][:before]
+        old = torch.tensor(slots(tables[index], 0, before, scene.block_size), dtype=torch.int64)
+        block, place = old // scene.block_size, old % scene.block_size
+        backend.caches[0].keys[block, :, place] = keys[index][:before]
+        backend.caches[0].values[block, :, place] = values[index][:before]
     new_slots = [
         slot
         for table, (before, new) in zip(tables, scene.requests, strict=True)

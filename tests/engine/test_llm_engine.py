@@ -355,8 +355,9 @@ def test_nan_logits_end_one_request_and_never_reach_another(
                 logits[row] = math.nan
                 slot = batch.slot_mapping[batch.query_start_loc[row + 1] - 1]
                 for cache in runner.backend.caches.values():
-                    cache.keys.view(-1, *cache.keys.shape[2:])[slot] = math.nan
-                    cache.values.view(-1, *cache.values.shape[2:])[slot] = math.nan
+                    block, place = divmod(int(slot), batch.block_size)
+                    cache.keys[block, :, place] = math.nan
+                    cache.values[block, :, place] = math.nan
         return logits
 
     monkeypatch.setattr(runner, "execute", execute)

@@ -1,0 +1,80 @@
+"""Attention of the rows of one sequence: causal, windowed, capped, with sinks."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from engine.attention.interface import AttentionOptions
+
+# Rows of queries that attend together in prefill: the scores of a block of rows and all heads
+# should stay in the last-level cache, and the triangle that is computed in vain stays small.
+QUERY_BLOCK = 64
+
+
+def attend_rows(
+    q: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions, output: Tensor
+) -> None:
+    """Causal attention of the last T tokens of one sequence, written to output[T, Hq, Dv].
+
+    q[T, Hq, Dk], keys[Hkv, L, Dk], values[Hkv, L, Dv]; query t stands at position L - T + t. The
+    query heads of a group are rows of one product with their key head.
+    """
+    num_tokens, num_heads, _ = q.shape
+    num_kv_heads, length, _ = keys.shape
+    group = num_heads // num_kv_heads
+    context = length - num_tokens
+    folded = (q * options.scaling).view(num_tokens, num_kv_heads, group, -1).permute(1, 2, 0, 3)
+    transposed = keys.transpose(1, 2)
+    sinks = None if options.sinks is None else options.sinks.view(num_kv_heads, group, 1, 1)
+    for begin in range(0, num_tokens, QUERY_BLOCK):
+        end = min(begin + QUERY_BLOCK, num_tokens)
+        rows, visible = end - begin, context + end
+        first = 0
+        if options.window is not None:
+            first = max(0, context + begin + 1 - options.window)
+        block = folded[:, :, begin:end].reshape(num_kv_heads, group * rows, -1)
+        scores = torch.bmm(block, transposed[:, :, first:visible])
+        scores = capped(scores, options).view(num_kv_heads, group, rows, -1)
+        mask_block(scores, rows, first, context + begin, options.window)
+        probabilities = softmax_with_sinks(scores, sinks)
+        result = torch.bmm(
+            probabilities.view(num_kv_heads, group * rows, -1), values[:, first:visible]
+        )
+        result = result.view(num_kv_heads, group, rows, -1).permute(2, 0, 1, 3)
+        output[begin:end] = result.reshape(rows, num_heads, -1).to(output.dtype)
+
+
+def mask_block(
+    scores: Tensor, rows: int, first: int, position: int, window: int | None
+) -> None:
+    """Hide from scores[..., rows, keys] the keys after each query (only the last `rows` columns
+    can be) and before its window. Key column c stands at position first + c."""
+    scores[..., -rows:].masked_fill_(_later(rows), float("-inf"))
+    if window is not None and position + rows - window > first:
+        keys = torch.arange(first, first + scores.shape[-1])
+        earliest = torch.arange(position, position + rows) - window + 1
+        scores.masked_fill_(keys < earliest.unsqueeze(1), float("-inf"))
+
+
+@functools.cache
+def _later(rows: int) -> Tensor:
+    """[rows, rows]: whether the key stands after the query."""
+    return torch.ones(rows, rows, dtype=torch.bool).triu_(1)
+
+
+def capped(scores: Tensor, options: AttentionOptions) -> Tensor:
+    if options.softcap is None:
+        return scores
+    return scores.div_(options.softcap).tanh_().mul_(options.softcap)
+
+
+def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax over the last dimension of `scores`. `sinks`, one value per head and broadcast over
+    the rest, adds to the denominator alone."""
+    if sinks is None:
+        return torch.softmax(scores, dim=-1)
+    extra = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([scores, extra], dim=-1), dim=-1)[..., :-1]
