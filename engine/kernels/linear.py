@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from engine.kernels.select import choose_linear
+from engine.kernels import blocked
+from engine.kernels.select import choose_blocked, choose_linear
 
 Implementation = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -26,7 +28,11 @@ _scratch = threading.local()
 
 
 class Linear(nn.Module):
-    """A linear layer. `weight` is [out_features, in_features], `bias` [out_features] or None."""
+    """A linear layer. `weight` is [out_features, in_features], `bias` [out_features] or None.
+
+    After `block_weight` the weight lies in the order that the CPU's products read; `weight` is then
+    a plain copy made anew at every access.
+    """
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -48,10 +54,42 @@ class Linear(nn.Module):
             self.bias = _parameter(torch.empty(out_features, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
+        self._blocked: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., in_features] -> [..., out_features]."""
-        return linear(x, self.weight, self.bias)
+        return self.product(x)
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """What `forward` computes, whatever a subclass makes of it."""
+        if self._blocked is None:
+            return linear(x, self.weight, self.bias)
+        name = choose_blocked(self._blocked.dtype, _num_rows(x))
+        return BLOCKED_IMPLEMENTATIONS[name](x, self._blocked, self.bias)
+
+    def block_weight(self) -> None:
+        """Give up the plain weight for one in blocks (`engine.kernels.blocked`)."""
+        if self._blocked is None:
+            self._blocked = blocked.block(self.weight)
+            del self._parameters["weight"]
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._blocked is not None
+
+    @property
+    def blocked_bytes(self) -> int:
+        """Bytes of the weight in blocks, which is not among the parameters."""
+        if self._blocked is None:
+            return 0
+        return self.in_features * self.out_features * self._blocked.dtype.itemsize
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            held = self.__dict__.get("_blocked")
+            if held is not None:
+                return blocked.unblock(held)
+        return super().__getattr__(name)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
@@ -59,8 +97,7 @@ class Linear(nn.Module):
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x [..., in] @ weight [out, in]^T + bias [out]; result [..., out] in x's dtype."""
-    rows = x.numel() // x.shape[-1]
-    name = choose_linear(weight.dtype, weight.device.type, rows)
+    name = choose_linear(weight.dtype, weight.device.type, _num_rows(x))
     return IMPLEMENTATIONS[name](x, weight, bias)
 
 
@@ -84,7 +121,7 @@ def upcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     For CPUs without 16-bit products, and for some that have them: an Intel CPU with AVX-512 BF16
     and without AMX computes 330 GFLOP/s in float32 and 172 in bfloat16.
     """
-    num_rows = x.numel() // x.shape[-1]
+    num_rows = _num_rows(x)
     flat = _widened(x.reshape(-1, x.shape[-1]).float())
     rows, width = flat.shape
     outputs = weight.shape[0]
@@ -126,6 +163,11 @@ def upcast_wide(
     return result.view(*x.shape[:-1], outputs)
 
 
+def unblocked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """`upcast_wide` with a weight in blocks: for many rows it pays to make it plain again."""
+    return upcast_wide(x, blocked.unblock(weight), bias)
+
+
 def _widened(rows: torch.Tensor) -> torch.Tensor:
     """`rows` with rows of zeros below where a few more rows are faster."""
     count, width = rows.shape
@@ -143,6 +185,16 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "upcast": upcast,
     "upcast_wide": upcast_wide,
 }
+
+BLOCKED_IMPLEMENTATIONS: dict[str, Implementation] = {
+    "onednn": blocked.product,
+    "unblocked": unblocked,
+}
+"""For weights in blocks."""
+
+
+def _num_rows(x: torch.Tensor) -> int:
+    return x.numel() // x.shape[-1]
 
 
 def _buffer(name: str, size: int) -> torch.Tensor:

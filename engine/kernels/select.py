@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import torch
 
+from engine.kernels import blocked
+
 CANDIDATES = {
     torch.float32: ("torch", "transposed"),
     torch.bfloat16: ("torch", "transposed", "upcast", "upcast_wide"),
@@ -35,7 +37,9 @@ _FEWEST_TURNS, _MOST_TURNS = 3, 10
 _HOPELESS = 2.5  # times the fastest: such a candidate is not tried on more rows ...
 _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is shared by enough
 _MARGIN = 0.95
-_lock = threading.Lock()
+_FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
+_BLOCKS_PAY = 0.9  # of the time of plain weights, or less
+_lock = threading.RLock()
 
 
 class Choice(NamedTuple):
@@ -48,28 +52,38 @@ class Choice(NamedTuple):
     reason: str
 
 
+_IN_BLOCKS = "linear, weights in blocks"
+_BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "made so by hand"),)
+
+
 def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
     """Name of the linear implementation for `rows` rows of activations in `dtype`."""
     if device != "cpu" or dtype not in CANDIDATES:
         return "torch"
-    chosen = "torch"
-    for choice in linear_choices(dtype):
-        if choice.rows > max(rows, 1):
-            break
-        chosen = choice.implementation
-    return chosen
+    return _chosen(linear_choices(dtype), rows)
+
+
+def choose_blocked(dtype: torch.dtype, rows: int) -> str:
+    """Name of the implementation for weights in blocks (`engine.kernels.blocked`)."""
+    return _chosen(blocked_choices(dtype) or _BLOCKED, rows)
 
 
 def linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
-    """The choices on the CPU for one number format, measured if that is in doubt."""
+    """The choices on the CPU for plain weights in one number format, measured if in doubt."""
     with _lock:  # two threads measuring at once would disturb each other
         return _linear_choices(dtype)
+
+
+def blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
+    """The choices on the CPU for weights in blocks; none where blocks do not pay."""
+    with _lock:
+        return _blocked_choices(dtype)
 
 
 def choices() -> list[Choice]:
     """Every choice on this machine's CPU, for people to read."""
     formats = (torch.float32, torch.bfloat16, torch.float16)
-    return [choice for dtype in formats for choice in linear_choices(dtype)]
+    return [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
 
 
 def has_fast_16bit(dtype: torch.dtype) -> bool:
@@ -122,6 +136,39 @@ def _16bit_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
     return tuple(result)
 
 
+@cache
+def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
+    """Blocks are for a few rows, where every weight is read for little arithmetic; they have to
+    pay clearly, for arranging them takes time when a model is loaded. Measured on all threads: one
+    alone cannot read memory as fast as they all can, and hides what blocks gain."""
+    if not blocked.is_supported(dtype):
+        return ()
+    name = str(dtype).removeprefix("torch.")
+    plain, inside, slower, reasons = 0.0, 0.0, False, []
+    for rows in _FEW_ROWS:
+        own = _chosen(_linear_choices(dtype), rows)
+        times = _milliseconds((own, "onednn"), dtype, rows)
+        plain, inside = plain + times[own], inside + times["onednn"]
+        slower |= times["onednn"] > times[own]
+        reasons.append(f"{_measured(times, torch.get_num_threads())}, rows: {rows}")
+    if slower or inside > _BLOCKS_PAY * plain:
+        return ()
+    result = [Choice(_IN_BLOCKS, name, 1, "onednn", "; ".join(reasons))]
+    if dtype is torch.float32:  # plain again would gain nothing: the arithmetic is the same
+        return tuple(result)
+    for rows in _MANY_ROWS_OF_BLOCKS:
+        with _one_thread():
+            times = _milliseconds(("onednn", "unblocked"), dtype, rows, time.thread_time)
+        if _faster("onednn", times) == "unblocked":
+            many = Choice(_IN_BLOCKS, name, rows, "unblocked", _measured(times, 1))
+            return (*result, many)
+    return tuple(result)
+
+
+def _chosen(table: Sequence[Choice], rows: int) -> str:
+    return [c.implementation for c in table if c.rows <= max(rows, 1)][-1]
+
+
 def _faster(held: str, times: dict[str, float]) -> str:
     """The fastest, but what is chosen already stays unless the other is clearly faster."""
     fastest = min(times, key=times.__getitem__)
@@ -155,17 +202,23 @@ def _milliseconds(
     machine can only lengthen a call (a busy core makes a whole parallel region wait for its time
     slice), so each is repeated often enough to meet a quiet moment. On one thread the thread's own
     clock leaves that out altogether."""
-    from engine.kernels.linear import IMPLEMENTATIONS
+    from engine.kernels.linear import BLOCKED_IMPLEMENTATIONS, IMPLEMENTATIONS
 
+    known = IMPLEMENTATIONS | BLOCKED_IMPLEMENTATIONS
     shortest = dict.fromkeys(candidates, float("inf"))
     turns = min(max(_ROWS_TO_MEASURE // rows, _FEWEST_TURNS), _MOST_TURNS)
     with torch.inference_mode():
         weights = [torch.ones(_WIDTH, _WIDTH, dtype=dtype) for _ in range(_NUM_MATRICES)]
+        in_blocks = []
+        if any(key in BLOCKED_IMPLEMENTATIONS for key in candidates):
+            in_blocks = [blocked.block(weight) for weight in weights]
         x = torch.ones(rows, _WIDTH, dtype=dtype)
         for turn in range(turns):
             for key in shortest:
+                held = in_blocks if key in BLOCKED_IMPLEMENTATIONS else weights
+                weight = held[turn % _NUM_MATRICES]
                 start = clock()
-                IMPLEMENTATIONS[key](x, weights[turn % _NUM_MATRICES], None)
+                known[key](x, weight, None)
                 seconds = clock() - start
                 if turn > 0:  # the first call warms up
                     shortest[key] = min(shortest[key], seconds * 1000)

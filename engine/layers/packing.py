@@ -63,6 +63,8 @@ class PackedLinear(Linear):
                 self._input = None  # let go of the activations
             return result
         rows = self.rows(part)
+        if self.is_blocked:
+            return self.product(x)[..., rows]
         bias = None if self.bias is None else self.bias[rows]
         return linear(x, self.weight[rows], bias)
 
@@ -96,7 +98,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate_up = self.gate_up_proj
-        gate, up = linear(x, gate_up.weight, gate_up.bias).split(gate_up._sizes, dim=-1)
+        gate, up = gate_up.product(x).split(gate_up._sizes, dim=-1)
         # silu in place: the product is ours alone
         activated = F.silu(gate, inplace=True) if self._is_silu else self.act_fn(gate)
         return self.down_proj(activated.mul_(up))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from engine.errors import CheckpointError, ConfigError, InferdeckError
-from engine.kernels.select import linear_choices
+from engine.kernels.select import Choice, blocked_choices, linear_choices
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
 from engine.layers.verify import keep_what_agrees
 from engine.loading.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
+from engine.loading.arrange import block_weights
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.dummy import fill_dummy
 from engine.loading.materialise import (
@@ -93,7 +94,9 @@ def load_model(
     notices += freeze_rotary(model, max_model_len)
     progress("Checking", 0, 0)
     kernels = _check(prepared, max_model_len, dtype, notices)
-    kernels["linear"] = _linear_outcome(dtype, device)
+    del prepared  # with the originals, whose weights are views of those that may be arranged
+    blocked = block_weights(model, dtype, device, progress, cancelled)
+    kernels["linear"] = _linear_outcome(dtype, device, blocked)
     model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
     model.eval().requires_grad_(False)
     return LoadedModel(model, weight_bytes(model), notices, kernels, kv_layout(reference))
@@ -180,12 +183,16 @@ def _check(
     return kernels
 
 
-def _linear_outcome(dtype: torch.dtype, device: str) -> str:
+def _linear_outcome(dtype: torch.dtype, device: str, num_blocked: int) -> str:
     if device != "cpu":
         return "torch"
-    names = [f"{c.implementation} from {c.rows} rows" for c in linear_choices(dtype)]
-    kept: list[str] = []
-    for name in names:
-        if not kept or kept[-1].split()[0] != name.split()[0]:
-            kept.append(name)
-    return ", ".join(kept) if len(kept) > 1 else kept[0].split()[0]
+    plain = _by_rows(linear_choices(dtype))
+    if not num_blocked:
+        return plain
+    return f"{_by_rows(blocked_choices(dtype))} (weights in blocks: {num_blocked}; others: {plain})"
+
+
+def _by_rows(choices: Sequence[Choice]) -> str:
+    if len({c.implementation for c in choices}) == 1:
+        return choices[0].implementation
+    return ", ".join(f"{c.implementation} from {c.rows} rows" for c in choices)

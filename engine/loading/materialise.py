@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
+from engine.kernels.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,8 @@ def weight_bytes(model: nn.Module) -> int:
     """Bytes of memory behind all parameters and buffers, each storage counted once."""
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
+    blocked = sum(m.blocked_bytes for m in model.modules() if isinstance(m, Linear))
+    return sum(storages.values()) + blocked
 
 
 def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> torch.Tensor:
