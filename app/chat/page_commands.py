@@ -1,0 +1,62 @@
+"""What one can do on the chat page, for the menus and shortcuts of the window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.commands import Command
+
+if TYPE_CHECKING:
+    from app.chat.page import ChatPage
+
+
+def chat_commands(page: ChatPage) -> list[Command]:
+    controller = page.controller
+    return [
+        Command("chat.new", "New chat", page.new_chat, "Chat", "Ctrl+N", "plus"),
+        Command("chat.search", "Search chats", page.search, "Chat", "Ctrl+K", "search"),
+        Command(
+            "chat.list", "List of chats", page.toggle_list, "Chat", "Ctrl+B", "sidebar",
+            is_checked=lambda: not page.list_panel.isHidden(),
+        ),
+        Command(
+            "chat.stop", "Stop the reply", controller.stop, "Chat", "Esc", "stop",
+            section="reply", is_enabled=lambda: controller.is_busy,
+        ),
+        Command(
+            "chat.regenerate", "Send, or write the reply again", page.send_or_regenerate,
+            "Chat", "Ctrl+Return", "regenerate", section="reply",
+        ),
+        Command(
+            "chat.edit", "Edit the last message", page.edit_last, "Chat", "Ctrl+E", "edit",
+            section="reply",
+        ),
+        Command(
+            "chat.copy", "Copy the last reply", page.copy_last, "Chat", "Ctrl+Shift+C", "copy",
+            section="reply",
+        ),
+        Command(
+            "chat.sampling", "Sampling settings…", page.open_sampling, "Chat", "", "tune",
+            section="settings",
+        ),
+        Command(
+            "chat.system_prompt", "System prompt…", page.open_system_prompt, "Chat",
+            section="settings",
+        ),
+        Command(
+            "chat.rename", "Rename chat", page.rename_current, "Chat", "F2", "edit",
+            section="this", is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.delete", "Delete chat", page.delete_current, "Chat", "", "delete",
+            section="this", is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.previous", "Previous chat", lambda: page.step(-1), "Chat", "Ctrl+PgUp",
+            section="go",
+        ),
+        Command(
+            "chat.next", "Next chat", lambda: page.step(1), "Chat", "Ctrl+PgDown",
+            section="go",
+        ),
+    ]  # fmt: skip
