@@ -98,6 +98,7 @@ class Photographer:
         yield from self._docks()
         self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
         yield from self._pages()
+        yield from self._latency()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
         self._window.resize(SMALL)
@@ -114,6 +115,13 @@ class Photographer:
         for index, page in enumerate(self._window.pages):
             self._window.show_page(index)
             yield from self._in_both_modes(page.name.lower(), self._window)
+
+    def _latency(self) -> Iterator[Path]:
+        """Where the time of a reply went."""
+        page = self._application.pages.chat_page
+        page.show_last_latency()
+        yield from self._in_both_modes("latency", self._window)
+        page.latency.hide()
 
     def _open_model(self) -> Iterator[Path]:
         self._window.show_open_model()

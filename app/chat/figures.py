@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.messages import OutputEvent
 from engine.snapshot import RequestTimes
+from widgets.durations import milliseconds
 
 GAP = "    "
 """Between groups of figures; within a group stands a middle dot."""
@@ -143,20 +144,9 @@ FINISHES = {
 """How a reply ended, by its finish reason."""
 
 
-def milliseconds(value: float) -> str:
-    """A duration with its unit and three significant digits or so; from ten seconds on in s."""
-    return f"{value / 1e3:,.1f} s" if value >= 10_000 else f"{_number(value)} ms"
-
-
 def _coarse(value: float) -> str:
     """Of times to the first token: tenths matter below ten only."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0")
-
-
-def _number(value: float) -> str:
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.95 else f"{value:.2f}" if value < 0.995 else f"{value:.1f}"
 
 
 class Progress:

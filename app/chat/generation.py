@@ -14,10 +14,12 @@ from app.chat.figures import Figures, Progress
 from app.chat.saver import Saver
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
-from engine.snapshot import FinishReason
+from engine.snapshot import FinishReason, RequestTimes
 
 STATUS_INTERVAL_S = 1.0
 """Figures of replies that are being written are shown anew this often, all at once."""
+
+KEPT_TIMES = 500
 
 _ENDS = {
     FinishReason.STOP: State.COMPLETE,
@@ -49,6 +51,7 @@ class Generation(QObject):
         self._open: dict[str, OpenReply] = {}
         # by reply, for those who name requests; a deleted conversation goes by itself
         self._conversations = WeakValueDictionary[str, Conversation]()
+        self._times: dict[str, RequestTimes] = {}  # of the last replies, oldest first
         self._shown_at = 0.0
         engine.outputs.connect(self._on_outputs)
         engine.request_failed.connect(self._on_failed)
@@ -68,6 +71,11 @@ class Generation(QObject):
     def conversation_of(self, reply_id: str) -> Conversation | None:
         """Where a reply belongs that was started since the program was."""
         return self._conversations.get(reply_id)
+
+    def times_of(self, reply_id: str) -> RequestTimes | None:
+        """When what happened to a reply that was written since the program was started; of the
+        last `KEPT_TIMES`."""
+        return self._times.get(reply_id)
 
     def start(self, conversation: Conversation, reply: Message) -> None:
         """Send the request for `reply`, or keep it until a model is there."""
@@ -125,6 +133,10 @@ class Generation(QObject):
             model = self._engine.model
             name = model.name if model is not None else ""
             entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name)
+            if last.times is not None and last.times.tokens:
+                self._times[entry.reply.id] = last.times
+                if len(self._times) > KEPT_TIMES:
+                    del self._times[next(iter(self._times))]
             self._finish(entry, _ENDS[last.finish_reason])
             return
         self._saver.touch(entry.reply)

@@ -36,6 +36,10 @@ def chat_commands(page: ChatPage) -> list[Command]:
             section="reply",
         ),
         Command(
+            "chat.latency", "Where the time of the last reply went", page.show_last_latency,
+            "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
+        ),
+        Command(
             "chat.sampling", "Sampling settings…", page.open_sampling, "Chat", "", "tune",
             section="settings",
         ),

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from app.chat.controller import ChatController, Found
 from app.chat.conversation import Conversation, Message, Role, State
-from app.chat.figures import GAP, figures_details, figures_line, milliseconds
+from app.chat.figures import GAP, figures_details, figures_line
 from app.chat.sampling import FIELDS, field_value
 from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
@@ -16,6 +16,7 @@ from widgets.chat.records import (
     PresetRecord,
     SamplingFieldRecord,
 )
+from widgets.durations import milliseconds
 
 _WAITING = {
     "no model": "waiting: sent as soon as a model is open",
@@ -42,6 +43,7 @@ def message_record(
         error=(error.cause, error.remedy) if error else None,
         version=version,
         num_versions=count,
+        has_latency=controller.generation.times_of(message.id) is not None,
     )
 
 

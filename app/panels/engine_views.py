@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.docks import CardDock
 from engine import messages
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.blocks.panel import BlocksPanel
 from widgets.charts.clock import RedrawClock
 from widgets.requests.panel import RequestsPanel
@@ -57,6 +57,16 @@ class EngineViews(QObject):
         self.blocks_dock.show()
         self.blocks_dock.raise_()
         self.kv_blocks.map.choose(request_id)
+
+    def steps_between(self, start: float, end: float) -> list[StepRecord]:
+        """The steps that the timeline keeps of this stretch of the engine's clock."""
+        return self.timeline.view.history.between(start, end)
+
+    def show_step(self, index: int) -> None:
+        """Point at a step in the timeline, and bring the timeline to the front."""
+        self.timeline_dock.show()
+        self.timeline_dock.raise_()
+        self.timeline.show_step(index)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.kv_blocks.update_snapshot(snapshot)

@@ -329,3 +329,30 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     assert reply(application).state is State.STOPPED
     assert panel.selected is not None and panel.selected.state == "aborted"
     assert panel.selected.ttft_ms is not None and panel.selected.num_blocks == 0
+
+
+def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application) -> None:
+    page, views = application.pages.chat_page, application.window.views
+    ask(application, "What is TTFT?", max_tokens=32)
+    text = wait_for_end(qtbot, application)
+    message = reply(application)
+    figures, times = message.figures, application.pages.chat.generation.times_of(message.id)
+    assert text and figures is not None and times is not None
+    last = times.tokens[-1].time
+    qtbot.waitUntil(lambda: bool(views.steps_between(last - 1e-3, last)), timeout=5000)
+    view = page.transcript.view(message.id)
+    assert view is not None and view.latency.isVisible()
+    qtbot.mouseClick(view.latency, Qt.MouseButton.LeftButton)
+    assert page.latency.isVisible()
+    shown = page.latency._latency
+    assert shown is not None and shown.is_complete
+    assert shown.ttft_s * 1e3 == pytest.approx(figures.ttft_ms)
+    prefilled = [stretch for stretch in shown.stretches if stretch.num_tokens]
+    assert sum(s.num_tokens + s.num_cached for s in prefilled) == figures.num_prompt_tokens
+    assert sum(gap.num_tokens for gap in shown.gaps) == figures.num_tokens - 1
+    assert all(gap.steps for gap in shown.gaps)
+    page.latency.chart.point_at(0)
+    page.latency.show_step.click()
+    timeline = views.timeline.view
+    assert timeline.history.record(timeline.pointed_step) is shown.gaps[0].steps[-1]
+    assert views.timeline_dock.isVisible()

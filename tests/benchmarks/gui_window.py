@@ -83,6 +83,20 @@ class PaintWatch(QObject):
         return False
 
 
+class FirstTextWatch:
+    """When the first text of a reply was on the screen: `paint_now` of the transcript returns when
+    it is, before the list and the figures, which are handled after it."""
+
+    def __init__(self, transcript: Any) -> None:
+        self._paint_now = transcript.paint_now
+        self.painted = 0.0
+        transcript.paint_now = self._watched
+
+    def _watched(self, view: QWidget) -> None:
+        self._paint_now(view)
+        self.painted = time.perf_counter()
+
+
 class Commands(QObject):
     """Lines of stdin, read by a thread and handed to the GUI thread."""
 
@@ -110,6 +124,7 @@ class WindowBenchmark(QObject):
         self._heartbeat = Heartbeat()
         self._finished: list[Any] = []
         self._first: list[tuple[float, float]] = []  # (committed, seen by us)
+        self._first_text = FirstTextWatch(application.pages.chat_page.transcript)
         # Connected after the page: it has handled, and painted, what we see.
         application.bridge.outputs.connect(self._on_outputs)
 
@@ -160,7 +175,8 @@ class WindowBenchmark(QObject):
         """From the commit of a reply's first token to its paint, while another reply runs."""
         self._window.show()
         pause(SETTLE_MS)
-        watch = PaintWatch(self._application.pages.chat_page.transcript)
+        transcript = self._application.pages.chat_page.transcript
+        watch, first_text = PaintWatch(transcript), self._first_text
         app = make_application()
         app.installEventFilter(watch)
         latencies = []
@@ -175,8 +191,11 @@ class WindowBenchmark(QObject):
             self._wait(lambda: bool(self._first), OFTEN_MS)
             committed, seen = self._first[0]
             self._wait(partial(_is_later, watch, committed), OFTEN_MS)
-            # Painted before we were told: by then it was on the screen. Else it came later.
-            latencies.append((seen if watch.painted <= seen else watch.painted) - committed)
+            if first_text.painted > committed:
+                painted = first_text.painted
+            else:  # a token without text yet: what came of it was painted by the event loop
+                painted = max(seen, watch.painted)
+            latencies.append(painted - committed)
         app.removeEventFilter(watch)
         self._clear()
         return {"first_token_ms": [value * 1000 for value in latencies]}

@@ -50,7 +50,7 @@ class RedrawClock(QObject):
     """
 
     def __init__(
-        self, rate_hz: float = 4.0, budget_ms_per_s: float = 12.0, parent: QObject | None = None
+        self, rate_hz: float = 4.0, budget_ms_per_s: float = 8.0, parent: QObject | None = None
     ) -> None:
         super().__init__(parent)
         self.rate_hz = rate_hz

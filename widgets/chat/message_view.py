@@ -32,6 +32,7 @@ class MessageView(QWidget):
     regenerate_requested = Signal(str)
     version_requested = Signal(str, int)  # id, -1 or +1
     link_activated = Signal(str)
+    latency_requested = Signal(str)
 
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -145,10 +146,15 @@ class AssistantMessageView(MessageView):
             "Write this reply again",
             lambda: self.regenerate_requested.emit(self.record.id),
         )
+        self.latency = IconButton(
+            "benchmark",
+            "Where the time of this reply went",
+            lambda: self.latency_requested.emit(self.record.id),
+        )
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_1)
         foot.addWidget(self._status, 1)
-        for widget in (self._versions, self._copy, self._regenerate):
+        for widget in (self._versions, self.latency, self._copy, self._regenerate):
             foot.addWidget(widget)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
@@ -174,6 +180,7 @@ class AssistantMessageView(MessageView):
         self._say(record.status or record.figures)
         self._status.setToolTip(record.details)
         self._status.setAccessibleDescription(record.details)
+        self.latency.setVisible(record.has_latency)
         self._regenerate.setEnabled(not record.is_open)
         self._copy.setEnabled(bool(record.text))
 

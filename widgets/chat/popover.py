@@ -10,7 +10,8 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
 
 class Popover(QFrame):
-    """`toggle_at(button)` opens it above the button, or closes it. Escape closes it as well.
+    """`toggle_at(button)` opens it above the button, or below it where there is more room, or
+    closes it. Escape closes it as well.
 
     It is a child of the window and no popup window: those grab the keyboard, which not every
     platform can, and drop-down lists inside them would close them.
@@ -43,7 +44,10 @@ class Popover(QFrame):
         self.adjustSize()
         corner = button.mapTo(window, QPoint(button.width() - self.width(), 0))
         x = min(max(corner.x(), SPACE_2), window.width() - self.width() - SPACE_2)
-        y = max(corner.y() - self.height() - SPACE_1, SPACE_2)
+        y = corner.y() - self.height() - SPACE_1
+        if y < SPACE_2:  # no room above: below the button, as far as the window goes
+            below = corner.y() + button.height() + SPACE_1
+            y = max(min(below, window.height() - self.height() - SPACE_2), SPACE_2)
         self.move(x, y)
         self.show()
         self.raise_()

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 class MessageRecord(NamedTuple):
     """One message. `status` is said of a reply that is open or ended early; `figures` and
-    `details` are measurements in a line and in full; `error` is (cause, remedy)."""
+    `details` are measurements in a line and in full; `error` is (cause, remedy).
+    `has_latency`: it is known where its time went."""
 
     id: str
     is_user: bool
@@ -19,6 +20,7 @@ class MessageRecord(NamedTuple):
     error: tuple[str, str] | None = None
     version: int = 1
     num_versions: int = 1
+    has_latency: bool = False
 
 
 class ConversationRecord(NamedTuple):

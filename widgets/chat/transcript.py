@@ -31,6 +31,7 @@ class Transcript(QScrollArea):
     regenerate_requested = Signal(str)
     version_requested = Signal(str, int)
     link_activated = Signal(str)
+    latency_requested = Signal(str)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -207,6 +208,7 @@ class Transcript(QScrollArea):
         view.edit_requested.connect(self.edit_requested)
         view.regenerate_requested.connect(self.regenerate_requested)
         view.version_requested.connect(self.version_requested)
+        view.latency_requested.connect(self.latency_requested)
         view.link_activated.connect(self.link_activated)
         self._views[record.id] = view
         self._column.insertWidget(position, view)

@@ -86,6 +86,18 @@ class StepHistory:
     def record(self, ordinal: int) -> StepRecord:
         return self._records[ordinal - self.first]
 
+    def between(self, start: float, end: float) -> list[StepRecord]:
+        """The steps that ran at some moment from `start` to `end`, in the engine's clock."""
+        last = bisect_left(self._records, end, key=lambda step: step.start)
+        first = bisect_left(self._records, start, key=lambda step: step.start + step.duration)
+        return list(islice(self._records, first, last))
+
+    def ordinal_of(self, index: int) -> int | None:
+        """The ordinal of the step that the engine gave this index; None if it is not kept."""
+        place = bisect_left(self._records, index, key=lambda step: step.index)
+        found = place < len(self._records) and self._records[place].index == index
+        return self.first + place if found else None
+
     def request_id(self, number: int) -> str:
         return self._ids[number]
 

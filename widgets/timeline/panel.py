@@ -101,6 +101,13 @@ class TimelinePanel(QFrame):
         self._stack.setCurrentWidget(self._empty)
         self._show_words()
 
+    def show_step(self, index: int) -> None:
+        """Point at the step that the engine gave this index, in the middle where there is room."""
+        ordinal = self.view.history.ordinal_of(index)
+        if ordinal is not None:
+            self.view.show_until(ordinal + 1 + self.view.num_columns // 2)
+            self.view.point_at(ordinal)
+
     # Words -------------------------------------------------------------------------------------
 
     def _show_words(self) -> None:

@@ -1,0 +1,89 @@
+"""`LatencyPopover`: where the latency of one reply went, at the button below it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
+
+from widgets.chat.popover import Popover
+from widgets.latency.chart import NONE, LatencyChart
+from widgets.latency.reply import ReplyLatency
+from widgets.latency.words import Name, first_token_words, gap_words, gaps_words
+from widgets.swatches import Swatch, Swatches, of
+from widgets.theme import SPACE_1, SPACE_2
+
+WIDTH, CHART_HEIGHT = 560, 160
+LEGEND = (
+    Swatch("queue, or no step ran", of("queued")),
+    Swatch("prefill", of("prefill")),
+    Swatch("decode", of("decode")),
+    Swatch("larger batch", of("running")),
+    Swatch("preempted", of("preempted")),
+    Swatch("unknown", of("p99")),
+)
+HINT = "Point at a gap, or use the arrow keys."
+
+
+class LatencyPopover(Popover):
+    """`step_wanted(index of a step)`: the user asks to see it among all others."""
+
+    step_wanted = Signal(int)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Where the time of this reply went")
+        self.name: Name = lambda request_id: request_id[:8]
+        self._latency: ReplyLatency | None = None
+        self.title = QLabel("Where the time of this reply went")
+        self.title.setProperty("role", "title")
+        self.first_token, self.gaps, self.line = QLabel(), QLabel(), QLabel()
+        self.chart = LatencyChart()
+        self.chart.setFixedSize(WIDTH, CHART_HEIGHT)
+        self.chart.pointed.connect(lambda index: self._show_gap())
+        self.show_step = QPushButton("Show this step in the timeline")
+        self.show_step.clicked.connect(self._ask_for_step)
+        self.legend = Swatches(LEGEND)
+        foot = QHBoxLayout()
+        foot.addStretch(1)
+        foot.addWidget(self.show_step)
+        self.column.setSpacing(SPACE_2)
+        for label in (self.first_token, self.gaps, self.line):
+            label.setWordWrap(True)
+            label.setFixedWidth(WIDTH)
+        self.gaps.setProperty("role", "muted")
+        self.line.setMinimumHeight(2 * self.line.fontMetrics().height() + SPACE_1)
+        for widget in (
+            self.title, self.first_token, self.gaps, self.chart, self.legend, self.line,
+        ):  # fmt: skip
+            self.column.addWidget(widget)
+        self.column.addLayout(foot)
+
+    def show_latency(self, latency: ReplyLatency) -> None:
+        self._latency = latency
+        self.first_token.setText(first_token_words(latency))
+        self.gaps.setText(gaps_words(latency))
+        self.chart.show_latency(latency)
+        self._show_gap()
+
+    def first_field(self) -> QWidget:
+        return self.chart
+
+    def _show_gap(self) -> None:
+        latency, index = self._latency, self.chart.pointed_gap
+        if latency is None:
+            return
+        if index == NONE:
+            self.line.setText(HINT if latency.gaps else "")
+            self.show_step.setEnabled(False)
+        else:
+            self.line.setText(gap_words(latency, index, self.name))
+            self.show_step.setEnabled(bool(latency.gaps[index].steps))
+        self.chart.setAccessibleDescription(
+            " ".join(label.text() for label in (self.first_token, self.gaps, self.line))
+        )
+
+    def _ask_for_step(self) -> None:
+        latency, index = self._latency, self.chart.pointed_gap
+        if latency is not None and index != NONE and latency.gaps[index].steps:
+            self.hide()
+            self.step_wanted.emit(latency.gaps[index].steps[-1].index)
