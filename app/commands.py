@@ -9,6 +9,7 @@ from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
 
 from widgets.icons import set_icon
+from widgets.palette.items import Entry
 
 MENUS = ("File", "View", "Chat", "Help")
 
@@ -80,16 +81,26 @@ class CommandRegistry:
             menu.aboutToShow.connect(self.refresh)
             self._fill_menu(menu, commands, (submenus or {}).get(name, ()))
 
+    def entries(self) -> list[Entry]:
+        """Every command as the palette shows it, with what is possible now."""
+        self.refresh()
+        return [
+            Entry(
+                command.id, command.text, command.where, native(command.shortcut),
+                self._actions[command.id].isEnabled(),
+                command.is_checked is not None and self._actions[command.id].isChecked(),
+            )
+            for command in self
+        ]  # fmt: skip
+
     def shortcuts(self) -> dict[str, list[tuple[str, str]]]:
         """Menu -> (text, shortcut in this platform's words) of the commands that have one."""
         table: dict[str, list[tuple[str, str]]] = {}
         places = {name: place for place, name in enumerate(MENUS)}
         for command in sorted(self, key=lambda c: places.get(c.where, len(places))):
             if command.shortcut:
-                native = QKeySequence(command.shortcut).toString(
-                    QKeySequence.SequenceFormat.NativeText
-                )
-                table.setdefault(command.where, []).append((command.text.rstrip("…"), native))
+                text = command.text.rstrip("…")
+                table.setdefault(command.where, []).append((text, native(command.shortcut)))
         return table
 
     def _fill_menu(self, menu: QMenu, commands: list[Command], submenus: Iterable[QMenu]) -> None:
@@ -132,3 +143,8 @@ class CommandRegistry:
             raise ValueError(
                 f"{command.id!r} and {taken[command.shortcut]!r} both want {command.shortcut}."
             )
+
+
+def native(shortcut: str) -> str:
+    """A shortcut in this platform's words."""
+    return QKeySequence(shortcut).toString(QKeySequence.SequenceFormat.NativeText)

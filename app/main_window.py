@@ -43,11 +43,12 @@ from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
 from app.settings_store import SettingsStore, ThemeMode
-from app.window_commands import window_commands
+from app.window_commands import PALETTE, window_commands
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
+from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
 
@@ -94,6 +95,8 @@ class MainWindow(QMainWindow):
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
         self.commands.add(*window_commands(self))
+        self.command_palette = Palette(self)
+        self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
         self.commands.fill(self.menuBar(), {"File": [self._recent_menu]})
         self._fill_recent()
@@ -230,6 +233,9 @@ class MainWindow(QMainWindow):
 
     def show_shortcuts(self) -> None:
         self._show_dialog(ShortcutsDialog(self.commands))
+
+    def show_palette(self) -> None:
+        self.command_palette.open(e for e in self.commands.entries() if e.id != PALETTE)
 
     def show_about(self) -> None:
         self._show_dialog(AboutDialog())

@@ -99,6 +99,7 @@ class Photographer:
         self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
         yield from self._pages()
         yield from self._latency()
+        yield from self._palette()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
         self._window.resize(SMALL)
@@ -122,6 +123,14 @@ class Photographer:
         page.show_last_latency()
         yield from self._in_both_modes("latency", self._window)
         page.latency.hide()
+
+    def _palette(self) -> Iterator[Path]:
+        """Everything that the window can do."""
+        palette = self._window.command_palette
+        self._window.show_palette()
+        palette.field.setText("ch")
+        yield from self._in_both_modes("commands", self._window)
+        palette.close_and_return()
 
     def _open_model(self) -> Iterator[Path]:
         self._window.show_open_model()

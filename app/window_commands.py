@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from app.main_window import MainWindow
 
 
+PALETTE = "help.palette"
 THEMES: tuple[tuple[ThemeMode, str], ...] = (
     ("light", "Light"),
     ("dark", "Dark"),
@@ -84,6 +85,10 @@ def _view(window: MainWindow) -> list[Command]:
 
 def _help(window: MainWindow) -> list[Command]:
     return [
+        Command(
+            PALETTE, "Find a command", window.show_palette, "Help", "Ctrl+Shift+P", "search",
+            "help",
+        ),
         Command(
             "help.shortcuts", "Keyboard shortcuts", window.show_shortcuts, "Help", "Ctrl+/",
             "keyboard", "help",

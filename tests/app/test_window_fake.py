@@ -369,6 +369,24 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     assert menus == ["File", "View", "Chat", "Help"]
 
 
+def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:
+    window = application.window
+    window.activateWindow()
+    control, shift = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
+    qtbot.keyClick(window, Qt.Key.Key_P, control | shift)
+    palette = window.command_palette
+    qtbot.waitUntil(palette.isVisible)
+    known = {palette.model.entry(row).id: row for row in range(palette.model.rowCount())}
+    assert set(known) == {c.id for c in window.commands} - {"help.palette"}
+    assert not palette.model.entry(known["chat.stop"]).is_enabled  # nothing is being written
+    qtbot.keyClicks(palette.field, "light")
+    qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+    assert palette.isHidden() and window.settings.theme == "light"
+    window.show_palette()
+    first = palette.model.entry(0)
+    assert (first.id, first.is_checked) == ("theme.light", True)
+
+
 def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Application) -> None:
     window = application.window
     window.commands.run("help.shortcuts")

@@ -185,12 +185,15 @@ class AssistantMessageView(MessageView):
         self._copy.setEnabled(bool(record.text))
 
     def _say(self, line: str) -> None:
-        """As many groups of figures as there is room for, from the left."""
+        """As many groups of figures as there is room for, from the left; the last one cut."""
         parts, width = line.split("    "), self._status.width()
         metrics = QFontMetrics(self._status.font())
         while len(parts) > 1 and metrics.horizontalAdvance("    ".join(parts)) > width > 60:
             parts.pop()
-        self._status.setText("    ".join(parts))
+        text = "    ".join(parts)
+        if width > 60:
+            text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, width)
+        self._status.setText(text)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

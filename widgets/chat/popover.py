@@ -48,7 +48,11 @@ class Popover(QFrame):
         if y < SPACE_2:  # no room above: below the button, as far as the window goes
             below = corner.y() + button.height() + SPACE_1
             y = max(min(below, window.height() - self.height() - SPACE_2), SPACE_2)
-        self.move(x, y)
+        self.open_at(QPoint(x, y))
+
+    def open_at(self, corner: QPoint) -> None:
+        """Show it with its upper left corner there, and the keyboard in its first field."""
+        self.move(corner)
         self.show()
         self.raise_()
         self.first_field().setFocus(Qt.FocusReason.PopupFocusReason)

@@ -1,0 +1,149 @@
+"""Model and painting of the list of commands in the palette."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import (
+    QAbstractListModel,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    QRect,
+    QRectF,
+    QSize,
+    Qt,
+)
+from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat, QTextLayout
+from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem
+
+from widgets.charts.text import TextPen
+from widgets.palette.fuzzy import Match
+from widgets.theme import SPACE_1, SPACE_2, SPACE_4, theme, theme_notifier, ui_font
+
+Index = QModelIndex | QPersistentModelIndex
+ROW = Qt.ItemDataRole.UserRole
+
+
+class Entry(NamedTuple):
+    """A command: where in the menus it stands, its shortcut in this platform's words, and whether
+    it is possible now and switched on."""
+
+    id: str
+    text: str
+    where: str
+    shortcut: str = ""
+    is_enabled: bool = True
+    is_checked: bool = False
+
+
+class Row(NamedTuple):
+    entry: Entry
+    marks: tuple[tuple[int, int], ...]
+
+
+class EntryModel(QAbstractListModel):
+    """The entries that were found, in their order."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._rows: list[Row] = []
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self._rows)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        row = self._rows[index.row()]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return row.entry.text
+            case Qt.ItemDataRole.AccessibleTextRole:
+                state = "" if row.entry.is_enabled else ", not possible now"
+                return ", ".join(filter(None, row.entry[1:4])) + state
+            case Qt.ItemDataRole.UserRole:
+                return row
+        return None
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        if not index.isValid() or not self._rows[index.row()].entry.is_enabled:
+            return Qt.ItemFlag.NoItemFlags
+        return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
+
+    def entry(self, row: int) -> Entry:
+        return self._rows[row].entry
+
+    def show_matches(self, entries: Sequence[Entry], matches: Sequence[Match]) -> None:
+        """`matches` number the `entries`. What is not possible now comes last."""
+        self.beginResetModel()
+        rows = [Row(entries[match.number], match.marks) for match in matches]
+        self._rows = sorted(rows, key=lambda row: not row.entry.is_enabled)
+        self.endResetModel()
+
+    def first_enabled(self) -> QModelIndex:
+        if self._rows and self._rows[0].entry.is_enabled:
+            return self.index(0)
+        return QModelIndex()
+
+
+class EntryDelegate(QStyledItemDelegate):
+    """What it does at the left, then its menu; at the right its shortcut."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._take_fonts()
+        theme_notifier().changed.connect(self._take_fonts)
+
+    def _take_fonts(self) -> None:
+        self._text, self._small = TextPen(ui_font()), TextPen(ui_font("small"))
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        return QSize(100, QFontMetrics(ui_font()).height() + 2 * SPACE_2)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        row: Row = index.data(ROW)
+        colors = theme()
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        area: QRect = option.rect
+        state: QStyle.StateFlag = option.state
+        if state & QStyle.StateFlag.State_Selected:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(colors.color("pressed"))
+            painter.drawRoundedRect(area, SPACE_1, SPACE_1)
+        inside = QRectF(area.adjusted(SPACE_2, 0, -SPACE_2, 0))
+        entry = row.entry
+        painter.setPen(colors.color("text_muted"))
+        shortcut = self._small.width(entry.shortcut) if entry.shortcut else 0.0
+        if entry.shortcut:
+            self._small.use(painter).right(painter, inside, entry.shortcut)
+        where = f"{entry.where} · on" if entry.is_checked else entry.where
+        room = inside.width() - shortcut - SPACE_4
+        name_room = max(0.0, room - self._small.width(where) - SPACE_4)
+        name = self._text.elided(entry.text, name_room)
+        width = self._text.width(name)
+        self._paint_marked(painter, name, row, inside)
+        painter.setPen(colors.color("text_muted"))
+        beside = QRectF(inside.left() + width + SPACE_2, inside.top(), room, inside.height())
+        self._small.use(painter).left(painter, beside, where)
+        painter.restore()
+
+    def _paint_marked(self, painter: QPainter, name: str, row: Row, area: QRectF) -> None:
+        """The name with the letters that were found in the accent's colour."""
+        colors = theme()
+        painter.setPen(colors.color("text" if row.entry.is_enabled else "text_disabled"))
+        layout = QTextLayout(name, self._text.font)
+        found = QTextCharFormat()
+        found.setForeground(colors.color("accent"))
+        ranges = []
+        for start, end in row.marks if row.entry.is_enabled else ():
+            part = QTextLayout.FormatRange()
+            part.start, part.length, part.format = start, end - start, found
+            ranges.append(part)
+        layout.setFormats(ranges)
+        layout.beginLayout()
+        line = layout.createLine()
+        line.setLineWidth(10_000)
+        layout.endLayout()
+        top = area.center().y() - line.height() / 2
+        layout.draw(painter, QRectF(area.left(), top, 0, 0).topLeft())

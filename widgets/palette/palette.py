@@ -1,0 +1,134 @@
+"""`Palette`: a field over the window, and below it the commands that it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import QEvent, QModelIndex, QObject, QPoint, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QLabel, QLineEdit, QListView, QWidget
+
+from widgets.chat.popover import Popover
+from widgets.palette.fuzzy import search
+from widgets.palette.items import Entry, EntryDelegate, EntryModel
+from widgets.theme import SPACE_1, SPACE_2
+
+WIDTH, MOST_ROWS = 560, 12
+_MOVES = {
+    Qt.Key.Key_Down: 1,
+    Qt.Key.Key_Up: -1,
+    Qt.Key.Key_PageDown: MOST_ROWS - 1,
+    Qt.Key.Key_PageUp: 1 - MOST_ROWS,
+}
+
+
+class Palette(Popover):
+    """`chosen(id)` after it has closed. The keyboard stays in the field; up, down and Enter work
+    on the list. What was chosen last stands first, as long as nothing is typed."""
+
+    chosen = Signal(str)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Command palette")
+        self._window = parent
+        self._entries: list[Entry] = []
+        self._recent: list[str] = []
+        self._focus_before: QWidget | None = None
+        self.field = QLineEdit()
+        self.field.setPlaceholderText("What do you want to do?")
+        self.field.setAccessibleName("Command")
+        self.field.setClearButtonEnabled(True)
+        self.field.textChanged.connect(lambda text: self._search())
+        self.model = EntryModel(self)
+        self.view = QListView()
+        self.view.setModel(self.model)
+        self.view.setItemDelegate(EntryDelegate(self.view))
+        self.view.setFrameShape(QListView.Shape.NoFrame)
+        self.view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.view.setUniformItemSizes(True)
+        self.view.setMouseTracking(True)
+        self.view.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.view.setAccessibleName("Commands found")
+        self.view.entered.connect(self._point_at)
+        self.view.clicked.connect(self._choose)
+        self.nothing = QLabel()
+        self.nothing.setProperty("role", "muted")
+        self.nothing.setTextFormat(Qt.TextFormat.PlainText)
+        self.column.setSpacing(SPACE_2)
+        for widget in (self.field, self.nothing, self.view):
+            self.column.addWidget(widget)
+
+    def open(self, entries: Iterable[Entry]) -> None:
+        """Show it over the middle of the window, near its top; close it if it is open."""
+        if not self.isHidden():
+            self.close_and_return()
+            return
+        places = {name: place for place, name in enumerate(self._recent)}
+        self._entries = sorted(entries, key=lambda entry: places.get(entry.id, len(places)))
+        window = self._window.window()
+        self._focus_before = window.focusWidget()
+        self.setFixedWidth(min(WIDTH, window.width() - 2 * SPACE_2))
+        self.field.clear()
+        self._search()
+        self.open_at(QPoint((window.width() - self.width()) // 2, window.height() // 10))
+
+    def first_field(self) -> QWidget:
+        return self.field
+
+    def _search(self) -> None:
+        query = self.field.text()
+        found = search(query, [entry.text for entry in self._entries])
+        self.model.show_matches(self._entries, found)
+        self.view.setCurrentIndex(self.model.first_enabled())
+        self.nothing.setText(f"No command is called “{query.strip()}”.")
+        self.nothing.setVisible(not found)
+        self.view.setVisible(bool(found))
+        row_height = max(1, self.view.sizeHintForRow(0))
+        room = (self._window.window().height() * 3 // 4) // row_height
+        rows = min(len(found), MOST_ROWS, max(2, room - 1))
+        self.view.setFixedHeight(rows * row_height + SPACE_1)
+        self.adjustSize()
+
+    def _point_at(self, index: QModelIndex) -> None:
+        if self.model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
+            self.view.setCurrentIndex(index)
+
+    def _move(self, rows: int) -> None:
+        """To another command that is possible, as far as there are such."""
+        last = sum(
+            bool(self.model.flags(self.model.index(row)) & Qt.ItemFlag.ItemIsEnabled)
+            for row in range(self.model.rowCount())
+        ) - 1  # those that are not stand last
+        if last >= 0:
+            row = self.view.currentIndex().row() + rows
+            self.view.setCurrentIndex(self.model.index(min(max(row, 0), last)))
+
+    def _choose(self, index: QModelIndex) -> None:
+        if not index.isValid() or not self.model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
+            return
+        name = self.model.entry(index.row()).id
+        self._recent = [name, *(other for other in self._recent if other != name)]
+        self.close_and_return()
+        self.chosen.emit(name)
+
+    def close_and_return(self) -> None:
+        """Close it, and give the keyboard back to where it was."""
+        self.hide()
+        if self._focus_before is not None:
+            self._focus_before.setFocus()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self.field and isinstance(event, QKeyEvent):
+            key = Qt.Key(event.key())
+            if event.type() == QEvent.Type.KeyPress:
+                if key in _MOVES:
+                    self._move(_MOVES[key])
+                    return True
+                if key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+                    self._choose(self.view.currentIndex())
+                    return True
+                if key == Qt.Key.Key_Escape:
+                    self.close_and_return()
+                    return True
+        return super().eventFilter(watched, event)
