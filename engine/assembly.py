@@ -63,7 +63,9 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
             f"Set max_model_len to {limit:,} or less.",
         )
     machine = machine_info()
-    dtype = config.dtype if config.dtype != "auto" else default_dtype(checkpoint.dtype)
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters)
     return (
         config.replace(
             dtype=dtype,

@@ -92,7 +92,7 @@ class EngineConfig:
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Precision",
         "Of weights, activations and KV cache. auto: bfloat16 where this machine computes it "
-        "fast, else float32.",
+        "fast and the model is larger than its cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(

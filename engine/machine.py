@@ -51,10 +51,17 @@ def machine_info() -> MachineInfo:
     )
 
 
-def default_dtype(checkpoint_dtype: str) -> str:
+SMALL_MODEL = 16_000_000
+"""Parameters of which 64 MiB of float32 stay in a processor's cache: 16 bits save no time there,
+and converting costs some (a model of 4.5 million: 4.7 ms a step in float32, 6.4 in bfloat16)."""
+
+
+def default_dtype(checkpoint_dtype: str, num_parameters: int) -> str:
     """The dtype that "auto" means: bfloat16 where this machine computes it fast, else float32.
-    A checkpoint in float32 stays in float32."""
-    return "bfloat16" if _fast_bf16() and checkpoint_dtype != "float32" else "float32"
+    A checkpoint in float32 stays in float32, and a small model is computed in it."""
+    if checkpoint_dtype == "float32" or num_parameters <= SMALL_MODEL:
+        return "float32"
+    return "bfloat16" if _fast_bf16() else "float32"
 
 
 def default_threads() -> int:

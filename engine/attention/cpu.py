@@ -146,8 +146,9 @@ class CPUAttention:
         tables = [table for _, table in spans]
         width = max(len(table) for table in tables)
         padded = [table + [table[0]] * (width - len(table)) for table in tables]
-        # a request alone is cut at its end instead
-        length = width * self.block_size if len(rows) > 1 else seq_lens[0]
+        # also where one request is alone: libraries prepare a product anew for every new length,
+        # and so do that once per block and not in every step
+        length = width * self.block_size
         keys, ends = torch.arange(length), torch.tensor(seq_lens).unsqueeze(1)
         hidden = keys >= ends
         if window is not None:

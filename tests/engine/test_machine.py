@@ -106,16 +106,18 @@ def test_cpu_affinity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fast", "stored", "chosen"),
+    ("fast", "stored", "millions", "chosen"),
     [
-        (True, "bfloat16", "bfloat16"),
-        (True, "float16", "bfloat16"),
-        (True, "float32", "float32"),
-        (False, "bfloat16", "float32"),
+        (True, "bfloat16", 600, "bfloat16"),
+        (True, "float16", 600, "bfloat16"),
+        (True, "float32", 600, "float32"),
+        (False, "bfloat16", 600, "float32"),
+        (True, "bfloat16", 17, "bfloat16"),
+        (True, "bfloat16", 5, "float32"),  # stays in the processor's cache
     ],
 )
 def test_default_dtype(
-    fast: bool, stored: str, chosen: str, monkeypatch: pytest.MonkeyPatch
+    fast: bool, stored: str, millions: int, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_fast_bf16", lambda: fast)
-    assert machine.default_dtype(stored) == chosen
+    assert machine.default_dtype(stored, millions * 1_000_000) == chosen
