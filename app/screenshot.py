@@ -120,9 +120,9 @@ class Photographer:
     def _latency(self) -> Iterator[Path]:
         """Where the time of a reply went."""
         page = self._application.pages.chat_page
-        page.show_last_latency()
+        page.latency.show_last()
         yield from self._in_both_modes("latency", self._window)
-        page.latency.hide()
+        page.latency.popover.hide()
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""

@@ -101,8 +101,9 @@ class Application(QObject):
             self.bridge, self.settings, self.session, self.pages.pages, _machine()
         )
         self.window.views.set_names(self.pages.chat.title_of)
-        self.pages.chat_page.set_steps(self.window.views.steps_between)
-        self.pages.chat_page.latency.step_wanted.connect(self.window.views.show_step)
+        latency = self.pages.chat_page.latency
+        latency.set_steps(self.window.views.steps_between)
+        latency.popover.step_wanted.connect(self.window.views.show_step)
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
 

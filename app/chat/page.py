@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 
 from app.chat.controller import ChatController
 from app.chat.conversation import Role
+from app.chat.latency import LatencyAccount
 from app.chat.links import ask_to_open
 from app.chat.page_commands import chat_commands
 from app.chat.present import (
@@ -31,23 +32,17 @@ from app.chat.present import (
 )
 from app.commands import Command
 from engine.errors import ErrorInfo
-from engine.snapshot import StepRecord
 from widgets.chat.composer import Composer
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
-from widgets.chat.message_view import AssistantMessageView
 from widgets.chat.notice import Notice
 from widgets.chat.prompt_popover import PromptPopover
 from widgets.chat.sampling_popover import CUSTOM, SamplingPopover
 from widgets.chat.toast import Toast
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
-from widgets.latency.popover import LatencyPopover
-from widgets.latency.reply import reply_latency
 from widgets.theme import SPACE_2, SPACE_3
 
 LIST_WIDTH = 216
-Steps = Callable[[float, float], Sequence[StepRecord]]
-"""The steps that ran at some moment of a stretch of the engine's clock."""
 
 
 class ChatPage(QWidget):
@@ -68,9 +63,7 @@ class ChatPage(QWidget):
         self.problem_notice = Notice("error")
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
-        self.latency = LatencyPopover(self)
-        self.latency.name = controller.title_of
-        self._steps: Steps = lambda start, end: ()
+        self.latency = LatencyAccount(controller, self.transcript, self)
         self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
         self._shown_id = controller.current.id
         self._can = (False, False)  # stop the reply; rename, delete the chat
@@ -93,10 +86,6 @@ class ChatPage(QWidget):
     ) -> None:
         """A line above the conversation that says what answers here; "" for none."""
         self.model_notice.say(text, action_text, callback)
-
-    def set_steps(self, steps: Steps) -> None:
-        """Where the steps of the engine are kept, to tell where a reply's time went."""
-        self._steps = steps
 
     def actions(self) -> list[Command]:  # type: ignore[override]
         """What one can do here, for the menus and shortcuts of the window."""
@@ -148,26 +137,6 @@ class ChatPage(QWidget):
 
     def open_system_prompt(self) -> None:
         self.system_prompt.toggle_at(self.composer.system_prompt)
-
-    def show_latency(self, message_id: str) -> None:
-        """Open the account of where a reply's time went, at its button."""
-        times, view = self.controller.generation.times_of(message_id), None
-        if times is not None:
-            view = self.transcript.view(message_id)
-        if times is None or not isinstance(view, AssistantMessageView):
-            return
-        steps = self._steps(times.arrival, times.tokens[-1].time)
-        self.latency.show_latency(reply_latency(message_id, times, steps))
-        self.latency.toggle_at(view.latency)
-
-    def show_last_latency(self) -> None:
-        known = [m for m in self.controller.current.path() if self._has_latency(m.id)]
-        if known:
-            self.transcript.reveal(known[-1].id)
-            self.show_latency(known[-1].id)
-
-    def _has_latency(self, message_id: str) -> bool:
-        return self.controller.generation.times_of(message_id) is not None
 
     def step(self, step: int) -> None:
         """Open the conversation so many places below this one in the list."""
@@ -254,7 +223,6 @@ class ChatPage(QWidget):
         self.transcript.regenerate_requested.connect(controller.regenerate)
         self.transcript.version_requested.connect(controller.step_version)
         self.transcript.link_activated.connect(self.open_link)
-        self.transcript.latency_requested.connect(self.show_latency)
         self.sampling.changed.connect(controller.set_sampling)
         self.sampling.preset_chosen.connect(controller.apply_preset)
         self.sampling.preset_saved.connect(controller.save_preset)

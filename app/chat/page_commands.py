@@ -36,7 +36,7 @@ def chat_commands(page: ChatPage) -> list[Command]:
             section="reply",
         ),
         Command(
-            "chat.latency", "Where the time of the last reply went", page.show_last_latency,
+            "chat.latency", "Where the time of the last reply went", page.latency.show_last,
             "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
         ),
         Command(

@@ -343,16 +343,16 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     view = page.transcript.view(message.id)
     assert view is not None and view.latency.isVisible()
     qtbot.mouseClick(view.latency, Qt.MouseButton.LeftButton)
-    assert page.latency.isVisible()
-    shown = page.latency._latency
+    assert page.latency.popover.isVisible()
+    shown = page.latency.popover._latency
     assert shown is not None and shown.is_complete
     assert shown.ttft_s * 1e3 == pytest.approx(figures.ttft_ms)
     prefilled = [stretch for stretch in shown.stretches if stretch.num_tokens]
     assert sum(s.num_tokens + s.num_cached for s in prefilled) == figures.num_prompt_tokens
     assert sum(gap.num_tokens for gap in shown.gaps) == figures.num_tokens - 1
     assert all(gap.steps for gap in shown.gaps)
-    page.latency.chart.point_at(0)
-    page.latency.show_step.click()
+    page.latency.popover.chart.point_at(0)
+    page.latency.popover.show_step.click()
     timeline = views.timeline.view
     assert timeline.history.record(timeline.pointed_step) is shown.gaps[0].steps[-1]
     assert views.timeline_dock.isVisible()
