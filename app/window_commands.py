@@ -111,4 +111,8 @@ def _is_open(dock: QDockWidget) -> bool:
 
 
 def _toggle(dock: QDockWidget) -> None:
-    dock.setVisible(dock.isHidden())
+    """Open it, or bring it to the front of its tabs; close it where it is seen already."""
+    is_seen = not dock.isHidden() and not dock.visibleRegion().isEmpty()
+    dock.setVisible(not is_seen)
+    if not is_seen:
+        dock.raise_()

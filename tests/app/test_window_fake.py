@@ -387,6 +387,17 @@ def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: App
     assert (first.id, first.is_checked) == ("theme.light", True)
 
 
+def test_a_panel_behind_a_tab_comes_to_the_front_before_it_closes(
+    qtbot: QtBot, application: Application
+) -> None:
+    window, dock = application.window, application.window.views.blocks_dock
+    assert not dock.isHidden() and dock.visibleRegion().isEmpty()  # behind the live charts
+    for is_seen in (True, False, True):
+        window.commands.run("dock.kv-blocks")
+        qtbot.waitUntil(lambda seen=is_seen: dock.visibleRegion().isEmpty() is not seen)
+        assert dock.isHidden() is not is_seen
+
+
 def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Application) -> None:
     window = application.window
     window.commands.run("help.shortcuts")
