@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
@@ -142,7 +144,20 @@ def _print_error(info: ErrorInfo) -> None:
 
 def _run_window(args: argparse.Namespace) -> int:
     """`args` has those engine settings that were given."""
-    return int(_import_qt("app.window").run(args) or 0)
+    code = int(_import_qt("app.window").run(args) or 0)
+    _leave_busy_threads(code)
+    return code
+
+
+def _leave_busy_threads(code: int) -> None:
+    """End the process at once if a thread still works (the engine's, inside a long import or
+    step): everything is saved by now. Python would take itself apart around that thread and end it
+    as soon as it asks for the interpreter; where that is below C++ code, the process aborts."""
+    if any(thread.daemon for thread in threading.enumerate()):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _run_screenshot(args: argparse.Namespace) -> int:

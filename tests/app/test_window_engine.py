@@ -252,13 +252,15 @@ class Application(app.window.Application):
         super().show()
         QTimer.singleShot(0, lambda: print("shown", flush=True))
 app.window.Application = Application
+app.window.SHUTDOWN_S = float(sys.argv[1])
 sys.exit(main(["--num-threads", "1"]))
 """
 
 
-def test_control_c_closes_the_window_and_ends_well() -> None:
+@pytest.mark.parametrize("shutdown_s", [20.0, 0.0])  # 0: the engine's thread still imports
+def test_control_c_closes_the_window_and_ends_well(shutdown_s: float) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTER], cwd=ROOT, text=True,
+        [sys.executable, "-c", STARTER, str(shutdown_s)], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline().strip() == "shown"
