@@ -16,7 +16,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat, QTextLayout
+from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat
 from PySide6.QtWidgets import (
     QLineEdit,
     QStyle,
@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
 
 from widgets.charts.text import TextPen
 from widgets.chat.records import ConversationRecord
+from widgets.marked_line import marked_line
 from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
 
 Index = QModelIndex | QPersistentModelIndex
@@ -157,20 +158,10 @@ class ConversationDelegate(QStyledItemDelegate):
     ) -> None:
         """What a search found, with the words that were looked for in bold."""
         colors = theme()
-        layout = QTextLayout(detail, self._detail.font)
         marked = QTextCharFormat()
         marked.setForeground(colors.color("text"))
         marked.setFontWeight(600)
-        ranges = []
-        for start, end in record.marks:
-            part = QTextLayout.FormatRange()
-            part.start, part.length, part.format = start, end - start, marked
-            ranges.append(part)
-        layout.setFormats(ranges)
-        layout.beginLayout()
-        line = layout.createLine()
-        line.setLineWidth(10_000)
-        layout.endLayout()
+        layout = marked_line(detail, self._detail.font, record.marks, marked)
         painter.setPen(colors.color("text_muted"))
         painter.setClipRect(area)
         layout.draw(painter, area.topLeft().toPointF())

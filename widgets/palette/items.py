@@ -15,10 +15,11 @@ from PySide6.QtCore import (
     QSize,
     Qt,
 )
-from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat, QTextLayout
+from PySide6.QtGui import QFontMetrics, QPainter, QTextCharFormat
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from widgets.charts.text import TextPen
+from widgets.marked_line import marked_line
 from widgets.palette.fuzzy import Match
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, theme, theme_notifier, ui_font
 
@@ -132,18 +133,9 @@ class EntryDelegate(QStyledItemDelegate):
         """The name with the letters that were found in the accent's colour."""
         colors = theme()
         painter.setPen(colors.color("text" if row.entry.is_enabled else "text_disabled"))
-        layout = QTextLayout(name, self._text.font)
         found = QTextCharFormat()
         found.setForeground(colors.color("accent"))
-        ranges = []
-        for start, end in row.marks if row.entry.is_enabled else ():
-            part = QTextLayout.FormatRange()
-            part.start, part.length, part.format = start, end - start, found
-            ranges.append(part)
-        layout.setFormats(ranges)
-        layout.beginLayout()
-        line = layout.createLine()
-        line.setLineWidth(10_000)
-        layout.endLayout()
-        top = area.center().y() - line.height() / 2
+        marks = row.marks if row.entry.is_enabled else ()
+        layout = marked_line(name, self._text.font, marks, found)
+        top = area.center().y() - layout.boundingRect().height() / 2
         layout.draw(painter, QRectF(area.left(), top, 0, 0).topLeft())
