@@ -1,8 +1,8 @@
 """`inferdeck screenshot`: pictures of the real window, driven with a real model.
 
 The window is started as a user would, but with chats and settings of its own in a temporary
-folder; several conversations are asked at once, with seeded sampling, and every page is saved in
-light and dark.
+folder; several conversations are asked at once, greedily, and every page is saved in light and
+dark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from PySide6.QtCore import QEventLoop, QSize, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.engine_bridge import EngineState
+from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineState
 from app.models.session import LOAD
 from app.models.sources import shape_sources
 from app.paths import starter_model
@@ -33,7 +33,6 @@ MODES: tuple[ThemeMode, ...] = ("light", "dark")
 LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, ESTIMATE_TIMEOUT_S = 300.0, 300.0, 120.0
 NUM_CHATS = 5
 MAX_TOKENS = 160
-SEED = 7
 
 
 class ScreenshotError(InferdeckError):
@@ -118,8 +117,15 @@ class Photographer:
             yield from self._in_both_modes(page.name.lower(), self._window)
 
     def _latency(self) -> Iterator[Path]:
-        """Where the time of a reply went."""
+        """Where the time of a reply went, in the middle of which a long prompt came."""
         page = self._application.pages.chat_page
+        story = self._ask(long_prompts()[0][1], MAX_TOKENS)
+        self._wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+        chosen = self._chat.current.id
+        self._ask("Say in a word what this is about: " + story() * 12, 8)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        self._chat.open(chosen)
+        pause(2 * SNAPSHOT_INTERVAL_MS)  # its last steps
         page.latency.show_last()
         yield from self._in_both_modes("latency", self._window)
         page.latency.popover.hide()
@@ -157,13 +163,17 @@ class Photographer:
         """Ask several conversations at once: they are answered in the same steps."""
         suggested = [prompt for _, prompt in suggestions_for(model)]
         prompts = [*suggested[: NUM_CHATS - 1], long_prompts()[0][1]]
-        for number, prompt in enumerate(prompts):
-            self._chat.new_conversation()
-            for name, value in (
-                ("temperature", 0.0), ("seed", SEED + number), ("max_tokens", MAX_TOKENS),
-            ):  # fmt: skip
-                self._chat.set_sampling(name, value)
-            self._chat.send(prompt)
+        for prompt in prompts:
+            self._ask(prompt, MAX_TOKENS)
+
+    def _ask(self, prompt: str, max_tokens: int) -> Callable[[], str]:
+        """Ask in a new conversation; the answer so far."""
+        self._chat.new_conversation()
+        for name, value in (("temperature", 0.0), ("max_tokens", max_tokens)):
+            self._chat.set_sampling(name, value)
+        self._chat.send(prompt)
+        conversation = self._chat.current
+        return lambda: conversation.path()[-1].text
 
     def _oldest_chat(self) -> str:
         return self._chat.conversations[-1].id
