@@ -29,6 +29,9 @@ class LatencyAccount:
         self.popover = LatencyPopover(parent)
         self.popover.name = controller.title_of
         transcript.latency_requested.connect(self.show)
+        # it stands at a button that another conversation, or another version, does not have
+        controller.current_changed.connect(self.popover.hide)
+        controller.messages_changed.connect(lambda conversation_id: self.popover.hide())
 
     def set_steps(self, steps: Steps) -> None:
         """Where the steps of the engine are kept."""

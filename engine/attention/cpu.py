@@ -52,12 +52,10 @@ class Prefill:
 
 @dataclass(slots=True, frozen=True)
 class DecodeBucket:
-    """Requests that compute one token each. rows[B]; pages from the first visible block on, of
-    which the first `length` keys are read; hidden[B, 1, 1, length]: keys that do not exist or lie
-    before the window."""
+    """Requests that compute one token each. rows[B]; pages from the first visible block on, whole
+    blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window."""
 
     rows: Tensor
-    length: int
     pages: Pages
     hidden: Tensor | None
 
@@ -155,7 +153,6 @@ class CPUAttention:
             hidden |= keys < ends - window
         return DecodeBucket(
             rows=torch.tensor(rows),
-            length=length,
             pages=Pages(torch.tensor(padded)),
             hidden=hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None,
         )
@@ -200,14 +197,14 @@ class CPUAttention:
         queries = q[bucket.rows].to(self.compute_dtype) * options.scaling
         # a query head of every group is a row of the product with its key head
         grouped = queries.view(size * num_kv_heads, -1, queries.shape[-1])
-        scores = torch.bmm(grouped, keys[:, : bucket.length].transpose(1, 2))
+        scores = torch.bmm(grouped, keys.transpose(1, 2))
         scores = capped(scores, options)
-        by_head = scores.view(size, num_kv_heads, -1, bucket.length)
+        by_head = scores.view(size, num_kv_heads, -1, keys.shape[1])
         if bucket.hidden is not None:
             by_head.masked_fill_(bucket.hidden, float("-inf"))
         sinks = None if options.sinks is None else options.sinks.view(num_kv_heads, -1, 1)
         probabilities = softmax_with_sinks(by_head, sinks).flatten(0, 1)
-        result = torch.bmm(probabilities, values[:, : bucket.length])
+        result = torch.bmm(probabilities, values)
         output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
 
 

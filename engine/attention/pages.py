@@ -62,10 +62,8 @@ def token_rows(slots: Tensor, block_size: int, num_kv_heads: int) -> Tensor:
     """Rows of the tokens in slots[T] (block * block_size + place in it), token by token, head by
     head."""
     blocks, places = slots // block_size, slots % block_size
-    heads = torch.arange(num_kv_heads)
-    return ((blocks.unsqueeze(1) * num_kv_heads + heads) * block_size + places.unsqueeze(1)).view(
-        -1
-    )
+    pages = blocks.unsqueeze(1) * num_kv_heads + torch.arange(num_kv_heads)
+    return (pages * block_size + places.unsqueeze(1)).view(-1)
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -166,7 +166,7 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
 
 
 def _chosen(table: Sequence[Choice], rows: int) -> str:
-    return [c.implementation for c in table if c.rows <= max(rows, 1)][-1]
+    return next(c.implementation for c in reversed(table) if c.rows <= max(rows, 1))
 
 
 def _faster(held: str, times: dict[str, float]) -> str:

@@ -24,7 +24,8 @@ def block_weights(
     """Arrange the weights of linear layers for the CPU's products where that pays; how many were.
 
     One after the other, so that memory rises by one weight at most. A weight that something else
-    reads too (an embedding that the head is tied to) stays plain, and so do small ones.
+    reads too (an embedding that the head is tied to) stays plain, and so does one that blocks would
+    make larger.
     Raises LoadCancelled.
     """
     if device != "cpu" or not blocked_choices(dtype):

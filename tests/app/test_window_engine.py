@@ -358,3 +358,7 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     timeline = views.timeline.view
     assert timeline.history.record(timeline.pointed_step) is shown.gaps[0].steps[-1]
     assert views.timeline_dock.isVisible()
+    page.latency.show_last()
+    assert page.latency.popover.isVisible()
+    page.new_chat()  # has no such reply
+    assert page.latency.popover.isHidden()

@@ -150,6 +150,9 @@ def test_without_its_steps_the_request_s_own_times_remain() -> None:
     assert latency.stretches[0].seconds == pytest.approx(0.004)
     assert "no longer kept" in gaps_words(latency)
     assert all(latency.cause(gap) in (Cause.NONE, Cause.UNKNOWN) for gap in latency.gaps)
+    run.decode(seconds=0.2)
+    words = gap_words(run.latency(steps=[]), 9, NAMES.__getitem__)
+    assert words.endswith("why is not known, for its steps are no longer kept.")
 
 
 def test_a_reply_of_one_token_has_no_gaps() -> None:

@@ -10,7 +10,7 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
 
 class Popover(QFrame):
-    """`toggle_at(button)` opens it above the button, or below it where there is more room, or
+    """`toggle_at(button)` opens it above the button, or below it where there is no room, or
     closes it. Escape closes it as well.
 
     It is a child of the window and no popup window: those grab the keyboard, which not every

@@ -142,7 +142,7 @@ def reply_latency(
     """Take the latency of a request apart. `steps` in order; those outside it are not looked at."""
     starts = [step.start for step in steps]
     end = times.tokens[-1].time if times.tokens else times.arrival
-    first = bisect_left(starts, times.first_scheduled or times.arrival)
+    first = bisect_left(starts, _begin(times))
     # a step is entered a moment before its request counts as scheduled
     while first > 0 and steps[first - 1].start + steps[first - 1].duration > _begin(times):
         first -= 1

@@ -44,7 +44,7 @@ def first_token_words(latency: ReplyLatency) -> str:
 
 
 def gaps_words(latency: ReplyLatency) -> str:
-    """ "63 gaps: usually 18.2 ms, the longest 95.0 ms; 4 are slow"."""
+    """ "63 gaps: usually 18.2 ms, the longest 95.0 ms; 4 slow."."""
     if not latency.gaps:
         return "One token: no gaps."
     longest = max(gap.seconds for gap in latency.gaps)
@@ -81,6 +81,8 @@ def first_token_of(latency: ReplyLatency, index: int) -> int:
 
 
 def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
+    if not gap.steps and not latency.is_complete:
+        return "why is not known, for its steps are no longer kept"
     match latency.cause(gap):
         case Cause.PREEMPTED:
             count = latency.num_recomputed(gap)

@@ -19,7 +19,7 @@ def search(query: str, texts: Sequence[str]) -> list[Match]:
     A word is found at the beginning of a word of the text, inside one, or as letters in order
     ("gch" in "Regenerate chat"): in this order, and early before late. No query finds everything.
     """
-    words = query.casefold().split()
+    words = query.lower().split()
     found: list[tuple[tuple[int, int], Match]] = []
     for index, text in enumerate(texts):
         places = [_find(word, text) for word in words]
@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 
 
 def _find(word: str, text: str) -> _Place | None:
-    # lower() of one letter at a time keeps positions, which casefold() of the text may not
+    # one letter at a time keeps positions: lower() of some letters is longer than they are
     folded = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
     starts = [i for i in range(len(folded)) if folded.startswith(word, i)]
     for start in starts:

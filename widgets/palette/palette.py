@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import shiboken6
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QLabel, QLineEdit, QListView, QWidget
@@ -115,7 +116,8 @@ class Palette(Popover):
     def close_and_return(self) -> None:
         """Close it, and give the keyboard back to where it was."""
         self.hide()
-        if self._focus_before is not None:
+        # an editor may have closed, and be gone, because the palette took its focus
+        if self._focus_before is not None and shiboken6.isValid(self._focus_before):
             self._focus_before.setFocus()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
