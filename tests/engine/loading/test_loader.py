@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from engine.errors import CheckpointError, LoadCancelled, UnsupportedModelError
+from engine.kernels import select
 from engine.kernels.linear import Linear
 from engine.layers.packing import GatedMLP, PackedLinear
 from engine.loading.checkpoint import Checkpoint
@@ -76,7 +77,12 @@ def test_weights_take_no_more_memory_than_the_model_has(family: str, tmp_path: P
     assert not any(module.training for module in loaded.model.modules())
 
 
-def test_no_second_copy_of_the_weights_at_any_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_arranged", [False, True])
+def test_no_second_copy_of_the_weights_at_any_time(
+    are_arranged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = (select.Choice("linear, weights in blocks", "float32", 1, "onednn", "by the test"),)
+    monkeypatch.setattr(select, "_blocked_choices", lambda dtype: blocks if are_arranged else ())
     changes = {"num_hidden_layers": 6, "hidden_size": 256, "intermediate_size": 512}
     model = make_model("llama", **changes)
     largest = max(p.nbytes for p in model.parameters())
@@ -93,6 +99,8 @@ def test_no_second_copy_of_the_weights_at_any_time(tmp_path: Path) -> None:
             peaks.append(_live_bytes())
 
     loaded = load(tmp_path, progress=watch)
+    linears = [m for m in loaded.model.modules() if isinstance(m, Linear)]
+    assert any(module.is_blocked for module in linears) is are_arranged
     gc.collect()
     read_buffer = 16 * 2**20
     assert max(peaks) - before <= total + largest + read_buffer + 2**18
@@ -101,13 +109,19 @@ def test_no_second_copy_of_the_weights_at_any_time(tmp_path: Path) -> None:
 
 
 def _live_bytes() -> int:
-    """Bytes of all tensors that exist, each storage once; meta tensors have none."""
+    """Bytes of all tensors that exist, each storage once; meta tensors have none, and what a weight
+    in blocks holds is its own."""
     storages: dict[int, int] = {}
+    in_blocks = 0
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor) and not thing.is_meta:
+        if not issubclass(type(thing), torch.Tensor) or thing.is_meta:
+            continue
+        if thing.is_mkldnn:
+            in_blocks += thing.numel() * thing.element_size()
+        else:
             storage = thing.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+    return sum(storages.values()) + in_blocks
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2"])
