@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
@@ -91,6 +91,14 @@ class TokenLogprob:
     alternatives: tuple[tuple[int, str, float], ...] = ()
 
 
+class DraftRound(NamedTuple):
+    """What was drafted for a request in one step, and how many of these tokens, from the first,
+    became its output. The token after those is the model's own."""
+
+    token_ids: tuple[int, ...]
+    num_accepted: int
+
+
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """`stage` in words; done and total in bytes (total 0: not known)."""
@@ -138,6 +146,7 @@ class OutputEvent:
     times: RequestTimes | None = None  # with the finish only
     is_first: bool = False
     error: ErrorInfo | None = None  # with finish_reason ERROR
+    drafts: DraftRound | None = None  # where drafts were verified in the step
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from engine.detokenizer import IncrementalDetokenizer
 from engine.errors import ErrorInfo
-from engine.messages import OutputEvent, TokenLogprob
+from engine.messages import DraftRound, OutputEvent, TokenLogprob
 from engine.request import Request
 from engine.sampler import RowLogprobs
 from engine.scheduler import Outcome
 from engine.snapshot import FinishReason, RequestTimes
+from engine.speculation.acceptance import num_accepted
+from engine.speculation.verify import Verified
 from engine.tokenization import Tokenizer
 
 
@@ -27,6 +29,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestTimes | None = None
     error: ErrorInfo | None = None
+    drafts: list[DraftRound] = field(default_factory=list)
 
     def extend(self, event: OutputEvent) -> None:
         self.text += event.text
@@ -36,6 +39,8 @@ class RequestOutput:
         self.finish_reason = event.finish_reason
         self.metrics = event.times
         self.error = event.error
+        if event.drafts is not None:
+            self.drafts.append(event.drafts)
 
 
 class OutputStream:
@@ -49,31 +54,45 @@ class OutputStream:
         )
         self._text = ""
         self._logprobs: tuple[TokenLogprob, ...] = ()
+        self._drafts: DraftRound | None = None
         self.error: ErrorInfo | None = None
 
-    def accept(self, token_id: int, logprobs: RowLogprobs | None) -> Outcome:
-        """The outcome of sampling `token_id`, which the scheduler has not booked yet."""
-        reason = self.request.stop_reason(token_id)
-        stopped_by_token = reason is FinishReason.STOP
-        result = self._detokenizer.append(() if stopped_by_token else (token_id,))
-        self._text = result.text
-        if result.stopped_by is not None:
-            reason = FinishReason.STOP
-        elif reason is not None:
-            self._text += self._detokenizer.flush()
-        self._logprobs = () if logprobs is None else (self._describe(token_id, logprobs),)
-        return Outcome((token_id,), reason)
+    def accept(self, verified: Verified, draft_token_ids: tuple[int, ...] = ()) -> Outcome:
+        """The outcome of a step's tokens, which the scheduler has not booked yet. They are cut
+        where the request ends: at EOS, a stop string or its length."""
+        kept: list[int] = []
+        described: list[TokenLogprob] = []
+        self._text, reason = "", None
+        for token_id, logprobs in zip(*verified, strict=True):
+            reason = self.request.stop_reason(token_id, len(kept))
+            kept.append(token_id)
+            stopped_by_token = reason is FinishReason.STOP
+            result = self._detokenizer.append(() if stopped_by_token else (token_id,))
+            self._text += result.text
+            if logprobs is not None:
+                described.append(self._describe(token_id, logprobs))
+            if result.stopped_by is not None:
+                reason = FinishReason.STOP
+            elif reason is not None:
+                self._text += self._detokenizer.flush()
+            if reason is not None:
+                break
+        self._logprobs = tuple(described)
+        self._drafts = None
+        if draft_token_ids:
+            self._drafts = DraftRound(draft_token_ids, num_accepted(draft_token_ids, kept))
+        return Outcome(tuple(kept), reason)
 
     def fail(self, error: ErrorInfo) -> None:
         """The request ends with `error` in this step; its held-back text goes out with it."""
         self.error = error
         self._text = self._detokenizer.flush()
-        self._logprobs = ()
+        self._logprobs, self._drafts = (), None
 
     def closing_event(self, reason: FinishReason, now: float, step_index: int) -> OutputEvent:
         """The last event of a request that ends from outside a step."""
         self._text = self._detokenizer.flush()
-        self._logprobs = ()
+        self._logprobs, self._drafts = (), None
         return self.event(Outcome((), reason), now, step_index)
 
     def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
@@ -91,6 +110,7 @@ class OutputStream:
             times=request.times() if outcome.finish_reason else None,
             is_first=len(request.token_events) == 1 and bool(outcome.token_ids),
             error=self.error,
+            drafts=self._drafts,
         )
 
     def _describe(self, token_id: int, row: RowLogprobs) -> TokenLogprob:
