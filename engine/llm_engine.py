@@ -32,7 +32,8 @@ from engine.snapshot import (
     MemoryPlan,
     ModelInfo,
 )
-from engine.speculation.proposer import NOTHING
+from engine.speculation.proposer import NOTHING, Proposer
+from engine.speculation.speculator import Speculator
 from engine.speculation.verify import Verified, verify
 from engine.tokenization import Tokenizer
 
@@ -308,6 +309,12 @@ class LLMEngine:
     def _refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
         places = plan.num_blocks * config.block_size
         refit(self._requests.values(), places, config.max_model_len or places)
+
+    def use_proposer(self, proposer: Proposer | None) -> None:
+        """Draft with a proposer of the caller's own, until the next cache rebuild or reload; for
+        measurements."""
+        self._speculator.close()
+        self._speculator = Speculator(self.config, proposer)
 
     def shutdown(self) -> None:
         """Abort what runs and give the model's memory back. The engine cannot be used again."""

@@ -245,6 +245,7 @@ class Sampler:
             )
         return penalized
 
+    @torch.inference_mode()
     def logprobs(
         self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
     ) -> list[RowLogprobs | None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _PRIOR_WEIGHT = 2.0  # drafts for which what is usual counts at the beginning
-_DECAY = 0.9  # per round: about the last ten rounds decide
+_DECAY = 0.85  # per round: about the last seven decide
 
 
 @dataclass(slots=True)

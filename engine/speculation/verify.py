@@ -37,6 +37,7 @@ class Verified(NamedTuple):
     logprobs: list[RowLogprobs | None]
 
 
+@torch.inference_mode()
 def verify(
     sampler: Sampler,
     logits: Tensor,
@@ -80,8 +81,31 @@ def match(sampled: Sequence[int], drafts: Sequence[int]) -> int:
     return len(sampled)
 
 
+class Chance:
+    """The random decisions of rejection sampling, keyed by the row's seed and position. (A test
+    that walks through all of them replaces it.)"""
+
+    def accepts(self, p: float, q: float, row: SamplingRow) -> bool:
+        """True with probability min(1, p / q)."""
+        return float(uniforms([row.seed ^ _ACCEPT], [row.position])[0]) * q < p
+
+    def draw(self, weights: Tensor, row: SamplingRow, *, is_replacement: bool) -> int:
+        """A token drawn from weights[V], not normalized."""
+        seed = row.seed ^ _RESIDUAL if is_replacement else row.seed
+        u = torch.from_numpy(uniforms([seed], [row.position])).to(weights.device)
+        masses = block_masses(weights.unsqueeze(0))
+        return int(inverse_cdf(weights.unsqueeze(0), masses, u))
+
+
+KEYED = Chance()
+
+
 def reject(
-    sampler: Sampler, logits: Tensor, rows: Sequence[SamplingRow], proposal: Proposal
+    sampler: Sampler,
+    logits: Tensor,
+    rows: Sequence[SamplingRow],
+    proposal: Proposal,
+    chance: Chance = KEYED,
 ) -> Verified:
     """Rejection sampling of one request's drafts from logits[len(drafts) + 1, V]."""
     assert proposal.probabilities is not None
@@ -91,13 +115,13 @@ def reject(
         if not bool(p[i].any()):  # its logits were bad
             break
         if i == len(proposal.token_ids):
-            token_ids.append(_draw(p[i], row.seed, row.position))
+            token_ids.append(chance.draw(p[i], row, is_replacement=False))
             break
         draft, q = proposal.token_ids[i], proposal.probabilities[i]
-        if _uniform(row.seed ^ _ACCEPT, row.position) * float(q[draft]) < float(p[i, draft]):
+        if chance.accepts(float(p[i, draft]), float(q[draft]), row):
             token_ids.append(draft)
             continue
-        token_ids.append(_draw(residual(p[i], q), row.seed ^ _RESIDUAL, row.position))
+        token_ids.append(chance.draw(residual(p[i], q), row, is_replacement=True))
         break
     kept = rows[: len(token_ids)]
     return Verified(token_ids, sampler.logprobs(logits[: len(kept)], kept, token_ids))
@@ -112,12 +136,3 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     rest.clamp_(min=0.0)
     return rest if bool(rest.any()) else p
 
-
-def _draw(weights: Tensor, seed: int, position: int) -> int:
-    masses = block_masses(weights.unsqueeze(0))
-    u = torch.from_numpy(uniforms([seed], [position])).to(weights.device)
-    return int(inverse_cdf(weights.unsqueeze(0), masses, u))
-
-
-def _uniform(seed: int, position: int) -> float:
-    return float(uniforms([seed], [position])[0])
