@@ -204,7 +204,9 @@ class EngineThread(threading.Thread):
             self._emit(RequestFailed(command.request_id, error.info()))
             return
         try:
-            self._engine.add_request(command.prompt, command.params, command.request_id)
+            self._engine.add_request(
+                command.prompt, command.params, command.request_id, command.begin_with
+            )
         except InferdeckError as error:
             self._emit(RequestFailed(command.request_id, error.info()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.detokenizer import IncrementalDetokenizer
@@ -48,21 +49,38 @@ class OutputStream:
             tokenizer, request.params, request.prompt_token_ids
         )
         self._text = ""
+        self._opening = ""  # text of tokens that were given, until it has gone out
         self._logprobs: tuple[TokenLogprob, ...] = ()
         self.error: ErrorInfo | None = None
 
+    def open(self, token_ids: Sequence[int]) -> FinishReason | None:
+        """Begin the output with tokens that were not sampled; the reason where one of them ends
+        it."""
+        for token_id in token_ids:
+            reason = self._push(token_id)
+            self._opening += self._text
+            self.request.token_ids.append(token_id)
+            if reason is not None:
+                return reason
+        return None
+
     def accept(self, token_id: int, logprobs: RowLogprobs | None) -> Outcome:
         """The outcome of sampling `token_id`, which the scheduler has not booked yet."""
+        reason = self._push(token_id)
+        self._logprobs = () if logprobs is None else (self._describe(token_id, logprobs),)
+        return Outcome((token_id,), reason)
+
+    def _push(self, token_id: int) -> FinishReason | None:
+        """Take the token's text; the reason where the output ends with it."""
         reason = self.request.stop_reason(token_id)
         stopped_by_token = reason is FinishReason.STOP
         result = self._detokenizer.append(() if stopped_by_token else (token_id,))
         self._text = result.text
         if result.stopped_by is not None:
-            reason = FinishReason.STOP
-        elif reason is not None:
+            return FinishReason.STOP
+        if reason is not None:
             self._text += self._detokenizer.flush()
-        self._logprobs = () if logprobs is None else (self._describe(token_id, logprobs),)
-        return Outcome((token_id,), reason)
+        return reason
 
     def fail(self, error: ErrorInfo) -> None:
         """The request ends with `error` in this step; its held-back text goes out with it."""
@@ -78,9 +96,10 @@ class OutputStream:
 
     def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
         request = self.request
+        text, self._opening = self._opening + self._text, ""
         return OutputEvent(
             request_id=request.request_id,
-            text=self._text,
+            text=text,
             token_ids=outcome.token_ids,
             time=now,
             step_index=step_index,
