@@ -30,6 +30,7 @@ from app.chat.present import (
     preset_records,
     sampling_fields,
 )
+from app.chat.token_account import TokenAccount
 from app.commands import Command
 from engine.errors import ErrorInfo
 from widgets.chat.composer import Composer
@@ -64,6 +65,7 @@ class ChatPage(QWidget):
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         self.latency = LatencyAccount(controller, self.transcript, self)
+        self.tokens = TokenAccount(controller, self.transcript, self)
         self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
         self._shown_id = controller.current.id
         self._can = (False, False)  # stop the reply; rename, delete the chat

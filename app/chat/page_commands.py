@@ -40,6 +40,10 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
         ),
         Command(
+            "chat.tokens", "Tokens of the last reply", page.tokens.show_last, "Chat",
+            "Ctrl+T", "tokens", section="reply",
+        ),
+        Command(
             "chat.sampling", "Sampling settings…", page.open_sampling, "Chat", "", "tune",
             section="settings",
         ),

@@ -33,6 +33,7 @@ class MessageView(QWidget):
     version_requested = Signal(str, int)  # id, -1 or +1
     link_activated = Signal(str)
     latency_requested = Signal(str)
+    tokens_requested = Signal(str)
 
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -151,10 +152,15 @@ class AssistantMessageView(MessageView):
             "Where the time of this reply went",
             lambda: self.latency_requested.emit(self.record.id),
         )
+        self.tokens = IconButton(
+            "tokens",
+            "Tokens of this reply: probabilities, alternatives, branches",
+            lambda: self.tokens_requested.emit(self.record.id),
+        )
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_1)
         foot.addWidget(self._status, 1)
-        for widget in (self._versions, self.latency, self._copy, self._regenerate):
+        for widget in (self._versions, self.latency, self.tokens, self._copy, self._regenerate):
             foot.addWidget(widget)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
@@ -181,6 +187,7 @@ class AssistantMessageView(MessageView):
         self._status.setToolTip(record.details)
         self._status.setAccessibleDescription(record.details)
         self.latency.setVisible(record.has_latency)
+        self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
         self._copy.setEnabled(bool(record.text))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class MessageRecord(NamedTuple):
     """One message. `status` is said of a reply that is open or ended early; `figures` and
     `details` are measurements in a line and in full; `error` is (cause, remedy).
-    `has_latency`: it is known where its time went."""
+    `has_latency`: it is known where its time went. `has_tokens`: its tokens are."""
 
     id: str
     is_user: bool
@@ -21,6 +21,7 @@ class MessageRecord(NamedTuple):
     version: int = 1
     num_versions: int = 1
     has_latency: bool = False
+    has_tokens: bool = False
 
 
 class ConversationRecord(NamedTuple):
