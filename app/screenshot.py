@@ -145,6 +145,11 @@ class Photographer:
         page.tokens.popover.paint_by.setCurrentIndex(2)
         yield from self._in_both_modes("tokens-branch", self._window)
         page.tokens.popover.hide()
+        self._chat.edit(self._chat.current.path()[0].id, "What is the KV cache?")
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.open_branches()
+        yield from self._in_both_modes("branches", self._window)
+        page.branches.hide()
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""

@@ -17,7 +17,7 @@ from widgets.colors import MINIMUM_TEXT_CONTRAST, contrast
 from widgets.theme import apply_theme, load_theme, theme
 from widgets.tokens.flow import flow
 from widgets.tokens.paint import PAINTS, entropy_level, heat, probability_level, rank_level
-from widgets.tokens.popover import HINT, NO_ALTERNATIVES, TokensPopover
+from widgets.tokens.popover import HINT, LARGEST_CHOICES, NO_ALTERNATIVES, TokensPopover
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 from widgets.tokens.strip import NONE
 from widgets.tokens.words import percent, quoted, shown, summary_words, token_words
@@ -135,6 +135,16 @@ def test_the_written_token_stands_among_the_choices(popover: TokensPopover) -> N
     assert popover.branch.text() == "Write again after it"
     description = popover.choices.accessibleDescription()
     assert description.startswith("Selected: “␣holds” 2.0 %. All: “keeps” 60.0 %")
+
+
+def test_many_alternatives_scroll(qtbot: QtBot, popover: TokensPopover) -> None:
+    many = token(1, "one", 0.2, **{f"other {n}": 0.8 / 2 ** (n + 1) for n in range(20)})
+    popover.show_tokens((many,))
+    QApplication.processEvents()
+    assert popover._rows.height() == LARGEST_CHOICES < popover.choices.height()
+    popover.choices.select(20)
+    assert popover._rows.verticalScrollBar().value() > 0
+    assert popover.choices.row_at(popover.choices.row_rect(20).center().y()) == 20
 
 
 def test_keys_move_over_tokens_and_to_unlikely_ones(qtbot: QtBot, popover: TokensPopover) -> None:

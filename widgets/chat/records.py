@@ -24,6 +24,21 @@ class MessageRecord(NamedTuple):
     has_tokens: bool = False
 
 
+class BranchRecord(NamedTuple):
+    """Messages from one version to the next fork. `end_id` is the last message on the screen when
+    this branch is; `branches` are the versions at the fork."""
+
+    message_id: str
+    end_id: str
+    title: str
+    created: float
+    num_messages: int
+    version: int
+    num_versions: int
+    is_shown: bool
+    branches: tuple[BranchRecord, ...] = ()
+
+
 class ConversationRecord(NamedTuple):
     """One line of the list. `detail` is its state or date; `marks` are (start, end) in it that a
     search found."""

@@ -52,7 +52,7 @@ class TokenChoices(QWidget):
 
     def set_num_rows(self, num_rows: int) -> None:
         self._num_rows = num_rows
-        self.updateGeometry()
+        self.setMinimumHeight(self.sizeHint().height())
 
     @property
     def choice(self) -> Alternative | None:
@@ -86,6 +86,7 @@ class TokenChoices(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
+        painter.fillRect(event.rect(), theme().color("panel"))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         for row, choice in enumerate(self._choices):
             self._paint_row(painter, row, choice)

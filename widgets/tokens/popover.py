@@ -25,7 +25,7 @@ from widgets.tokens.record import TokenRecord
 from widgets.tokens.strip import NONE, TokenStrip
 from widgets.tokens.words import quoted, summary_words, token_words
 
-WIDTH, LARGEST_STRIP = 640, 200
+WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
 HINT = (
     "Point at a token, or use the arrow keys; a click holds it, "
     "Ctrl and an arrow key go to the next unlikely one."
@@ -62,19 +62,10 @@ class TokensPopover(Popover):
         self.strip = TokenStrip()
         self.strip.pointed.connect(self._show_token)
         self.strip.moved.connect(self._follow)
-        self._area = QScrollArea()
-        self._area.setWidgetResizable(True)
-        self._area.setFrameShape(QFrame.Shape.NoFrame)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._area.setFixedWidth(WIDTH)
-        self._area.setProperty("bare", True)
-        self._area.setWidget(self.strip)
-        self._area.viewport().setAutoFillBackground(False)
-        self.strip.setAutoFillBackground(False)
+        self._area = _scrolling(self.strip)
         self.legend = Swatches(PAINTS[0].legend)
         self.choices = TokenChoices(5)
-        self.choices.setFixedWidth(WIDTH)
+        self._rows = _scrolling(self.choices)
         self.choices.selected.connect(lambda row: self._show_choice())
         self.choices.activated.connect(lambda row: self._ask_for_branch())
         self.strip.activated.connect(self.choices.setFocus)
@@ -93,7 +84,7 @@ class TokensPopover(Popover):
             label.setFixedWidth(WIDTH)
         self.note.setWordWrap(True)
         self.column.addLayout(head)
-        for widget in (self.summary, self._area, self.legend, self.line, self.choices):
+        for widget in (self.summary, self._area, self.legend, self.line, self._rows):
             self.column.addWidget(widget)
         self.column.addLayout(foot)
 
@@ -102,6 +93,7 @@ class TokensPopover(Popover):
         self._refusal = refusal
         self.summary.setText(summary_words(records))
         self.choices.set_num_rows(max((len(record.choices) for record in records), default=1))
+        self._rows.setFixedHeight(min(self.choices.sizeHint().height(), LARGEST_CHOICES))
         self.strip.resize(WIDTH, self.strip.height())
         self.strip.show_tokens(records)
         needed = self.strip.heightForWidth(WIDTH - SPACE_4)
@@ -133,6 +125,9 @@ class TokensPopover(Popover):
 
     def _show_choice(self) -> None:
         choice, index = self.choices.choice, self.strip.pointed_token
+        if choice is not None:
+            centre = self.choices.row_rect(self.choices.row).center().toPoint()
+            self._rows.ensureVisible(0, centre.y(), 0, SPACE_4)
         if choice is None or index == NONE:
             self.branch.setText("Start a branch")
         elif choice.token_id == self.strip.records[index].token_id:
@@ -148,3 +143,15 @@ class TokensPopover(Popover):
         if choice is not None and index != NONE and not self._refusal:
             self.hide()
             self.branch_wanted.emit(index, choice.token_id)
+
+
+def _scrolling(inside: QWidget) -> QScrollArea:
+    """`inside` as high as it needs, in as much room as there is."""
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.setFixedWidth(WIDTH)
+    area.setWidget(inside)
+    return area

@@ -49,7 +49,6 @@ class TokenStrip(QWidget):
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Tokens of the reply")
-        self.setProperty("bare", True)
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
@@ -132,6 +131,7 @@ class TokenStrip(QWidget):
         painter = QPainter(self)
         self._pen.use(painter)
         area = event.rect()
+        painter.fillRect(area, theme().color("panel"))
         top = (area.top() - _PAD) // self._row_height
         bottom = (area.bottom() - _PAD) // self._row_height
         first = bisect_left(self._places, top, key=lambda place: place.row)
