@@ -129,9 +129,14 @@ class EngineBridge(QObject):
         self._submit(messages.Unload())
 
     def add_request(
-        self, request_id: str, prompt: messages.Prompt, params: SamplingParams | None = None
+        self,
+        request_id: str,
+        prompt: messages.Prompt,
+        params: SamplingParams | None = None,
+        begin_with: tuple[int, ...] = (),
     ) -> None:
-        self._submit(messages.AddRequest(request_id, prompt, params or SamplingParams()))
+        params = params or SamplingParams()
+        self._submit(messages.AddRequest(request_id, prompt, params, begin_with))
 
     def abort(self, request_id: str) -> None:
         self._submit(messages.Abort(request_id))

@@ -98,6 +98,7 @@ class Photographer:
         self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
         yield from self._pages()
         yield from self._latency()
+        yield from self._tokens()
         yield from self._palette()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
@@ -129,6 +130,26 @@ class Photographer:
         page.latency.show_last()
         yield from self._in_both_modes("latency", self._window)
         page.latency.popover.hide()
+
+    def _tokens(self) -> Iterator[Path]:
+        """The tokens of a reply, and one that branches from it."""
+        page = self._application.pages.chat_page
+        story = self._ask(suggestions_for(str(starter_model()))[0][1], MAX_TOKENS)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.tokens.show_last()
+        yield from self._in_both_modes("tokens", self._window)
+        page.tokens.popover.branch.click()
+        self._wait(lambda: bool(story()), REPLY_TIMEOUT_S, "the branch did not begin")
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.tokens.show_last()
+        page.tokens.popover.paint_by.setCurrentIndex(2)
+        yield from self._in_both_modes("tokens-branch", self._window)
+        page.tokens.popover.hide()
+        self._chat.edit(self._chat.current.path()[0].id, "What is the KV cache?")
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.open_branches()
+        yield from self._in_both_modes("branches", self._window)
+        page.branches.hide()
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""

@@ -18,7 +18,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.errors import InferdeckError, InvalidRequestError, LoadCancelled, describe
+from engine.errors import (
+    DraftModelError,
+    ErrorInfo,
+    InferdeckError,
+    InvalidRequestError,
+    LoadCancelled,
+    OutOfMemoryError,
+    describe,
+)
 from engine.messages import (
     Abort,
     AddRequest,
@@ -161,12 +169,20 @@ class EngineThread(threading.Thread):
         if before is not None and not self._can_open(config, before):
             return
         self._close_engine()
+        without_draft = None
         try:
-            self._engine = self._factory(config, self._progress, self._cancel.is_set)
+            try:
+                self._engine = self._factory(config, self._progress, self._cancel.is_set)
+            except (DraftModelError, OutOfMemoryError) as error:
+                if config.speculative_method != "draft_model":
+                    raise
+                plain = config.replace(speculative_method="off")
+                self._engine = self._factory(plain, self._progress, self._cancel.is_set)
+                without_draft = error.info()
         except (InferdeckError, MemoryError, OSError) as error:
             self._load_failed(error, before)
             return
-        self._announce()
+        self._announce(without_draft)
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
         """Refuse what cannot be loaded while the model before it still serves untouched."""
@@ -193,10 +209,10 @@ class EngineThread(threading.Thread):
         if self._engine is not None:
             self._announce()
 
-    def _announce(self) -> None:
+    def _announce(self, without_draft: ErrorInfo | None = None) -> None:
         engine = self._engine
         assert engine is not None
-        self._emit(Loaded(engine.config, engine.model_info, engine.plan))
+        self._emit(Loaded(engine.config, engine.model_info, engine.plan, without_draft))
 
     def _add(self, command: AddRequest) -> None:
         if self._engine is None:
@@ -204,7 +220,9 @@ class EngineThread(threading.Thread):
             self._emit(RequestFailed(command.request_id, error.info()))
             return
         try:
-            self._engine.add_request(command.prompt, command.params, command.request_id)
+            self._engine.add_request(
+                command.prompt, command.params, command.request_id, command.begin_with
+            )
         except InferdeckError as error:
             self._emit(RequestFailed(command.request_id, error.info()))
 

@@ -123,8 +123,10 @@ class LLMEngine:
         prompt: Prompt | Sequence[Any],
         params: SamplingParams | None = None,
         request_id: str | None = None,
+        begin_with: Sequence[int] = (),
     ) -> str:
-        """Queue a prompt (text, token ids, or chat messages); returns its id.
+        """Queue a prompt (text, token ids, or chat messages); returns its id. The output begins
+        with the tokens `begin_with`, as if they had been sampled.
 
         Raises InvalidRequestError where it can never be served, with the numbers.
         """
@@ -136,7 +138,7 @@ class LLMEngine:
                 f"A request {request_id!r} is running.", "Give each request its own id."
             )
         encoded = encode_prompt(prompt, self.tokenizer, params)
-        check_token_ids(encoded.token_ids, self.model_info.vocab_size)
+        check_token_ids([*encoded.token_ids, *begin_with], self.model_info.vocab_size)
         check_parameter_ids(params, self.model_info.vocab_size)
         request = Request(
             request_id=request_id,
@@ -151,8 +153,16 @@ class LLMEngine:
             eos_token_ids=self._host.eos_token_ids,
         )
         self._requests[request_id] = request
-        self._streams[request_id] = OutputStream(request, self.tokenizer)
-        self._scheduler.add(request)
+        stream = self._streams[request_id] = OutputStream(request, self.tokenizer)
+        ended = stream.open(begin_with)
+        if ended is None:
+            self._scheduler.add(request)
+        else:
+            request.finished = request.arrival_time
+            self._pending.append(
+                stream.closing_event(ended, request.arrival_time, self._recorder.num_steps)
+            )
+            self._forget(request)
         return request_id
 
     def abort(self, request_id: str) -> None:

@@ -42,11 +42,16 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed."""
+    """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed.
+
+    The output begins with the tokens `begin_with`, as if they had been sampled: their text comes
+    with the first event, their ids do not come again.
+    """
 
     request_id: str
     prompt: Prompt
     params: SamplingParams = field(default_factory=SamplingParams)
+    begin_with: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class Loaded:
     config: EngineConfig  # with dtype, max_model_len and num_threads resolved
     model: ModelInfo
     plan: MemoryPlan
+    without_draft: ErrorInfo | None = None  # why the draft model that was asked for is not there
 
 
 @dataclass(frozen=True, slots=True)

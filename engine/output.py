@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.detokenizer import IncrementalDetokenizer
@@ -53,9 +54,21 @@ class OutputStream:
             tokenizer, request.params, request.prompt_token_ids
         )
         self._text = ""
+        self._opening = ""  # text of tokens that were given, until it has gone out
         self._logprobs: tuple[TokenLogprob, ...] = ()
         self._drafts: DraftRound | None = None
         self.error: ErrorInfo | None = None
+
+    def open(self, token_ids: Sequence[int]) -> FinishReason | None:
+        """Begin the output with tokens that were not sampled; the reason where one of them ends
+        it."""
+        for token_id in token_ids:
+            text, reason = self._push(token_id)
+            self._opening += text
+            self.request.token_ids.append(token_id)
+            if reason is not None:
+                return reason
+        return None
 
     def accept(self, verified: Verified, draft_token_ids: tuple[int, ...] = ()) -> Outcome:
         """The outcome of a step's tokens, which the scheduler has not booked yet. They are cut
@@ -64,17 +77,11 @@ class OutputStream:
         described: list[TokenLogprob] = []
         self._text, reason = "", None
         for token_id, logprobs in zip(*verified, strict=True):
-            reason = self.request.stop_reason(token_id, len(kept))
+            text, reason = self._push(token_id, num_before=len(kept))
+            self._text += text
             kept.append(token_id)
-            stopped_by_token = reason is FinishReason.STOP
-            result = self._detokenizer.append(() if stopped_by_token else (token_id,))
-            self._text += result.text
             if logprobs is not None:
                 described.append(self._describe(token_id, logprobs))
-            if result.stopped_by is not None:
-                reason = FinishReason.STOP
-            elif reason is not None:
-                self._text += self._detokenizer.flush()
             if reason is not None:
                 break
         self._logprobs = tuple(described)
@@ -82,6 +89,18 @@ class OutputStream:
         if draft_token_ids:
             self._drafts = DraftRound(draft_token_ids, num_accepted(draft_token_ids, kept))
         return Outcome(tuple(kept), reason)
+
+    def _push(self, token_id: int, num_before: int = 0) -> tuple[str, FinishReason | None]:
+        """The text that a token completes, and the reason where the output ends with it.
+        `num_before`: tokens that were pushed and are not the request's yet."""
+        reason = self.request.stop_reason(token_id, num_before)
+        stopped_by_token = reason is FinishReason.STOP
+        result = self._detokenizer.append(() if stopped_by_token else (token_id,))
+        if result.stopped_by is not None:
+            return result.text, FinishReason.STOP
+        if reason is not None:
+            return result.text + self._detokenizer.flush(), reason
+        return result.text, None
 
     def fail(self, error: ErrorInfo) -> None:
         """The request ends with `error` in this step; its held-back text goes out with it."""
@@ -97,9 +116,10 @@ class OutputStream:
 
     def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
         request = self.request
+        text, self._opening = self._opening + self._text, ""
         return OutputEvent(
             request_id=request.request_id,
-            text=self._text,
+            text=text,
             token_ids=outcome.token_ids,
             time=now,
             step_index=step_index,

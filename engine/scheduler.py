@@ -269,7 +269,7 @@ class Scheduler:
             request.first_scheduled = now
             request.num_cached_tokens = num_cached_tokens
             if self.config.enable_prefix_caching:
-                self.prefix.queries += request.num_prompt_tokens
+                self.prefix.queries += request.num_tokens
                 self.prefix.hits += num_cached_tokens
         request.num_computed_tokens = num_cached_tokens
         request.num_published_blocks = num_cached_tokens // self.pool.block_size

@@ -20,6 +20,7 @@ from app.chat.sampling import (
     with_field,
 )
 from app.chat.saver import Saver
+from app.chat.tokens import TokenKeeper
 from app.storage import ChatStore, StorageError
 from engine.errors import ErrorInfo, InferdeckError
 
@@ -57,7 +58,8 @@ class ChatController(QObject):
         self.engine = engine
         self._store = store
         self._saver = Saver(store, self)
-        self._generation = Generation(engine, self._saver, self)
+        self.tokens = TokenKeeper(store, self._saver)
+        self._generation = Generation(engine, self._saver, self.tokens, self)
         self._presets: list[Preset] = built_in_presets()
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
@@ -123,7 +125,8 @@ class ChatController(QObject):
         for reply in self.current.open_replies:
             progress = self._generation.progress(reply.id)
             if progress is not None and progress.num_prompt_tokens:
-                return progress.num_prompt_tokens + progress.num_tokens, limit
+                written = len(reply.opening) + progress.num_tokens
+                return progress.num_prompt_tokens + written, limit
         return self.current.num_context_tokens(), limit
 
     def search(self, query: str) -> list[Found]:
@@ -236,6 +239,30 @@ class ChatController(QObject):
         asked = message.id if message.role is Role.USER else message.parent_id
         reply = conversation.add(Role.ASSISTANT, asked)
         self._store_and_start(conversation, "", reply)
+
+    def branch_refusal(self, message_id: str) -> str:
+        """Why no branch can be started from a token of this reply now; "" where one can."""
+        tokens = self.tokens.of(message_id)
+        model = self.engine.model
+        if tokens is None:
+            return "The tokens of this reply are not kept."
+        if self.is_busy:
+            return "A reply is being written: wait for its end, or stop it."
+        if model is None:
+            return "No model is open."
+        if model.name != tokens.model:
+            return f"These are tokens of {tokens.model}; {model.name} is open."
+        return ""
+
+    def branch_from_token(self, message_id: str, index: int, token_id: int) -> None:
+        """Write another version of a reply: the same tokens before `index`, then `token_id`, which
+        is one of the choices there, then what follows."""
+        message, tokens = self.current.messages.get(message_id), self.tokens.of(message_id)
+        if message is None or tokens is None or self.branch_refusal(message_id):
+            return
+        reply = self.current.add(Role.ASSISTANT, message.parent_id)
+        reply.opening = tokens.opening(index, token_id)
+        self._store_and_start(self.current, "", reply)
 
     def stop(self) -> None:
         """Stop what is waiting or being written in the current conversation."""
@@ -369,6 +396,7 @@ class ChatController(QObject):
         if conversation.id not in self._loaded:
             try:
                 conversation.load(self._store.messages(conversation.id))
+                self.tokens.learn(conversation.id)
                 self._loaded.add(conversation.id)
             except StorageError as error:
                 self._report_read(error)

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.chat.figures import Figures
-from app.chat.sampling import sampling_from_dict, sampling_to_dict
+from app.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
 from app.storage.records import StoredConversation, StoredMessage
 from engine.errors import ErrorInfo
 from engine.messages import ChatMessages
 from engine.sampling_params import SamplingParams
+from widgets.tokens.record import TokenRecord
 
 NEW_TITLE = "New chat"
 TITLE_LENGTH = 48
@@ -53,6 +54,9 @@ def new_id() -> str:
 
 @dataclass(slots=True)
 class Message:
+    """`opening`: tokens that a reply begins with, from the version that it branches from. They
+    are not stored: with the reply's end its text and tokens are."""
+
     conversation_id: str
     parent_id: str | None
     role: Role
@@ -63,6 +67,7 @@ class Message:
     error: ErrorInfo | None = None
     id: str = field(default_factory=new_id)
     created: float = field(default_factory=time.time)
+    opening: tuple[TokenRecord, ...] = ()
 
     def record(self) -> StoredMessage:
         return StoredMessage(
@@ -90,7 +95,7 @@ class Conversation:
     title: str = NEW_TITLE
     title_is_automatic: bool = True
     system_prompt: str = ""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = DEFAULT
     preset: str = ""
     id: str = field(default_factory=new_id)
     created: float = field(default_factory=time.time)

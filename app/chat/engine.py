@@ -29,6 +29,10 @@ class ChatEngine(Protocol):
     @property
     def state(self) -> str: ...
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        begin_with: tuple[int, ...] = (),
     ) -> None: ...
     def abort(self, request_id: str) -> None: ...

@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.chat.branches import branch_records
 from app.chat.controller import ChatController
 from app.chat.conversation import Role
 from app.chat.latency import LatencyAccount
@@ -30,8 +31,10 @@ from app.chat.present import (
     preset_records,
     sampling_fields,
 )
+from app.chat.token_account import TokenAccount
 from app.commands import Command
 from engine.errors import ErrorInfo
+from widgets.chat.branch_popover import BranchPopover
 from widgets.chat.composer import Composer
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
@@ -64,6 +67,8 @@ class ChatPage(QWidget):
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         self.latency = LatencyAccount(controller, self.transcript, self)
+        self.tokens = TokenAccount(controller, self.transcript, self)
+        self.branches = BranchPopover(self)
         self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
         self._shown_id = controller.current.id
         self._can = (False, False)  # stop the reply; rename, delete the chat
@@ -137,6 +142,25 @@ class ChatPage(QWidget):
 
     def open_system_prompt(self) -> None:
         self.system_prompt.toggle_at(self.composer.system_prompt)
+
+    def open_branches(self, message_id: str = "") -> None:
+        """The overview of all branches, at a message or where there is none at the composer."""
+        self.branches.show_branches(branch_records(self.controller.current))
+        view = self.transcript.view(message_id or self._last_version())
+        self.branches.toggle_at(view.versions if view is not None else self.composer.sampling)
+
+    def step_version(self, step: int) -> None:
+        """The version before (-1) or after (+1) of the last message that has several."""
+        self.controller.step_version(self._last_version(), step)
+
+    def _last_version(self) -> str:
+        current = self.controller.current
+        several = [m.id for m in current.path() if len(current.versions(m.parent_id)) > 1]
+        return several[-1] if several else ""
+
+    def _show_branch(self, message_id: str, end_id: str) -> None:
+        self.controller.open_message(self.controller.current.id, end_id)
+        self.transcript.reveal(message_id)
 
     def step(self, step: int) -> None:
         """Open the conversation so many places below this one in the list."""
@@ -223,6 +247,8 @@ class ChatPage(QWidget):
         self.transcript.regenerate_requested.connect(controller.regenerate)
         self.transcript.version_requested.connect(controller.step_version)
         self.transcript.link_activated.connect(self.open_link)
+        self.transcript.branches_requested.connect(self.open_branches)
+        self.branches.chosen.connect(self._show_branch)
         self.sampling.changed.connect(controller.set_sampling)
         self.sampling.preset_chosen.connect(controller.apply_preset)
         self.sampling.preset_saved.connect(controller.save_preset)
@@ -261,6 +287,7 @@ class ChatPage(QWidget):
         current = self.controller.current
         self._drafts[self._shown_id] = self.composer.text
         self._shown_id = current.id
+        self.branches.hide()
         self.composer.set_text(self._drafts.pop(current.id, ""))
         self._show_messages()
         self._show_settings()

@@ -40,6 +40,23 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
         ),
         Command(
+            "chat.tokens", "Tokens of the last reply", page.tokens.show_last, "Chat",
+            "Ctrl+T", "tokens", section="reply",
+        ),
+        Command(
+            "chat.branches", "Branches of this chat", page.open_branches, "Chat",
+            "Ctrl+Shift+G", "branch", section="branch",
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.version_before", "Version before", lambda: page.step_version(-1), "Chat",
+            "Alt+Left", section="branch", is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.version_after", "Version after", lambda: page.step_version(1), "Chat",
+            "Alt+Right", section="branch", is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
             "chat.sampling", "Sampling settings…", page.open_sampling, "Chat", "", "tune",
             section="settings",
         ),

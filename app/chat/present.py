@@ -44,6 +44,7 @@ def message_record(
         version=version,
         num_versions=count,
         has_latency=controller.generation.times_of(message.id) is not None,
+        has_tokens=controller.tokens.has(message.id),
     )
 
 

@@ -11,13 +11,14 @@ from torch import nn
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
+from engine.errors import CheckpointError, UnsupportedModelError
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import load_model
 from engine.machine import machine_info
 from engine.model_runner import ModelRunner, probe_kv
 from engine.speculation.draft_model import DraftModelProposer
-from engine.speculation.draft_source import draft_dtype
+from engine.speculation.draft_source import draft_dtype, unusable
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import Proposer
 from engine.trial import check_architecture
@@ -43,7 +44,20 @@ def load_draft(
     progress: Callable[[str, int, int], None],
     cancelled: Callable[[], bool],
 ) -> Draft:
-    """Load a draft that was checked. Raises what `load_model` raises."""
+    """Load a draft that was checked. Raises DraftModelError, OutOfMemoryError or LoadCancelled."""
+    try:
+        return _load(config, draft, target, progress, cancelled)
+    except (CheckpointError, UnsupportedModelError) as error:
+        raise unusable(error) from error
+
+
+def _load(
+    config: EngineConfig,
+    draft: Checkpoint,
+    target: Checkpoint,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> Draft:
     check_architecture(draft.config, resolve_class(draft))
     dtype = getattr(torch, draft_dtype(config, draft))
     assert config.max_model_len is not None, "resolved before"

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig
-from engine.errors import DraftModelError
+from engine.errors import (
+    CheckpointError,
+    DraftModelError,
+    InferdeckError,
+    UnsupportedModelError,
+)
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import default_dtype
 from engine.tokenization import Tokenizer
@@ -15,13 +20,16 @@ by ids; another vocabulary would have next to no draft accepted."""
 
 def open_draft(config: EngineConfig) -> Checkpoint:
     """The folder of `config.speculative_model`, checked for itself. Raises DraftModelError where
-    none is named, CheckpointError or UnsupportedModelError."""
+    none is named or it cannot be opened."""
     if not config.speculative_model:
         raise DraftModelError(
             "Speculative decoding with a draft model needs a draft model.",
             "Name its folder (speculative_model), or choose the method ngram or off.",
         )
-    return Checkpoint.open(config.speculative_model, dummy=config.load_format == "dummy")
+    try:
+        return Checkpoint.open(config.speculative_model, dummy=config.load_format == "dummy")
+    except (CheckpointError, UnsupportedModelError) as error:
+        raise unusable(error) from error
 
 
 def draft_dtype(config: EngineConfig, draft: Checkpoint) -> str:
@@ -43,9 +51,17 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
             f"{target.num_parameters:,} of {target.name}: it could only slow it down.",
             "Choose a smaller draft model, or exchange the two.",
         )
-    own = Tokenizer.from_folder(draft.path, allow_missing=config.load_format == "dummy")
+    try:
+        own = Tokenizer.from_folder(draft.path, allow_missing=config.load_format == "dummy")
+    except CheckpointError as error:
+        raise unusable(error) from error
     _check_vocabulary(draft, own, target, tokenizer)
     return draft
+
+
+def unusable(error: InferdeckError) -> DraftModelError:
+    """What is wrong with the draft model itself, said of the draft model."""
+    return DraftModelError(f"The draft model cannot be used. {error.cause}", error.remedy)
 
 
 def _check_vocabulary(

@@ -6,7 +6,7 @@ from PySide6.QtCore import QObject, Signal
 
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, OutputEvent, Prompt, RequestFailed
+from engine.messages import EngineCrashed, OutputEvent, Prompt, RequestFailed, TokenLogprob
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, ModelInfo, RequestTimes, TokenEvent
 
@@ -33,6 +33,9 @@ class FakeEngine(QObject):
             EngineConfig(max_model_len=8192) if state == "ready" else None
         )
         self.requests: dict[str, tuple[Prompt, SamplingParams]] = {}
+        self.begun_with: dict[str, tuple[int, ...]] = {}
+        self.spread: tuple[tuple[int, str, float], ...] = ()  # reported beside every token
+        self.ids: dict[str, int] = {}
         self.order: list[str] = []
         self.aborted: list[str] = []
         self.times: dict[str, list[TokenEvent]] = {}
@@ -55,9 +58,14 @@ class FakeEngine(QObject):
         return [(m["role"], m["content"]) for m in prompt]  # type: ignore[index]
 
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        begin_with: tuple[int, ...] = (),
     ) -> None:
         assert request_id not in self.requests
+        self.begun_with[request_id] = begin_with
         self.requests[request_id] = (prompt, params or SamplingParams())
         self.order.append(request_id)
         self.times[request_id] = []
@@ -77,16 +85,22 @@ class FakeEngine(QObject):
         is_first = not times and bool(text)
         if text:
             times.append(TokenEvent(self.clock, 1))
+        token_id = self.ids.setdefault(text, len(self.ids) + 1)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if text and self.spread:
+            known = ((token_id, text, -0.51), *self.spread)
+            logprobs = (TokenLogprob(token_id, text, -0.51, 1, known),)
         first = times[0].time if times else self.clock
         arrival, scheduled = first - 0.084, first - 0.081
         return OutputEvent(
             request_id,
             text,
-            (1,) if text else (),
+            (token_id,) if text else (),
             self.clock,
             48_000 + len(times),
             self.prompt_tokens,
             self.cached_tokens,
+            logprobs,
             finish_reason=reason,
             times=RequestTimes(arrival, scheduled, tuple(times), self.clock) if reason else None,
             is_first=is_first,

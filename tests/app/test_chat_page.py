@@ -117,7 +117,7 @@ def test_regenerating_keeps_the_version_before(chat: Chat) -> None:
     chat.engine.finish()
     chat.settle()
     view = chat.page.transcript.views[-1]
-    assert chat.texts == ["Name one", "Beta"] and view._versions.text() == "2/2"
+    assert chat.texts == ["Name one", "Beta"] and view._versions.text() == "2 / 2"
     view._versions._before.click()
     assert chat.texts == ["Name one", "Alpha"]
     chat.settle()

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import (
     QPlainTextEdit,
     QPushButton,
     QSizePolicy,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
@@ -33,6 +34,8 @@ class MessageView(QWidget):
     version_requested = Signal(str, int)  # id, -1 or +1
     link_activated = Signal(str)
     latency_requested = Signal(str)
+    tokens_requested = Signal(str)
+    branches_requested = Signal(str)
 
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -43,8 +46,13 @@ class MessageView(QWidget):
         self._versions.stepped.connect(
             lambda step: self.version_requested.emit(self.record.id, step)
         )
+        self._versions.overview.connect(lambda: self.branches_requested.emit(self.record.id))
         self._copy = CopyButton("Copy message", lambda: self.record.text)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    @property
+    def versions(self) -> VersionSwitcher:
+        return self._versions
 
     def show_record(self, record: MessageRecord) -> None:
         """Show what has changed, all but the text, which `append` extends."""
@@ -151,10 +159,15 @@ class AssistantMessageView(MessageView):
             "Where the time of this reply went",
             lambda: self.latency_requested.emit(self.record.id),
         )
+        self.tokens = IconButton(
+            "tokens",
+            "Tokens of this reply: probabilities, alternatives, branches",
+            lambda: self.tokens_requested.emit(self.record.id),
+        )
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_1)
         foot.addWidget(self._status, 1)
-        for widget in (self._versions, self.latency, self._copy, self._regenerate):
+        for widget in (self._versions, self.latency, self.tokens, self._copy, self._regenerate):
             foot.addWidget(widget)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
@@ -181,6 +194,7 @@ class AssistantMessageView(MessageView):
         self._status.setToolTip(record.details)
         self._status.setAccessibleDescription(record.details)
         self.latency.setVisible(record.has_latency)
+        self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
         self._copy.setEnabled(bool(record.text))
 
@@ -202,17 +216,21 @@ class AssistantMessageView(MessageView):
 
 
 class VersionSwitcher(QWidget):
-    """ "2/3" between two arrows; hidden where there is one version only."""
+    """ "2 / 3" between two arrows, and a way to all branches; hidden where there is one version
+    only."""
 
     stepped = Signal(int)
+    overview = Signal()
 
     def __init__(self) -> None:
         super().__init__()
         self._before = IconButton("chevron-left", "Version before", lambda: self.stepped.emit(-1))
         self._after = IconButton("chevron-right", "Version after", lambda: self.stepped.emit(1))
-        self._label = QLabel()
-        self._label.setProperty("role", "small")
+        self._label = QToolButton()
         self._label.setFont(figure_font("small"))
+        self._label.setToolTip("Branches of this chat (Ctrl+Shift+G)")
+        self._label.setCursor(Qt.CursorShape.PointingHandCursor)
+        self._label.clicked.connect(self.overview)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
@@ -221,8 +239,8 @@ class VersionSwitcher(QWidget):
         self.hide()
 
     def show_version(self, version: int, count: int) -> None:
-        self._label.setText(f"{version}/{count}")
-        self._label.setAccessibleName(f"Version {version} of {count}")
+        self._label.setText(f"{version} / {count}")
+        self._label.setAccessibleName(f"Version {version} of {count}: show all branches")
         self._before.setEnabled(version > 1)
         self._after.setEnabled(version < count)
         self.setVisible(count > 1)

@@ -32,6 +32,8 @@ class Transcript(QScrollArea):
     version_requested = Signal(str, int)
     link_activated = Signal(str)
     latency_requested = Signal(str)
+    tokens_requested = Signal(str)
+    branches_requested = Signal(str)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -209,6 +211,8 @@ class Transcript(QScrollArea):
         view.regenerate_requested.connect(self.regenerate_requested)
         view.version_requested.connect(self.version_requested)
         view.latency_requested.connect(self.latency_requested)
+        view.tokens_requested.connect(self.tokens_requested)
+        view.branches_requested.connect(self.branches_requested)
         view.link_activated.connect(self.link_activated)
         self._views[record.id] = view
         self._column.insertWidget(position, view)
