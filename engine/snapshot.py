@@ -301,8 +301,9 @@ class SpeculationSnapshot:
 
     method: "ngram" or "draft_model". rounds: verifications of at least one draft.
     drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
-    token (from 0). draft_s, verify_s: seconds of drafting, and of the steps' model passes, in
-    rounds. draft_model: its name. weights, kv_cache: bytes of the draft model's.
+    token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
+    passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
+    bytes of the draft model's.
     """
 
     method: str
@@ -310,6 +311,7 @@ class SpeculationSnapshot:
     rounds: int = 0
     drafted_per_position: tuple[int, ...] = ()
     accepted_per_position: tuple[int, ...] = ()
+    draft_steps: int = 0
     draft_s: float = 0.0
     verify_s: float = 0.0
     weights: int = 0

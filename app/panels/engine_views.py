@@ -13,6 +13,7 @@ from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.blocks.panel import BlocksPanel
 from widgets.charts.clock import RedrawClock
 from widgets.requests.panel import RequestsPanel
+from widgets.speculation.panel import SpeculationPanel
 from widgets.timeline.panel import TimelinePanel
 
 LEAST_HEIGHT = 104
@@ -26,16 +27,19 @@ class EngineViews(QObject):
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)
         self.requests = RequestsPanel()
+        self.speculation = SpeculationPanel(clock)
         self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
         self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
         self.requests_dock = CardDock("Requests", "requests", self.requests)
-        for view in (self.kv_blocks, self.timeline, self.requests):
+        self.speculation_dock = CardDock("Speculation", "speculation", self.speculation)
+        for view in (self.kv_blocks, self.timeline, self.requests, self.speculation):
             # docks that lie behind each other are as high as the highest: the page comes first
             view.setMinimumHeight(LEAST_HEIGHT)
         self.docks = (
             (self.blocks_dock, "Ctrl+Shift+B"),
             (self.timeline_dock, "Ctrl+Shift+T"),
             (self.requests_dock, "Ctrl+Shift+R"),
+            (self.speculation_dock, "Ctrl+Shift+D"),
         )
         self.kv_blocks.details_wanted.connect(bridge.inspect_block)
         self.requests.abort_requested.connect(bridge.abort)
@@ -72,6 +76,7 @@ class EngineViews(QObject):
         self.kv_blocks.update_snapshot(snapshot)
         self.timeline.update_snapshot(snapshot)
         self.requests.update_requests(snapshot.requests)
+        self.speculation.update_snapshot(snapshot)
 
     def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
         for event in events:
@@ -81,7 +86,9 @@ class EngineViews(QObject):
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.CRASHED, EngineState.EMPTY):
             self.kv_blocks.clear()
+            self.speculation.clear()
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         self.timeline.clear()
         self.requests.clear()
+        self.speculation.clear()

@@ -30,6 +30,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "gpu_memory_utilization",
         "kv_allocation",
     ),
+    "Speculative decoding": (
+        "speculative_method",
+        "speculative_model",
+        "num_speculative_tokens",
+        "speculative_adaptive",
+        "prompt_lookup_min",
+        "prompt_lookup_max",
+    ),
     "Model": ("dtype", "max_model_len", "num_threads", "seed"),
 }
 
@@ -77,6 +85,11 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
         unit="%"
     ),
+    "num_speculative_tokens": lambda s, m: replace(
+        s, steps=tuple(float(n) for n in range(17)), unit=""
+    ),
+    "prompt_lookup_min": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8), unit=""),
+    "prompt_lookup_max": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8, 12, 16), unit=""),
     "max_model_len": lambda s, m: replace(
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
     ),
