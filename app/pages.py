@@ -7,21 +7,31 @@ from app.chat.page import ChatPage
 from app.engine_bridge import EngineBridge
 from app.main_window import Page
 from app.models.session import ModelSession
+from app.panels.docks import DockPlan
 from app.panels.notices import Notice
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
+from app.tune.page import TunePage
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
+from widgets.charts.clock import RedrawClock
+from widgets.charts.marks import MarkLog
 
 CHAT_LIST = "chat-list"
+TUNE_DOCKS = DockPlan("left", (("kv-blocks",), ("step-timeline", "requests")), 268)
 
 
 class Pages:
     """Makes the pages, and takes them apart in the right order."""
 
     def __init__(
-        self, bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+        self,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        session: ModelSession,
+        clock: RedrawClock,
+        marks: MarkLog,
     ) -> None:
         self._settings = settings
         self.store = open_store()
@@ -29,12 +39,23 @@ class Pages:
         self.chat_page = ChatPage(self.chat)
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
-        self.pages = [Page("Chat", "chat", self.chat_page, commands, changed)]
+        self.tune = TunePage(bridge, settings, clock, marks)
+        self.pages = [
+            Page("Chat", "chat", self.chat_page, commands, changed),
+            Page(
+                "Tune", "tune", self.tune, tuple(self.tune.commands()),
+                (self.tune.commands_changed,), TUNE_DOCKS,
+            ),
+        ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
         self.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
         session.opened.connect(self._on_opened)
         session.remark.connect(self._on_remark)
+
+    def name_of(self, request_id: str) -> str:
+        """How the user knows a request: "load 12", or the title of its chat."""
+        return self.tune.load.name_of(request_id) or self.chat.title_of(request_id)
 
     @property
     def problem(self) -> ErrorInfo | None:
@@ -43,6 +64,7 @@ class Pages:
 
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""
+        self.tune.close_load()
         self.chat.close()
         self.store.close()
 

@@ -7,6 +7,7 @@ start.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -57,6 +58,17 @@ class RecentModel:
         return (self.path, self.load_format) == (other.path, other.load_format)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadChoice:
+    """The background load that was chosen last. `is_open`: at a rate, not at a concurrency."""
+
+    workload: str = "mixed-lengths"
+    variant: str = "unique"
+    concurrency: int = 8
+    request_rate: float = 1.0
+    is_open: bool = False
+
+
 def chosen_settings(config: EngineConfig) -> dict[str, Any]:
     """What of `config` (as it was asked for) differs from the defaults."""
     return {
@@ -97,13 +109,28 @@ class SettingsStore:
     def geometry(self, value: QByteArray) -> None:
         self._ini.setValue("window/geometry", value)
 
-    @property
-    def docks(self) -> QByteArray:
-        return self._bytes("window/docks")
+    def docks_of(self, page: str) -> QByteArray:
+        """Where the docks were on a page."""
+        return self._bytes(f"docks/{page.lower()}")
 
-    @docks.setter
-    def docks(self, value: QByteArray) -> None:
-        self._ini.setValue("window/docks", value)
+    def set_docks_of(self, page: str, value: QByteArray) -> None:
+        self._ini.setValue(f"docks/{page.lower()}", value)
+
+    @property
+    def load_choice(self) -> LoadChoice:
+        try:
+            stored = LoadChoice(**json.loads(self._text("tune/load", "{}")))
+        except (ValueError, TypeError):
+            return LoadChoice()
+        known = LoadChoice()
+        fields = (f.name for f in dataclasses.fields(known))
+        if any(type(getattr(stored, name)) is not type(getattr(known, name)) for name in fields):
+            return known
+        return stored
+
+    @load_choice.setter
+    def load_choice(self, choice: LoadChoice) -> None:
+        self._ini.setValue("tune/load", json.dumps(asdict(choice)))
 
     def flag(self, name: str, default: bool) -> bool:
         """A remembered yes or no, such as whether the list of chats is shown."""

@@ -31,6 +31,8 @@ from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
+from widgets.charts.clock import RedrawClock
+from widgets.charts.marks import MarkLog
 from widgets.theme import apply_theme
 
 log = logging.getLogger(__name__)
@@ -96,16 +98,23 @@ class Application(QObject):
         apply_theme(app, self.settings.theme)
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
-        self.pages = Pages(self.bridge, self.settings, self.session)
+        clock, marks = RedrawClock(), MarkLog()
+        self.pages = Pages(self.bridge, self.settings, self.session, clock, marks)
         self.window = MainWindow(
-            self.bridge, self.settings, self.session, self.pages.pages, _machine()
+            self.bridge, self.settings, self.session, self.pages.pages, _machine(), clock, marks
         )
-        self.window.views.set_names(self.pages.chat.title_of)
+        for shared in (clock, marks):  # of the window and its pages: they go together
+            shared.setParent(self.window)
+        self.window.views.set_names(self.pages.name_of)
+        tune = self.pages.tune
+        self.window.charts_held.connect(tune.charts.set_paused)
         latency = self.pages.chat_page.latency
+        latency.popover.name = self.pages.name_of
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
         self.gpu = GpuMonitor(self)
-        self.gpu.used.connect(self.window.charts.update_gpu_memory)
+        for charts in (self.window.charts, tune.charts):
+            self.gpu.used.connect(charts.update_gpu_memory)
 
     def show(self) -> None:
         self.window.show()

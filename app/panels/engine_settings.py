@@ -44,7 +44,8 @@ HINT_INTERVAL_S = 1.0
 class EngineSettingsPanel(QWidget):
     """`changed` tells what was applied, for the charts' marks and the memory of the window."""
 
-    changed = Signal(str, object)  # e.g. "max_num_seqs 8 → 16"; the settings chosen by now
+    # e.g. "max_num_seqs 8 → 16"; the same in the settings' own words; the settings chosen by now
+    changed = Signal(str, object, object)
 
     def __init__(
         self, bridge: EngineBridge, machine: Machine | None = None, parent: QWidget | None = None
@@ -218,6 +219,8 @@ class EngineSettingsPanel(QWidget):
         if changes:
             self.changed.emit(
                 ", ".join(f"{n} {_short(a)} → {_short(b)}" for n, (a, b) in changes.items()),
+                tuple(f"{SETTINGS[n].label}: {_short(a)} → {_short(b)}"
+                      for n, (a, b) in changes.items()),
                 dict(self.model.chosen),
             )
         if event.notices:

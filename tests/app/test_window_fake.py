@@ -360,13 +360,13 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     application: Application,
 ) -> None:
     commands = list(application.window.commands)
-    assert {c.where for c in commands} == {"File", "View", "Chat", "Help"}
+    assert {c.where for c in commands} == {"File", "View", "Chat", "Tune", "Help"}
     shortcuts = [c.shortcut for c in commands if c.shortcut]
     assert len(shortcuts) == len(set(shortcuts))
     wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
     assert wanted <= set(shortcuts)
     menus = [action.text() for action in application.window.menuBar().actions()]
-    assert menus == ["File", "View", "Chat", "Help"]
+    assert menus == ["File", "View", "Chat", "Tune", "Help"]
 
 
 def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:

@@ -1,0 +1,275 @@
+"""The controls of the background load: what is sent, how fast, start and stop, and the counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from PySide6.QtCore import QLocale, Qt, QTimer
+from PySide6.QtWidgets import (
+    QComboBox,
+    QDoubleSpinBox,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.bench.load import Pace
+from app.bench.workload import Workload, preset, preset_names
+from app.engine_bridge import EngineBridge
+from app.settings_store import LoadChoice, SettingsStore
+from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad, LoadPlan, LoadState
+from widgets.elided_line import ElidedLine
+from widgets.icons import set_icon
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
+
+SHOW_MS = 250
+WORKLOAD_WIDTH = 360
+MOST_CONCURRENT = 256
+MOST_PER_SECOND = 200.0
+CLOSED, OPEN = "closed", "open"
+
+
+class Choice(NamedTuple):
+    """A workload in one of its variants."""
+
+    workload: Workload
+    variant: str
+
+    @property
+    def title(self) -> str:
+        if len(self.workload.variants) == 1:
+            return self.workload.title
+        return f"{self.workload.title} · {self.variant} prompts"
+
+    @property
+    def tip(self) -> str:
+        work = self.workload
+        return (
+            f"{work.description}\n\nPrompt {work.input} tokens, reply {work.output} tokens; "
+            f"{work.variants[self.variant]:,} tokens shared by all prompts."
+        )
+
+
+def choices() -> list[Choice]:
+    """Every preset in each of its variants."""
+    workloads = [preset(name) for name in preset_names()]
+    return [Choice(work, variant) for work in workloads for variant in work.variants]
+
+
+class LoadBar(QFrame):
+    """One card: a row of controls, and a line that says what the load does, or why it does not."""
+
+    def __init__(
+        self,
+        load: BackgroundLoad,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Background load")
+        self._load, self._bridge, self._settings = load, bridge, settings
+        self._choices = choices()
+        self._make_controls()
+        self._arrange()
+        self._recall(settings.load_choice)
+        self._due = QTimer(self)
+        self._due.setSingleShot(True)
+        self._due.setInterval(SHOW_MS)
+        self._due.timeout.connect(self._show_counts)
+        self.workload.currentIndexChanged.connect(self._on_workload)
+        self.pacing.currentIndexChanged.connect(self._on_pace)
+        self.concurrency.valueChanged.connect(self._on_pace)
+        self.rate.valueChanged.connect(self._on_pace)
+        self.button.clicked.connect(self.toggle)
+        load.changed.connect(self._on_load)
+        bridge.state_changed.connect(lambda state: self._show_state())
+        self._show_state()
+
+    # Building ----------------------------------------------------------------------------------
+
+    def _make_controls(self) -> None:
+        self.workload = QComboBox()
+        for choice in self._choices:
+            self.workload.addItem(choice.title)
+            tip = Qt.ItemDataRole.ToolTipRole
+            self.workload.setItemData(self.workload.count() - 1, choice.tip, tip)
+        self.workload.setMinimumContentsLength(14)
+        self.workload.setMaximumWidth(WORKLOAD_WIDTH)
+        self.workload.setSizeAdjustPolicy(
+            QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
+        )
+        self.workload.setAccessibleName("Workload")
+        self.pacing = QComboBox()
+        self.pacing.addItem("at a time", CLOSED)
+        self.pacing.addItem("a second", OPEN)
+        self.pacing.setAccessibleName("How requests come")
+        self.pacing.setToolTip(
+            "at a time: as many requests in flight, all the time; one that ends makes room for the "
+            "next.\na second: requests come at random times with this mean rate, whatever the "
+            "engine is doing (Poisson)."
+        )
+        self.concurrency = QSpinBox()
+        self.concurrency.setRange(1, MOST_CONCURRENT)
+        self.concurrency.setValue(8)
+        self.concurrency.setAccessibleName("Requests in flight")
+        self.concurrency.setToolTip("Requests in flight; may be changed while the load runs")
+        self.rate = QDoubleSpinBox()
+        self.rate.setLocale(QLocale.c())
+        self.rate.setDecimals(1)
+        self.rate.setSingleStep(0.5)
+        self.rate.setRange(0.1, MOST_PER_SECOND)
+        self.rate.setValue(1.0)
+        self.rate.setAccessibleName("Requests a second")
+        self.rate.setToolTip("Requests a second; may be changed while the load runs")
+        for field in (self.concurrency, self.rate):
+            field.setKeyboardTracking(False)
+            field.setFont(figure_font())
+            field.setFixedWidth(76)
+        self.button = QPushButton("Start load")
+        self.button.setProperty("kind", "primary")
+        self.button.setMinimumWidth(104)
+        self.status = ElidedLine("text_muted")
+        self.problem = QLabel()
+        self.problem.setProperty("role", "error")
+        self.problem.setWordWrap(True)
+        self.problem.hide()
+
+    def _arrange(self) -> None:
+        title = QLabel("Background load")
+        title.setProperty("role", "title")
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addWidget(title)
+        row.addSpacing(SPACE_1)
+        row.addWidget(self.workload, 2)
+        numbers = QGridLayout()  # one place for either number
+        numbers.setContentsMargins(0, 0, 0, 0)
+        numbers.addWidget(self.concurrency, 0, 0)
+        numbers.addWidget(self.rate, 0, 0)
+        row.addLayout(numbers)
+        row.addWidget(self.pacing)
+        row.addWidget(self.button)
+        row.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        column.addLayout(row)
+        column.addWidget(self.status)
+        column.addWidget(self.problem)
+
+    # What is chosen ----------------------------------------------------------------------------
+
+    @property
+    def choice(self) -> Choice:
+        return self._choices[self.workload.currentIndex()]
+
+    @property
+    def pace(self) -> Pace:
+        if self.pacing.currentData() == OPEN:
+            return Pace(request_rate=round(self.rate.value(), 1))
+        return Pace(concurrency=self.concurrency.value())
+
+    def plan(self) -> LoadPlan:
+        return LoadPlan(self.choice.workload, self.choice.variant, self.pace)
+
+    def toggle(self) -> None:
+        """Start the load, or stop it."""
+        if self._load.is_on:
+            self._load.stop()
+        else:
+            self._load.start(self.plan())
+
+    def _recall(self, stored: LoadChoice) -> None:
+        wanted = (stored.workload, stored.variant)
+        names = [(choice.workload.name, choice.variant) for choice in self._choices]
+        if wanted in names:
+            self.workload.setCurrentIndex(names.index(wanted))
+        self.concurrency.setValue(stored.concurrency)
+        self.rate.setValue(stored.request_rate)
+        self.pacing.setCurrentIndex(self.pacing.findData(OPEN if stored.is_open else CLOSED))
+        self._show_pace()
+
+    def _on_workload(self) -> None:
+        self._remember()
+        self._load.problem = None
+        self._show_state()
+
+    def _on_pace(self) -> None:
+        self._show_pace()
+        self._remember()
+        self._load.set_pace(self.pace)
+
+    def _remember(self) -> None:
+        self._settings.load_choice = LoadChoice(
+            self.choice.workload.name, self.choice.variant, self.concurrency.value(),
+            self.rate.value(), self.pacing.currentData() == OPEN,
+        )  # fmt: skip
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _show_pace(self) -> None:
+        is_open = self.pacing.currentData() == OPEN
+        self.rate.setVisible(is_open)
+        self.concurrency.setVisible(not is_open)
+
+    def _on_load(self) -> None:
+        if self._load.state is LoadState.RUNNING and self._shows_running:
+            if not self._due.isActive():
+                self._due.start()
+        else:
+            self._show_state()
+
+    @property
+    def _shows_running(self) -> bool:
+        return self.button.text() == "Stop load"
+
+    def _show_state(self) -> None:
+        """Everything: the button, what may be chosen, the line below."""
+        is_on = self._load.is_on
+        self.button.setText("Stop load" if is_on else "Start load")
+        self.button.setToolTip(
+            "Stop sending, and abort what is in flight (Ctrl+Alt+L)" if is_on
+            else "Send requests of this workload to the engine, until you stop (Ctrl+Alt+L)"
+        )  # fmt: skip
+        set_icon(self.button, *(("stop", "text") if is_on else ("play", "accent_text")))
+        restyle(self.button, kind="" if is_on else "primary")
+        self.button.setEnabled(is_on or self._bridge.is_ready)
+        self.workload.setEnabled(not is_on)
+        self.workload.setToolTip(self.choice.tip)
+        problem = self._load.problem
+        self.problem.setVisible(problem is not None)
+        self.status.setVisible(problem is None)
+        self.problem.setText(f"{problem.cause} {problem.remedy}" if problem is not None else "")
+        self._show_counts()
+
+    def _show_counts(self) -> None:
+        load, counts = self._load, self._load.counts
+        if load.state is LoadState.PREPARING:
+            self.status.set_text("reading the model's vocabulary")
+            return
+        if load.plan is None or (not load.is_on and not load.seconds):
+            self.status.set_text(
+                "A load runs through the same engine as the chats: start one, turn a knob, and "
+                "see what it does."
+                if self._bridge.is_ready
+                else "Open a model to put a load on it."
+            )
+            return
+        parts = [
+            f"{counts.in_flight:,} in flight" if load.is_on else "stopped",
+            f"{counts.completed:,} completed",
+            f"{counts.failed:,} failed",
+        ]
+        if counts.aborted:
+            parts.append(f"{counts.aborted:,} aborted")
+        if counts.dropped:
+            parts.append(f"{counts.dropped:,} dropped: {MOST_IN_FLIGHT} were in flight")
+        minutes, seconds = divmod(int(load.seconds), 60)
+        self.status.set_text(" · ".join([*parts, f"{minutes}:{seconds:02d} min"]))
