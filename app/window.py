@@ -26,6 +26,7 @@ from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import starter_model
+from app.peaks import PeaksKeeper, PeaksStore
 from app.settings_store import SettingsStore
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
@@ -104,8 +105,10 @@ class Application(QObject):
         latency = self.pages.chat_page.latency
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
+        self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
+        self.gpu.devices.connect(self.window.views.memory.update_gpus)
 
     def show(self) -> None:
         self.window.show()

@@ -109,6 +109,8 @@ def entries_of(plan: StepPlan) -> list[StepEntry]:
             kind="decode" if grant.is_decode else "prefill",
             num_tokens=grant.num_tokens,
             num_cached_tokens=grant.num_cached_tokens,
+            num_context=grant.start + grant.num_tokens,
+            num_logits=int(grant.samples),
         )
         for grant in plan.grants
     ]
