@@ -32,6 +32,8 @@ from PySide6.QtWidgets import (
 
 from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
+from app.flight.desk import FlightDesk
+from app.flight.recorder import FlightRecorder
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
 from app.panels.docks import CardDock, DockArea, PanelDock, is_on_a_screen
@@ -92,9 +94,11 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self._make_parts(machine)
         self._arrange()
+        self.recorder = FlightRecorder(bridge, self)
+        self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self))
+        self.commands.add(*window_commands(self), *self.flight.commands())
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -155,6 +159,7 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
@@ -330,5 +335,6 @@ class MainWindow(QMainWindow):
         self.settings.geometry = self.saveGeometry()
         self.settings.docks = self.dock_area.save()
         self.settings.sync()
+        self.flight.close()
         self.closing.emit()
         event.accept()

@@ -80,6 +80,12 @@ class EngineViews(QObject):
         self.timeline_dock.raise_()
         self.timeline.show_step(index)
 
+    def clear(self) -> None:
+        """Forget everything, as before the first model."""
+        self._on_state(EngineState.EMPTY)
+        self.timeline.clear()
+        self.requests.clear()
+
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.kv_blocks.update_snapshot(snapshot)
         self.timeline.update_snapshot(snapshot)
