@@ -84,6 +84,7 @@ class EngineBridge(QObject):
     reconfigure_failed = Signal(object)  # ReconfigureFailed
     snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all that it merges
     block_inspected = Signal(object)  # BlockInspected
+    peaks_measured = Signal(object)  # PeaksMeasured
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
 
@@ -144,6 +145,10 @@ class EngineBridge(QObject):
     def inspect_block(self, block: int) -> None:
         """Ask what a KV block holds; `block_inspected` answers."""
         self._submit(messages.InspectBlock(block))
+
+    def measure_peaks(self) -> None:
+        """Measure what the machine can do at most; `peaks_measured` answers."""
+        self._submit(messages.MeasurePeaks())
 
     def reconfigure(self, **changes: Any) -> None:
         self._submit(messages.Reconfigure(changes))
@@ -270,6 +275,8 @@ class EngineBridge(QObject):
                 self.request_failed.emit(event)
             case messages.BlockInspected():
                 self.block_inspected.emit(event)
+            case messages.PeaksMeasured():
+                self.peaks_measured.emit(event)
             case messages.EngineCrashed():
                 self._now(EngineState.CRASHED)
                 self.crashed.emit(event)

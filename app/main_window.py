@@ -31,6 +31,8 @@ from PySide6.QtWidgets import (
 
 from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
+from app.flight.desk import FlightDesk
+from app.flight.recorder import FlightRecorder
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
 from app.panels.docks import (
@@ -110,9 +112,11 @@ class MainWindow(QMainWindow):
         # one clock for all: what is drawn, is drawn together
         self._make_parts(machine, clock or RedrawClock(parent=self), marks)
         self._arrange()
+        self.recorder = FlightRecorder(bridge, self)
+        self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self))
+        self.commands.add(*window_commands(self), *self.flight.commands())
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -174,6 +178,7 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
@@ -368,5 +373,6 @@ class MainWindow(QMainWindow):
         for name, state in self._dock_states.items():
             self.settings.set_docks_of(name, state)
         self.settings.sync()
+        self.flight.close()
         self.closing.emit()
         event.accept()

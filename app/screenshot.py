@@ -99,6 +99,7 @@ class Photographer:
         yield from self._pages()
         yield from self._latency()
         yield from self._tokens()
+        yield from self._recording()
         yield from self._palette()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
@@ -150,6 +151,23 @@ class Photographer:
         page.open_branches()
         yield from self._in_both_modes("branches", self._window)
         page.branches.hide()
+    def _recording(self) -> Iterator[Path]:
+        """What the flight recorder kept of all this, opened again."""
+        flight = self._window.flight
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
+            flight.save(path)
+            self._wait(lambda: "recording" in self._window.notices.keys, 30.0, "nothing was saved")
+            flight.open(path)
+            self._wait(lambda: bool(flight.windows), 30.0, "the recording did not open")
+        self._window.notices.dismiss("recording")
+        window = flight.windows[0]
+        self._wait(lambda: window.player.position > 0, 30.0, "the recording did not begin")
+        self._wait(lambda: not window.player.is_jumping, 30.0, "the recording was not read")
+        for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
+            dock.raise_()
+            yield from self._in_both_modes(f"recording-{dock.objectName()}", window)
+        window.close()
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""

@@ -26,6 +26,7 @@ from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import starter_model
+from app.peaks import PeaksKeeper, PeaksStore
 from app.settings_store import SettingsStore
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
@@ -112,9 +113,11 @@ class Application(QObject):
         latency.popover.name = self.pages.name_of
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
+        self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
+        self.gpu.devices.connect(self.window.views.memory.update_gpus)
 
     def show(self) -> None:
         self.window.show()

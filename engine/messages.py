@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
+from engine.peaks import Peaks
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BlockDetails,
@@ -77,11 +78,17 @@ class InspectBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasurePeaks:
+    """How fast does this machine read memory and compute? Takes less than a second, in which no
+    step runs. Answered by PeaksMeasured."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread after aborting what runs."""
 
 
-Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | Stop
+Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | MeasurePeaks | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +198,14 @@ class BlockInspected:
 
 
 @dataclass(frozen=True, slots=True)
+class PeaksMeasured:
+    """`peaks` is None where they could not be measured now, and `why_not` says why."""
+
+    peaks: Peaks | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCrashed:
     """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
 
@@ -209,5 +224,6 @@ Event = (
     | ReconfigureFailed
     | SnapshotEvent
     | BlockInspected
+    | PeaksMeasured
     | EngineCrashed
 )

@@ -102,6 +102,8 @@ class StepEntry(NamedTuple):
     kind: "prefill" (also the recomputation after a preemption) or "decode". `num_tokens` of its own
     tokens were computed; `num_cached_tokens` were skipped because of a prefix hit at admission in
     this step; `num_draft` drafts behind them were verified, and `num_accepted` of them accepted.
+    `num_context`: tokens whose K and V the step attended over, its own and the drafts among them;
+    `num_logits`: rows of logits that were computed.
     """
 
     request_id: str
@@ -110,6 +112,8 @@ class StepEntry(NamedTuple):
     num_cached_tokens: int = 0
     num_draft: int = 0
     num_accepted: int = 0
+    num_context: int = 0
+    num_logits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +268,12 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model, in words and numbers."""
+    """The loaded model, in words and numbers.
+
+    `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
+    it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
+    a token uses `experts_per_token` out of `num_experts`.
+    """
 
     name: str
     path: str
@@ -284,6 +293,10 @@ class ModelInfo:
     has_chat_template: bool
     kernels: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    num_lookup_parameters: int = 0
+    num_expert_parameters: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
 
 
 class SpeedUp(NamedTuple):

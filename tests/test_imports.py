@@ -35,7 +35,7 @@ ENGINE_LIBRARIES = {
 WITHOUT_TORCH = (
     "engine", "engine.scheduler", "engine.block_pool", "engine.request", "engine.sampling_params",
     "engine.config", "engine.snapshot", "engine.metrics", "engine.messages", "engine.errors",
-    "engine.engine_thread",
+    "engine.engine_thread", "engine.peaks", "engine.step_cost", "engine.ceilings",
 )  # fmt: skip
 
 WITHOUT_QT = (

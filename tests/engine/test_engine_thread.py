@@ -24,7 +24,9 @@ from engine.messages import (
     Loaded,
     LoadFailed,
     LoadProgress,
+    MeasurePeaks,
     OutputEvent,
+    PeaksMeasured,
     Reconfigure,
     Reconfigured,
     ReconfigureFailed,
@@ -282,3 +284,21 @@ def test_when_the_model_before_is_gone_too_both_causes_are_said(
         assert not events.of(EngineCrashed)
     finally:
         assert thread.stop(20)
+
+
+def test_peaks_are_measured_while_the_engine_rests_and_never_beside_a_step(
+    events: Recorder, thread: EngineThread, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.peaks.SUM_BYTES", 2**20)
+    monkeypatch.setattr("engine.peaks.LEAST_SUM_BYTES", 2**20)
+    thread.submit(MeasurePeaks())
+    assert "No model" in events.wait(PeaksMeasured).why_not
+    thread.submit(Load(config))
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    thread.submit(MeasurePeaks())
+    assert events.wait(PeaksMeasured, lambda e: "busy" in e.why_not).peaks is None
+    events.wait(OutputEvent, finished("a"))
+    thread.submit(MeasurePeaks())
+    peaks = events.wait(PeaksMeasured, lambda e: e.peaks is not None).peaks
+    assert peaks is not None and (peaks.dtype, peaks.num_threads) == ("float32", 1)
+    assert peaks.read_bytes_per_s > 1e8 and peaks.flops_per_s > 1e8
