@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.hub.errors import hub_error
-from app.hub.hub import Hub, RepoDetails
+from app.hub.hub import Hub
 from app.hub.layout import RepoFolder
 from app.hub.transfer import Source, Watch, check_space, fetch
 
@@ -69,7 +69,6 @@ class ModelDownload:
         self.repo_id = repo_id
         self._hub = hub
         self._folder = RepoFolder(hub.cache_dir, repo_id)
-        self._details: RepoDetails | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._done = self._total = 0
@@ -104,14 +103,13 @@ class ModelDownload:
             self._set_stage("")
 
     def discard(self) -> None:
-        """Remove what has arrived, unless another snapshot of the model uses it."""
-        details = self._details or self._hub.details(self.repo_id)
-        self._folder.discard(details.files.wanted)
+        """Remove what has arrived, unless a version of the model that is there uses it."""
+        self._folder.discard()
 
     def _run(self) -> Path:
         self._set_stage("asking the hub")
         # asked again at every start: main may have moved on meanwhile
-        self._details = details = self._hub.details(self.repo_id)
+        details = self._hub.details(self.repo_id)
         files, commit = details.files.wanted, details.commit
         self._check()
         with self._lock:

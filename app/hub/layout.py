@@ -76,18 +76,15 @@ class RepoFolder:
         os.replace(fresh, reference)
         return folder
 
-    def discard(self, files: Iterable[RepoFile]) -> None:
-        """Remove what has arrived of `files`, except what a snapshot uses."""
-        used = self._used_blobs()
-        for file in files:
-            self.incomplete(file.etag).unlink(missing_ok=True)
-            if self.blob(file.etag).name not in used:
-                self.blob(file.etag).unlink(missing_ok=True)
-        if not used and not any(self._snapshot_files()):
+    def discard(self) -> None:
+        """Remove what no snapshot uses: parts, and blobs of a download that was not finished."""
+        links = self._snapshot_files()
+        used = {Path(os.readlink(f)).name for f in links if f.is_symlink()}
+        for file in (self.path / "blobs").glob("*"):
+            if file.name not in used:
+                file.unlink(missing_ok=True)
+        if not links:
             shutil.rmtree(self.path, ignore_errors=True)
-
-    def _used_blobs(self) -> set[str]:
-        return {Path(os.readlink(f)).name for f in self._snapshot_files() if f.is_symlink()}
 
     def _snapshot_files(self) -> list[Path]:
         return [f for f in (self.path / "snapshots").rglob("*") if not f.is_dir()]
