@@ -5,9 +5,14 @@ from __future__ import annotations
 from app.chat.controller import ChatController
 from app.chat.page import ChatPage
 from app.engine_bridge import EngineBridge
+from app.hub.hub import Hub
+from app.hub.trash import Trash
 from app.main_window import Page
+from app.models.downloads import DownloadQueue
+from app.models.page import ModelsPage
 from app.models.session import ModelSession
 from app.panels.notices import Notice
+from app.paths import downloads_file, trash_file
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
@@ -29,7 +34,11 @@ class Pages:
         self.chat_page = ChatPage(self.chat)
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
-        self.pages = [Page("Chat", "chat", self.chat_page, commands, changed)]
+        self.models = make_models_page(bridge, settings, session)
+        self.pages = [
+            Page("Chat", "chat", self.chat_page, commands, changed),
+            Page("Models", "models", self.models, tuple(self.models.commands())),
+        ]
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
         self.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
@@ -43,8 +52,13 @@ class Pages:
 
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""
+        self.models.close_down()
         self.chat.close()
         self.store.close()
+
+    def start(self) -> None:
+        """What waits until the window is on the screen."""
+        self.models.start()
 
     def _on_opened(self, config: EngineConfig, chosen: object) -> None:
         self.chat_page.set_suggestions(suggestions_for(config.model))
@@ -56,3 +70,21 @@ class Pages:
         text = f"{remark.cause} {remark.remedy}".strip()
         action, do = remark.actions[0] if remark.actions else ("", None)
         self.chat_page.set_model_notice(text, action, do)
+
+
+def make_models_page(
+    bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+) -> ModelsPage:
+    """The Models page over the hub and the cache that huggingface_hub is set to."""
+
+    def in_use() -> int:
+        return bridge.plan.predicted if bridge.plan is not None else 0
+
+    def is_open(path: str) -> bool:
+        return session.current is not None and session.current.path == path
+
+    hub = Hub()
+    queue = DownloadQueue(hub, downloads_file())
+    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open)
+    page.model_chosen.connect(session.open)
+    return page

@@ -21,6 +21,7 @@ from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
 from app.log import start_logging, stop_logging
 from app.main_window import MainWindow
+from app.models.download_work import DownloadWork
 from app.models.session import ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
@@ -104,6 +105,9 @@ class Application(QObject):
         latency = self.pages.chat_page.latency
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
+        models = self.pages.models
+        models.wants_front.connect(lambda: self.window.show_widget(models))
+        self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
 
@@ -113,6 +117,7 @@ class Application(QObject):
     def start(self, given: Mapping[str, Any]) -> None:
         """What waits until the window is on the screen."""
         self.gpu.start()
+        self.pages.start()
         self.open_first_model(given)
 
     def on_fault(

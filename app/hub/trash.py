@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +37,15 @@ class Trash:
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
+        self._lock = threading.Lock()  # models are removed in threads
 
     def put(self, folder: Path) -> Trashed:
         """Move `folder` aside. Raises TrashError where it cannot be moved."""
         entry = Trashed(folder, folder.with_name(f"{PREFIX}{uuid.uuid4().hex[:12]}"))
         try:
             # Written first: a folder that is aside and in no journal would stay for ever.
-            self._write([*self.entries, entry])
+            with self._lock:
+                self._write([*self.entries, entry])
             os.rename(entry.original, entry.aside)
         except OSError as error:
             self._forget(entry)
@@ -103,9 +106,10 @@ class Trash:
         return [e for e in found if e.aside.name.startswith(PREFIX)]
 
     def _forget(self, entry: Trashed) -> None:
-        left = [known for known in self.entries if known != entry]
-        if left or self._journal.exists():
-            self._write(left)
+        with self._lock:
+            left = [known for known in self.entries if known != entry]
+            if left or self._journal.exists():
+                self._write(left)
 
     def _write(self, entries: list[Trashed]) -> None:
         text = json.dumps([[str(e.original), str(e.aside)] for e in entries])

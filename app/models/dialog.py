@@ -23,6 +23,7 @@ from app.models.source_list import SourceList
 from app.models.sources import (
     ModelSource,
     folder_source,
+    folder_sources,
     hugging_face_sources,
     recent_sources,
     shape_sources,
@@ -62,7 +63,13 @@ class OpenModelDialog(QDialog):
         self.list.source_chosen.connect(self._inspector.show)
         self._build()
         self._show_sources()
-        run_task(self, hugging_face_sources, self._on_cache, self._on_cache_failed)
+        folders = store.folders
+        run_task(
+            self,
+            lambda: [*folder_sources(folders), *hugging_face_sources()],
+            self._on_cache,
+            self._on_cache_failed,
+        )
 
     def _build(self) -> None:
         folder = QPushButton("Choose a folder…")

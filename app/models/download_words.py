@@ -6,7 +6,6 @@ from functools import partial
 
 from app.hub.download import Progress
 from app.models.downloads import Download, DownloadQueue, State
-from app.panels.work_area import Work
 from app.units import format_bytes
 
 
@@ -14,10 +13,12 @@ def figures_text(progress: Progress) -> str:
     """ "412 MiB of 1.40 GiB · 11.0 MiB/s · 1 min 31 s left"; what is not known is left out."""
     if not progress.total:
         return ""
+    if progress.done >= progress.total:
+        return format_bytes(progress.total)
     parts = [f"{format_bytes(progress.done)} of {format_bytes(progress.total)}"]
     if progress.speed:
         parts.append(f"{format_bytes(progress.speed)}/s")
-    if progress.seconds_left is not None and progress.done < progress.total:
+    if progress.seconds_left is not None:
         parts.append(f"{duration_text(progress.seconds_left)} left")
     return " · ".join(parts)
 
@@ -48,19 +49,6 @@ def subtitle(download: Download) -> str:
     if download.progress.total and download.state is not State.DONE:
         return f"{download.state.value} · {download.progress.fraction:.0%}"
     return download.state.value
-
-
-def as_work(queue: DownloadQueue, download: Download) -> Work:
-    return Work(
-        key=download.repo_id,
-        title=download.repo_id,
-        stage=state_text(download),
-        figures=figures_text(download.progress),
-        fraction=download.progress.fraction if download.progress.total else None,
-        moving=download.state in (State.RUNNING, State.PAUSING, State.CANCELLING),
-        tone="error" if download.state is State.FAILED else "muted",
-        actions=actions(queue, download),
-    )
 
 
 def actions(queue: DownloadQueue, download: Download) -> tuple[tuple[str, partial[None]], ...]:

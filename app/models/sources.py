@@ -117,7 +117,7 @@ def _with_format(path: str, load_format: str) -> str:
     return f"{path} · random weights" if load_format == "dummy" else path
 
 
-def hugging_face_sources() -> list[ModelSource]:
+def hugging_face_sources(cache_dir: Path | None = None) -> list[ModelSource]:
     """Models in the Hugging Face cache that have a config and safetensors, newest use first.
 
     Reads the disk: call it off the GUI thread. A cache that is not there is an empty one.
@@ -125,7 +125,7 @@ def hugging_face_sources() -> list[ModelSource]:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
-        repos = scan_cache_dir().repos
+        repos = scan_cache_dir(cache_dir).repos
     except CacheNotFound:
         return []
     found = []
