@@ -3,7 +3,7 @@
 +------+---------------------------------------+
 | rail | figures                               |
 |      +-------------------------+-------------+
-|      | notices, loading        | engine      |
+|      | notices, loading, work  | engine      |
 |      | page                    | settings    |
 |      +-------------------------+             |
 |      | live charts             |             |
@@ -50,6 +50,7 @@ from app.panels.load_strip import LoadStrip
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
+from app.panels.work_area import WorkArea
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from engine import messages
@@ -140,6 +141,7 @@ class MainWindow(QMainWindow):
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()
         self.load_strip = LoadStrip()
+        self.work = WorkArea()
         self.engine_settings = EngineSettingsPanel(self.bridge, machine)
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
@@ -152,6 +154,7 @@ class MainWindow(QMainWindow):
         column.setSpacing(SPACE_2)
         column.addWidget(self.notices)
         column.addWidget(self.load_strip)
+        column.addWidget(self.work)
         column.addWidget(self.stack, 1)
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
@@ -211,6 +214,10 @@ class MainWindow(QMainWindow):
             self.stack.setCurrentIndex(index)
             self._restore_docks()
         self.rail.choose(index)
+
+    def show_widget(self, widget: QWidget) -> None:
+        """Show the page that `widget` is."""
+        self.show_page(self.stack.indexOf(widget))
 
     def show_open_model(self, path: str = "") -> None:
         """The dialog, looking at `path` if one is given."""

@@ -36,6 +36,16 @@ def settings_file() -> Path:
     return config_dir() / "window.ini"
 
 
+def downloads_file() -> Path:
+    """Downloads that are not finished."""
+    return data_dir() / "downloads.json"
+
+
+def trash_file() -> Path:
+    """Deleted models that are not removed yet."""
+    return data_dir() / "trash.json"
+
+
 def resources_dir() -> Path:
     return Path(next(iter(resources.__path__)))
 

@@ -21,6 +21,7 @@ from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
 from app.log import start_logging, stop_logging
 from app.main_window import MainWindow
+from app.models.download_work import DownloadWork
 from app.models.session import ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
@@ -114,6 +115,9 @@ class Application(QObject):
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
         self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
+        models = self.pages.models
+        models.wants_front.connect(lambda: self.window.show_widget(models))
+        self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
@@ -125,6 +129,7 @@ class Application(QObject):
     def start(self, given: Mapping[str, Any]) -> None:
         """What waits until the window is on the screen."""
         self.gpu.start()
+        self.pages.start()
         self.open_first_model(given)
 
     def on_fault(

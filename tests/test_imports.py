@@ -40,7 +40,8 @@ WITHOUT_TORCH = (
 
 WITHOUT_QT = (
     "app", "app.__main__", "app.paths", "app.units", "app.cli.main", "app.cli.generate",
-    "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "engine.llm_engine",
+    "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "app.hub.download",
+    "app.hub.trash", "engine.llm_engine",
 )  # fmt: skip
 
 QT = ("PySide6", "shiboken6", "pyqtgraph")
