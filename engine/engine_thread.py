@@ -24,6 +24,7 @@ from engine.messages import (
     AddRequest,
     BlockInspected,
     Command,
+    CountTokens,
     EngineCrashed,
     Event,
     InspectBlock,
@@ -38,6 +39,7 @@ from engine.messages import (
     RequestFailed,
     SnapshotEvent,
     Stop,
+    TokensCounted,
     Unload,
     Unloaded,
 )
@@ -151,6 +153,9 @@ class EngineThread(threading.Thread):
                 case InspectBlock(block):
                     details = None if self._engine is None else self._engine.inspect_block(block)
                     self._emit(BlockInspected(block, details))
+                case CountTokens(key, text):
+                    count = None if self._engine is None else self._engine.count_tokens(text)
+                    self._emit(TokensCounted(key, count))
                 case Stop():
                     self._stopping.set()
         except Exception as error:  # a fault of the engine: say so, and serve on

@@ -77,11 +77,19 @@ class InspectBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class CountTokens:
+    """How many tokens does a text have for the model that is loaded? Answered by TokensCounted."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread after aborting what runs."""
 
 
-Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | Stop
+Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | CountTokens | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +189,14 @@ class BlockInspected:
 
 
 @dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """`num_tokens` is None where no model is loaded."""
+
+    key: str
+    num_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCrashed:
     """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
 
@@ -199,5 +215,6 @@ Event = (
     | ReconfigureFailed
     | SnapshotEvent
     | BlockInspected
+    | TokensCounted
     | EngineCrashed
 )

@@ -42,6 +42,7 @@ from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
 from widgets.chat.notice import Notice
 from widgets.chat.prompt_popover import PromptPopover
+from widgets.chat.reasoning import without_reasoning
 from widgets.chat.sampling_popover import CUSTOM, SamplingPopover
 from widgets.chat.toast import Toast
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
@@ -132,7 +133,7 @@ class ChatPage(QWidget):
     def copy_last(self) -> None:
         replies = [m for m in self.controller.current.path() if m.role is Role.ASSISTANT]
         if replies:
-            QGuiApplication.clipboard().setText(replies[-1].text)
+            QGuiApplication.clipboard().setText(without_reasoning(replies[-1].text))
 
     def rename_current(self) -> None:
         self.list_panel.show()

@@ -136,11 +136,11 @@ class MessageText(QTextBrowser):
             cursor = self.document().find(word)
             while not cursor.isNull() and len(found) < _MOST_MARKS:
                 selection = QTextEdit.ExtraSelection()
-                selection.cursor, selection.format = cursor, look  # type: ignore[attr-defined]
+                selection.cursor, selection.format = cursor, look
                 found.append(selection)
                 cursor = self.document().find(word, cursor)
         self.setExtraSelections(found)
-        starts = [s.cursor.selectionStart() for s in found]  # type: ignore[attr-defined]
+        starts = [s.cursor.selectionStart() for s in found]
         if not starts:
             return None
         cursor = QTextCursor(self.document())

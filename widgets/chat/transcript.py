@@ -103,7 +103,6 @@ class Transcript(QScrollArea):
             is_first = not view.record.text
             view.append(text)
             if is_first:
-                view.text.setVisible(True)
                 self.paint_now(view)
 
     def paint_now(self, view: QWidget) -> None:
@@ -124,7 +123,7 @@ class Transcript(QScrollArea):
     def unmark(self) -> None:
         """Take back what `reveal` marked."""
         for view in self._views.values():
-            view.text.mark(())
+            view.mark(())
 
     def reveal(self, message_id: str, words: Sequence[str] = ()) -> None:
         """Scroll to a message, making views up to it; to the first of `words` where it has them,
@@ -136,7 +135,7 @@ class Transcript(QScrollArea):
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         view = self._views[message_id]
         self.unmark()
-        place = view.text.mark(words)
+        place = view.mark(words)
         top = view.y() + self._column_widget.y()
         if place is not None and place.bottom() > self.viewport().height() - SPACE_4:
             top += place.top() - self.viewport().height() // 2
