@@ -32,6 +32,7 @@ from engine.messages import (
     AddRequest,
     BlockInspected,
     Command,
+    CountTokens,
     EngineCrashed,
     Event,
     InspectBlock,
@@ -48,6 +49,7 @@ from engine.messages import (
     RequestFailed,
     SnapshotEvent,
     Stop,
+    TokensCounted,
     Unload,
     Unloaded,
 )
@@ -164,6 +166,9 @@ class EngineThread(threading.Thread):
                     self._emit(BlockInspected(block, details))
                 case MeasurePeaks():
                     self._emit(self._measure_peaks())
+                case CountTokens(key, text):
+                    count = None if self._engine is None else self._engine.count_tokens(text)
+                    self._emit(TokensCounted(key, count))
                 case Stop():
                     self._stopping.set()
         except Exception as error:  # a fault of the engine: say so, and serve on

@@ -84,11 +84,29 @@ class MeasurePeaks:
 
 
 @dataclass(frozen=True, slots=True)
+class CountTokens:
+    """How many tokens does a text have for the model that is loaded? Answered by TokensCounted."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread after aborting what runs."""
 
 
-Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | MeasurePeaks | Stop
+Command = (
+    Load
+    | Unload
+    | AddRequest
+    | Abort
+    | Reconfigure
+    | InspectBlock
+    | MeasurePeaks
+    | CountTokens
+    | Stop
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +224,14 @@ class PeaksMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """`num_tokens` is None where no model is loaded."""
+
+    key: str
+    num_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCrashed:
     """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
 
@@ -225,5 +251,6 @@ Event = (
     | SnapshotEvent
     | BlockInspected
     | PeaksMeasured
+    | TokensCounted
     | EngineCrashed
 )

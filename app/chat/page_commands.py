@@ -69,6 +69,26 @@ def chat_commands(page: ChatPage) -> list[Command]:
             section="this", is_enabled=lambda: controller.current.is_stored,
         ),
         Command(
+            "chat.pin", "Pin chat on top", page.toggle_pinned, "Chat", "Ctrl+D", "pin",
+            section="this", is_checked=lambda: controller.current.is_pinned,
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.archive", "Archive chat", page.toggle_archived, "Chat", "", "archive",
+            section="this", is_checked=lambda: controller.current.is_archived,
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.export", "Export chat…", lambda: page.transfer.export_one(controller.current.id),
+            "Chat", "Ctrl+S", "download", section="file",
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.export_all", "Export all chats…", page.transfer.export_all, "Chat",
+            section="file",
+        ),
+        Command("chat.import", "Import chats…", page.transfer.import_some, "Chat", section="file"),
+        Command(
             "chat.delete", "Delete chat", page.delete_current, "Chat", "", "delete",
             section="this", is_enabled=lambda: controller.current.is_stored,
         ),

@@ -18,7 +18,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,13 @@ class ChatStore:
             conversation_id,
         )
         return [message_of(row) for row in rows]
+
+    def has_any(self, conversation_id: str, message_ids: Sequence[str]) -> bool:
+        """Whether one of these ids is in use, also by what was deleted and not purged yet."""
+        if self._read("SELECT 1 FROM conversations WHERE id = ?", conversation_id):
+            return True
+        known = "SELECT 1 FROM messages WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
+        return bool(self._read(known, json.dumps(list(message_ids))))
 
     def packed_tokens(self, message_id: str) -> bytes | None:
         """What `save_tokens` was given for a reply; None where nothing was."""

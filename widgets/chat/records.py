@@ -49,6 +49,8 @@ class ConversationRecord(NamedTuple):
     is_busy: bool = False
     marks: tuple[tuple[int, int], ...] = ()
     hit: str = ""  # the message that a search found
+    is_pinned: bool = False
+    is_archived: bool = False
 
 
 class SamplingFieldRecord(NamedTuple):

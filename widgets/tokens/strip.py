@@ -42,6 +42,7 @@ class TokenStrip(QWidget):
         super().__init__(parent)
         self._records: Sequence[TokenRecord] = ()
         self._places: list[Place] = []
+        self._sizes: tuple[list[float], list[bool]] = ([], [])
         self._paint_by = PAINTS[0]
         self.pointed_token = NONE
         self.is_held = False
@@ -173,7 +174,6 @@ class TokenStrip(QWidget):
         font.setFeature(QFont.Tag("calt"), 0)  # signs of code stay what they are
         self._pen = TextPen(font, _MOST_SHAPED)
         self._row_height = self.fontMetrics().height() + 2 * SPACE_1
-        self._sizes: tuple[list[float], list[bool]] = ([], [])
 
     def _theme_changed(self) -> None:
         self._take_font()
