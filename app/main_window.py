@@ -142,9 +142,14 @@ class MainWindow(QMainWindow):
         self.notices = NoticeArea()
         self.load_strip = LoadStrip()
         self.work = WorkArea()
-        self.engine_settings = EngineSettingsPanel(self.bridge, machine)
+        self.engine_settings = EngineSettingsPanel(
+            self.bridge,
+            machine,
+            recent=lambda: [(m.path, m.load_format, m.title) for m in self.settings.recent],
+        )
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
+        self.views.speculation.settings_wanted.connect(self.show_settings)
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -250,6 +255,12 @@ class MainWindow(QMainWindow):
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
         ]
+
+    def show_settings(self) -> None:
+        """Bring the engine settings to the front."""
+        self.settings_dock.show()
+        self.settings_dock.raise_()
+        self.engine_settings.setFocus()
 
     def reset_docks(self) -> None:
         """The docks where they are at the first visit of this page."""

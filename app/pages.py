@@ -24,7 +24,11 @@ from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
 
 CHAT_LIST = "chat-list"
-TUNE_DOCKS = DockPlan("left", (("kv-blocks",), ("step-timeline", "requests")), 268)
+TUNE_DOCKS = DockPlan(
+    "left",
+    (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
+    268,
+)
 
 
 class Pages:

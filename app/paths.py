@@ -55,6 +55,11 @@ def starter_model() -> Path:
     return resources_dir() / "starter" / "chat"
 
 
+def starter_draft() -> Path:
+    """The model that drafts for the starter model."""
+    return resources_dir() / "starter" / "draft"
+
+
 def shapes_dir() -> Path:
     """Folders with a config.json each: real model shapes, to run with random weights."""
     return resources_dir() / "shapes"

@@ -18,10 +18,10 @@ from pathlib import Path
 from PySide6.QtCore import QEventLoop, QSize, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineState
+from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineBridge, EngineState
 from app.models.session import LOAD
-from app.models.sources import shape_sources
-from app.paths import starter_model
+from app.models.sources import is_starter, shape_sources
+from app.paths import starter_draft, starter_model
 from app.settings_store import ThemeMode
 from app.suggestions import long_prompts, suggestions_for
 from app.window import Application, make_application
@@ -100,6 +100,7 @@ class Photographer:
         yield from self._latency()
         yield from self._tokens()
         yield from self._recording()
+        yield from self._speculation(model)
         yield from self._palette()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
@@ -168,6 +169,30 @@ class Photographer:
             dock.raise_()
             yield from self._in_both_modes(f"recording-{dock.objectName()}", window)
         window.close()
+
+    def _speculation(self, model: str) -> Iterator[Path]:
+        """The starter pair: what was drafted, what stood, and what it gained."""
+        if not is_starter(model):
+            return
+        bridge, page = self._application.bridge, self._application.pages.chat_page
+        bridge.reconfigure(
+            speculative_method="draft_model",
+            speculative_model=str(starter_draft()),
+            speculative_adaptive=False,
+        )
+        self._wait(lambda: _drafts(bridge), LOAD_TIMEOUT_S, "the draft model was not loaded")
+        self._start_chats(model)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        pause(2 * SNAPSHOT_INTERVAL_MS)
+        self._window.views.speculation_dock.raise_()
+        yield from self._in_both_modes("speculation", self._window)
+        self._window.charts_dock.raise_()
+        self._ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.tokens.show_last()
+        page.tokens.popover.paint_by.setCurrentText("Drafts")
+        yield from self._in_both_modes("tokens-drafts", self._window)
+        page.tokens.popover.hide()
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""
@@ -244,6 +269,10 @@ class Photographer:
             if not widget.grab().save(str(file)):
                 raise ScreenshotError(f"{file} cannot be written.", "Check folder and disk.")
             yield file
+
+
+def _drafts(bridge: EngineBridge) -> bool:
+    return bridge.config is not None and bridge.config.speculative_method != "off"
 
 
 def pause(milliseconds: int) -> None:

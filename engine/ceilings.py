@@ -261,6 +261,7 @@ def verdict(split: Split) -> str:
         "bound by launching and small operations": shares.launch,
         "bound by Python": shares.python,
         "waiting between steps": shares.queue,
+        "bound by drafting": shares.draft,
     }
     side = max(sides, key=lambda name: sides[name])
     if side == "memory-bound":

@@ -123,10 +123,12 @@ class TokenLogprob:
 
 class DraftRound(NamedTuple):
     """What was drafted for a request in one step, and how many of these tokens, from the first,
-    became its output. The token after those is the model's own."""
+    became its output. The token after those is the model's own. `rejected`: the texts of the drafts
+    that did not stand, where log probabilities were asked for."""
 
     token_ids: tuple[int, ...]
     num_accepted: int
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,11 @@ class StepEntry(NamedTuple):
     num_context: int = 0
     num_logits: int = 0
 
+    @property
+    def num_computed(self) -> int:
+        """Tokens that went through the model: its own, and the drafts to verify."""
+        return self.num_tokens + self.num_draft
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:

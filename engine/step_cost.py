@@ -2,7 +2,7 @@
 
     duration of a step, and the pause before it in which requests waited
     |<------------------ model ------------------>|<- scheduling, sampling, ->|<-- between -->|
-    | weights | KV | arithmetic | launch and rest |        commit             |    steps      |
+    | weights | KV | arithmetic | launch and rest |  commit; drafting         |    steps      |
     |<-- counted, at peak ---->|<-- measured less counted                    measured ------->|
 
 Reading and computing overlap: a product takes the longer of both, so that arithmetic is only what
@@ -39,7 +39,8 @@ class Work(NamedTuple):
 class Split(NamedTuple):
     """Seconds. `launch`: of the model's time what is beyond the peaks: starting operations, small
     ones, and reading or computing slower than the machine can. `python`: scheduling, sampling,
-    commit. `queue`: between the steps, while requests waited for the next."""
+    commit. `queue`: between the steps, while requests waited for the next. `draft`: drafting tokens
+    for the model to verify."""
 
     weights: float = 0.0
     kv: float = 0.0
@@ -47,6 +48,7 @@ class Split(NamedTuple):
     launch: float = 0.0
     python: float = 0.0
     queue: float = 0.0
+    draft: float = 0.0
 
     @property
     def total(self) -> float:
@@ -111,12 +113,13 @@ class ModelCost:
         """Of one step with these entries."""
         tokens = logits = context = pairs = 0
         for entry in entries:
-            tokens += entry.num_tokens
+            new = entry.num_computed
+            tokens += new
             logits += entry.num_logits
             context += entry.num_context
             # token i of the n new ones attends to all but the n - 1 - i that come after it
-            pairs += entry.num_tokens * entry.num_context
-            pairs -= entry.num_tokens * (entry.num_tokens - 1) // 2
+            pairs += new * entry.num_context
+            pairs -= new * (new - 1) // 2
         if not tokens:
             return Work()
         fixed = self.output_bytes if logits else 0.0
@@ -160,7 +163,7 @@ def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) ->
     work = model.work(step.entries)
     least = least_time(work, peaks)
     python = step.schedule_s + step.sample_s + step.commit_s
-    measured = step.model_s or max(0.0, step.duration - python)
+    measured = step.model_s or max(0.0, step.duration - python - step.draft_s)
     speed = min(1.0, measured / least.floor) if least.floor else 1.0
     split = Split(
         weights=least.weights * speed,
@@ -169,6 +172,7 @@ def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) ->
         launch=max(0.0, measured - least.floor * speed),
         python=python,
         queue=pause,
+        draft=step.draft_s,
     )
     return CostedStep(step, work, split, speed)
 
@@ -195,6 +199,7 @@ def total(costed: Iterable[CostedStep]) -> Split:
 
 
 def model_cost(snapshot: EngineSnapshot) -> ModelCost:
-    """Of the model that a snapshot shows."""
+    """Of the model that a snapshot shows; drafting is a time of its own, and not counted here."""
     blocks, plan = snapshot.blocks, snapshot.memory.plan
-    return ModelCost.of(snapshot.model, plan.bytes_per_block / max(1, blocks.block_size))
+    own = plan.bytes_per_block - plan.draft_bytes_per_block
+    return ModelCost.of(snapshot.model, own / max(1, blocks.block_size))

@@ -12,7 +12,7 @@ from app.chat.conversation import Conversation, Message, State
 from app.chat.engine import ChatEngine
 from app.chat.figures import Figures, Progress
 from app.chat.saver import Saver
-from app.chat.tokens import TokenKeeper, record_of
+from app.chat.tokens import TokenKeeper, records_of
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason, RequestTimes
@@ -140,7 +140,7 @@ class Generation(QObject):
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
         for event in batch:
             entry.progress.add(event)
-            entry.tokens += [record_of(token) for token in event.logprobs]
+            entry.tokens += records_of(event)
         text = "".join(event.text for event in batch)
         if text:
             entry.reply.text += text

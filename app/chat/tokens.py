@@ -2,8 +2,9 @@
 
 Packed, a reply is zlib-compressed JSON in columns: {"version", "model", "texts" (id -> text),
 "ids", "logprobs", "ranks", "origins", "alternatives" (ids and logprobs of each token in turn),
-"counts" (how many alternatives each token has)}. Log probabilities are kept to four decimals. A
-token with five alternatives takes about 40 bytes.
+"counts" (how many alternatives each token has), and of a reply with speculative decoding "drafts"
+(1 for a draft that stood) and "rejected" (place -> texts of the drafts that did not)}. Log
+probabilities are kept to four decimals. A token with five alternatives takes about 40 bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from app.chat.saver import Saver
 from app.storage import ChatStore, StorageError
-from engine.messages import TokenLogprob
+from engine.messages import OutputEvent, TokenLogprob
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 VERSION = 1
@@ -48,6 +49,14 @@ class ReplyTokens:
             texts[str(record.token_id)] = record.text
             texts.update((str(a.token_id), a.text) for a in record.alternatives)
         others = [a for record in self.records for a in record.alternatives]
+        rejected = {i: r.rejected for i, r in enumerate(self.records) if r.rejected}
+        drafts = [int(record.is_draft) for record in self.records]
+        speculation: dict[str, Any] = {}
+        if rejected or any(drafts):
+            speculation = {
+                "drafts": drafts,
+                "rejected": {str(place): list(texts) for place, texts in rejected.items()},
+            }
         return {
             "version": VERSION,
             "model": self.model,
@@ -59,6 +68,7 @@ class ReplyTokens:
             "counts": [len(record.alternatives) for record in self.records],
             "alternatives": [a.token_id for a in others],
             "alternative_logprobs": [round(a.logprob, 4) for a in others],
+            **speculation,
         }
 
     @classmethod
@@ -91,10 +101,19 @@ def _records(
     columns: Mapping[str, Any], texts: Mapping[str, str], others: Iterator[Alternative]
 ) -> Iterator[TokenRecord]:
     names = ("ids", "logprobs", "ranks", "origins", "counts")
-    for token_id, logprob, rank, origin, count in zip(*(columns[n] for n in names), strict=True):
-        alternatives = tuple(islice(others, count))
+    drafts = columns.get("drafts", [0] * len(columns["ids"]))
+    rejected = columns.get("rejected", {})
+    rows = zip(*(columns[n] for n in names), drafts, strict=True)
+    for place, (token_id, logprob, rank, origin, count, is_draft) in enumerate(rows):
         yield TokenRecord(
-            token_id, texts[str(token_id)], float(logprob), rank, alternatives, Origin(origin)
+            token_id,
+            texts[str(token_id)],
+            float(logprob),
+            rank,
+            tuple(islice(others, count)),
+            Origin(origin),
+            bool(is_draft),
+            tuple(rejected.get(str(place), ())),
         )
 
 
@@ -114,6 +133,18 @@ def record_of(token: TokenLogprob) -> TokenRecord:
     """What the engine reports of a token."""
     alternatives = tuple(Alternative(*alternative) for alternative in token.alternatives)
     return TokenRecord(token.token_id, token.token, token.logprob, token.rank, alternatives)
+
+
+def records_of(event: OutputEvent) -> list[TokenRecord]:
+    """The tokens of an event: the drafts that stood, then the model's own, in place of those that
+    did not."""
+    records = [record_of(token) for token in event.logprobs]
+    if event.drafts is not None and records:
+        for i in range(min(event.drafts.num_accepted, len(records))):
+            records[i] = records[i]._replace(is_draft=True)
+        if event.drafts.rejected:
+            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
+    return records
 
 
 class TokenKeeper:

@@ -40,7 +40,7 @@ class FlightDesk(QObject):
                 "download", "flight", is_enabled=lambda: not self._recorder.is_empty,
             ),
             Command(
-                "flight.open", "Open recording…", self.ask_and_open, "File", "Ctrl+Shift+O",
+                "flight.open", "Open recording…", self.ask_and_open, "File", "Ctrl+Alt+O",
                 "play", "flight",
             ),
         ]  # fmt: skip

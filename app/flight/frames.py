@@ -32,6 +32,8 @@ from engine.snapshot import (
     RequestState,
     RequestTimes,
     Sample,
+    SpeculationSnapshot,
+    SpeedUp,
     StepEntry,
     StepRecord,
     TokenEvent,
@@ -82,7 +84,7 @@ class _Writer:
                 kind, body = "snapshot", self._snapshot(snapshot)
             case messages.OutputEvent():
                 kind, body = "ended", _ended(event)
-            case messages.Loaded(config, model, plan):
+            case messages.Loaded(config, model, plan, _):
                 kind = "loaded"
                 body = {
                     "config": _config(config), "model": dataclasses.asdict(model),
@@ -116,12 +118,14 @@ class _Writer:
             "steps": [_step(step) for step in s.steps],
             "ttft": s.ttft,
             "itl": s.itl,
+            "speculation": self._changed("speculation", s.speculation, _speculation),
         }
 
     def _changed(self, name: str, value: Any, write: Callable[[Any], Any]) -> Any:
         """None where the part is that of the line before."""
         before = self._before.get(name)
-        if before is value or (name != "blocks" and before == value):  # arrays do not compare
+        same = before is value or (name != "blocks" and before == value)  # arrays do not compare
+        if name in self._before and same:
             return None
         written = write(value)
         self._before[name] = value
@@ -169,8 +173,13 @@ def _ended(event: messages.OutputEvent) -> Json:
 def _step(s: StepRecord) -> list[Any]:
     return [
         s.index, s.start, s.duration, s.entries, s.num_running, s.num_waiting, s.preempted,
-        s.finished, s.schedule_s, s.model_s, s.sample_s, s.commit_s,
+        s.finished, s.schedule_s, s.model_s, s.sample_s, s.commit_s, s.draft_s,
     ]  # fmt: skip
+
+
+def _speculation(figures: SpeculationSnapshot | None) -> Json:
+    """{} where nothing drafts: null would be "as before"."""
+    return {} if figures is None else dataclasses.asdict(figures)
 
 
 def _config(config: Any) -> Json:
@@ -228,6 +237,7 @@ class _Reader:
             steps=tuple(_read_step(step) for step in line["steps"]),
             ttft=tuple(Sample(*sample) for sample in line["ttft"]),
             itl=tuple(Sample(*sample) for sample in line["itl"]),
+            speculation=self._as_before("speculation", line, _read_speculation),
         )
 
     def _as_before(self, name: str, line: Json, read: Callable[[Any], Any]) -> Any:
@@ -276,11 +286,25 @@ def _read_ended(line: Json) -> messages.OutputEvent:
 
 def _read_step(fields: list[Any]) -> StepRecord:
     (index, start, duration, entries, running, waiting, preempted, finished, schedule, model,
-     sample, commit) = fields  # fmt: skip
+     sample, commit, draft) = fields  # fmt: skip
     return StepRecord(
         index, start, duration, tuple(StepEntry(*entry) for entry in entries), running, waiting,
-        tuple(preempted), tuple(finished), schedule, model, sample, commit,
+        tuple(preempted), tuple(finished), schedule, draft, model, sample, commit,
     )  # fmt: skip
+
+
+def _read_speculation(values: Json) -> SpeculationSnapshot | None:
+    if not values:
+        return None
+    gain = values["speed_up"]
+    return SpeculationSnapshot(
+        **{
+            **values,
+            "drafted_per_position": tuple(values["drafted_per_position"]),
+            "accepted_per_position": tuple(values["accepted_per_position"]),
+            "speed_up": None if gain is None else SpeedUp(*gain),
+        }
+    )
 
 
 def _read_config(values: Json) -> EngineConfig:

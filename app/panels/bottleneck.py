@@ -49,6 +49,7 @@ PARTS = (
      "the model's measured time less what was counted: starting operations, small ones, and "
      "reading or computing slower than the peaks"),
     ("Python", "python", "python", "scheduling, sampling and commit, measured"),
+    ("Drafting", "draft", "draft", "the draft model or lookup proposes tokens, measured"),
     ("Between steps", "queued", "queue", "requests wait for the next step, measured"),
 )  # fmt: skip
 _COLUMNS = ("Knob", "Set to", "At most", "Because")

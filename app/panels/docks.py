@@ -37,8 +37,11 @@ class DockPlan:
 
     settings: Literal["left", "right"] = "right"
     below: tuple[tuple[str, ...], ...] = (
-        ("live-charts", "kv-blocks", "step-timeline", "requests"),
-    )
+        (
+            "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
+            "memory",
+        ),
+    )  # fmt: skip
     height: int = 372
 
 

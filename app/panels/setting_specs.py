@@ -44,6 +44,22 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 NOT_SHOWN = ("model", "load_format")
 """Chosen by opening a model."""
 
+PATHS = ("speculative_model",)
+"""Folders."""
+
+_OF_METHOD: dict[str, tuple[str, ...]] = {
+    "speculative_model": ("draft_model",),
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "num_speculative_tokens": ("draft_model", "ngram"),
+    "speculative_adaptive": ("draft_model", "ngram"),
+}
+
+
+def matters(name: str, speculative_method: str) -> bool:
+    """Whether a setting does anything with this method of speculative decoding."""
+    return speculative_method in _OF_METHOD.get(name, (speculative_method,))
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -108,6 +124,8 @@ def row_spec(setting: Setting, machine: Machine) -> RowSpec:
         unit=setting.unit,
         auto="auto" if setting.optional else "",
     )
+    if setting.name in PATHS:
+        spec = replace(spec, is_path=True, auto="none")
     if setting.type in (int, float):
         lowest = setting.minimum if setting.minimum is not None else -(2**53)
         highest = min(setting.maximum if setting.maximum is not None else 2**53, 2**53)
@@ -134,4 +152,6 @@ def is_choosable(setting: Setting) -> bool:
     """Whether there is anything to choose: a list with one entry, or a path, is not shown."""
     if setting.name in NOT_SHOWN:
         return False
-    return len(setting.choices) > 1 if setting.choices else setting.type is not str
+    if setting.choices:
+        return len(setting.choices) > 1
+    return setting.type is not str or setting.name in PATHS

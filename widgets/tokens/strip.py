@@ -71,7 +71,7 @@ class TokenStrip(QWidget):
 
     def paint_by(self, paint: PaintBy) -> None:
         self._paint_by = paint
-        self.update()
+        self._arrange()
 
     def point_at(self, index: int) -> None:
         if index != self.pointed_token:
@@ -115,7 +115,11 @@ class TokenStrip(QWidget):
 
     def _arrange(self) -> None:
         texts = [shown(record.text) for record in self._records]
-        widths = [self._pen.width(text) + _GAP + 2 for text in texts]
+        struck = [self._struck(record) for record in self._records]
+        widths = [
+            self._pen.width(text) + (self._pen.width(before) if before else 0.0) + _GAP + 2
+            for text, before in zip(texts, struck, strict=True)
+        ]
         breaks = [record.text.endswith("\n") for record in self._records]
         self._sizes = (widths, breaks)
         self._places = flow(widths, breaks, max(1, self.width() - 2 * _PAD))
@@ -151,9 +155,12 @@ class TokenStrip(QWidget):
         background = self._paint_by.background(record, table)
         if background is not None:
             painter.fillRect(area, background)
+        place = area.adjusted(1, 0, 0, 0)
+        before = self._struck(record)
+        if before:
+            place = self._paint_struck(painter, place, before)
         painter.setPen(table.color("text"))
-        text = self._pen.elided(shown(record.text), area.width())
-        self._pen.left(painter, area.adjusted(1, 0, 0, 0), text)
+        self._pen.left(painter, place, self._pen.elided(shown(record.text), place.width()))
         if record.is_unlikely:  # also for those who do not see the colours apart
             painter.fillRect(
                 QRectF(area.left(), area.bottom() - 2, area.width(), 2),
@@ -163,6 +170,22 @@ class TokenStrip(QWidget):
             self._frame(painter, area, "text_muted", Qt.PenStyle.DashLine)
         if index == self.pointed_token:
             self._frame(painter, area, "accent" if self.is_held else "text", Qt.PenStyle.SolidLine)
+
+    def _struck(self, record: TokenRecord) -> str:
+        """The rejected drafts before a token, where they are shown."""
+        if not self._paint_by.shows_rejected:
+            return ""
+        return "".join(shown(text) for text in record.rejected)
+
+    def _paint_struck(self, painter: QPainter, area: QRectF, text: str) -> QRectF:
+        """Rejected drafts at the left of `area`; what is left of it."""
+        painter.setPen(theme().color("text_muted"))
+        text = self._pen.elided(text, area.width())
+        self._pen.left(painter, area, text)
+        width = self._pen.width(text)
+        middle = round(area.center().y()) + 1.5
+        painter.drawLine(QPointF(area.left(), middle), QPointF(area.left() + width, middle))
+        return area.adjusted(width, 0, 0, 0)
 
     def _frame(self, painter: QPainter, area: QRectF, color: str, style: Qt.PenStyle) -> None:
         painter.setPen(QPen(theme().color(color), 1, style))
