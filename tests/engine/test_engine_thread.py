@@ -175,6 +175,26 @@ def test_a_model_that_cannot_be_opened_leaves_the_one_before_serving(
     assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
 
 
+def test_a_draft_that_does_not_fit_is_left_out_with_the_reason(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
+) -> None:
+    wanted = config.replace(
+        speculative_method="draft_model", speculative_model=str(tmp_path / "gone")
+    )
+    thread.submit(Load(wanted))
+    loaded = events.wait(Loaded)
+    assert loaded.config.speculative_method == "off"
+    assert loaded.without_draft is not None
+    assert "The draft model cannot be used" in loaded.without_draft.cause
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
+    thread.submit(Reconfigure({"speculative_method": "ngram", "prompt_lookup_min": 1}))
+    events.wait(Reconfigured)
+    thread.submit(AddRequest("b", PROMPT, GREEDY))
+    events.wait(OutputEvent, finished("b"))
+    assert tokens(events, "a") == tokens(events, "b")
+
+
 def test_cancelling_a_load_brings_the_model_before_back(
     events: Recorder, config: EngineConfig
 ) -> None:
