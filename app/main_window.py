@@ -120,6 +120,8 @@ class MainWindow(QMainWindow):
         self._fill_recent()
         self._connect()
         self._restore()
+        if settings.profiles.problem:
+            self.show_notice(Notice("profile", settings.profiles.problem, kind="warning"))
 
     # Building ----------------------------------------------------------------------------------
 
@@ -136,7 +138,7 @@ class MainWindow(QMainWindow):
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()
         self.load_strip = LoadStrip()
-        self.engine_settings = EngineSettingsPanel(self.bridge, machine)
+        self.engine_settings = EngineSettingsPanel(self.bridge, self.settings.profiles, machine)
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
 
@@ -177,6 +179,8 @@ class MainWindow(QMainWindow):
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
+        self.engine_settings.notice.connect(self.notices.show_notice)
+        self.engine_settings.actions_changed.connect(self.commands.refresh)
         bridge = self.bridge
         bridge.state_changed.connect(self._on_state)
         bridge.snapshot.connect(self._on_snapshot)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -18,20 +17,24 @@ from PySide6.QtWidgets import (
     QProgressBar,
     QPushButton,
     QScrollArea,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.hints import Hints
+from app.panels.profile_menu import ProfileMenu
+from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import Machine, sections
 from app.panels.settings_model import Sent, SettingsModel, costliest
-from app.panels.vllm_command import vllm_command, without_vllm_flag
+from app.profiles import Profile, ProfileStore
 from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot
+from widgets.icons import set_icon
 from widgets.setting_row import SettingRow
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
@@ -46,14 +49,25 @@ class EngineSettingsPanel(QWidget):
 
     # e.g. "max_num_seqs 8 → 16"; the same in the settings' own words; the settings chosen by now
     changed = Signal(str, object, object)
+    actions_changed = Signal()  # something may have become possible or impossible
+    notice = Signal(object)  # Notice
 
     def __init__(
-        self, bridge: EngineBridge, machine: Machine | None = None, parent: QWidget | None = None
+        self,
+        bridge: EngineBridge,
+        profiles: ProfileStore,
+        machine: Machine | None = None,
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self._bridge = bridge
         self.model = SettingsModel()
         self._machine = machine or Machine()
+        self._capacity: int | None = None  # tokens of the KV cache
+        self.profiles = ProfileMenu(profiles, self._chosen_now, self)
+        self.profiles.chosen.connect(self.apply_profile)
+        self.profiles.reset.connect(self.reset)
+        self.profiles.notice.connect(self.notice)
         self._hints = Hints()
         self._hints_at = 0.0  # time of the snapshot that was shown last
         self._rows: dict[str, SettingRow] = {}
@@ -130,20 +144,33 @@ class EngineSettingsPanel(QWidget):
         layout.addWidget(self._message)
         layout.addWidget(self._progress)
         layout.addWidget(self._apply)
+        layout.addLayout(self._make_buttons())
+        return foot
+
+    def _make_buttons(self) -> QHBoxLayout:
+        self._undo = QToolButton()
+        set_icon(self._undo, "undo")
+        self._undo.setAccessibleName("Undo setting")
+        self._undo.clicked.connect(self.undo)
+        self._redo = QToolButton()
+        set_icon(self._redo, "redo")
+        self._redo.setAccessibleName("Redo setting")
+        self._redo.clicked.connect(self.redo)
+        profiles = QPushButton("Profiles")
+        profiles.setMenu(self.profiles)
+        profiles.setToolTip("Named sets of settings: choose, save, delete; and the defaults")
+        self._copy = QPushButton("Copy as…")
+        self._copy.setToolTip(
+            "These settings as the command line of vLLM, SGLang or TensorRT-LLM (Ctrl+Alt+C)"
+        )
+        self._copy.clicked.connect(self.show_command)
         buttons = QHBoxLayout()
         buttons.setSpacing(SPACE_2)
-        self._undo = QPushButton("Undo")
-        self._undo.clicked.connect(self.undo)
-        self._reset = QPushButton("Defaults")
-        self._reset.setToolTip("Back to the defaults in everything that you changed.")
-        self._reset.clicked.connect(self.reset)
-        self._copy = QPushButton("Copy as vllm serve")
-        self._copy.setToolTip("Copy these settings as the command line of a vLLM server.")
-        self._copy.clicked.connect(self.copy_command)
-        for button in (self._undo, self._reset, self._copy):
-            buttons.addWidget(button, 1 if button is self._copy else 0)
-        layout.addLayout(buttons)
-        return foot
+        for button in (self._undo, self._redo):
+            buttons.addWidget(button)
+        for wide in (profiles, self._copy):
+            buttons.addWidget(wide, 1)
+        return buttons
 
     # What the user does ------------------------------------------------------------------------
 
@@ -155,18 +182,34 @@ class EngineSettingsPanel(QWidget):
         """Drop what was collected, else go back to before the change applied last."""
         self._submit(self.model.undo())
 
+    def redo(self) -> None:
+        """Apply again what was undone last."""
+        self._submit(self.model.redo())
+
     def reset(self) -> None:
         """Everything the user chose back to its default, at once."""
         self._submit(self.model.reset())
 
-    def copy_command(self) -> None:
-        """The settings as `vllm serve ...` into the clipboard, and what vLLM has no flag for."""
+    def apply_profile(self, profile: Profile) -> None:
+        """Be as the profile says, at once."""
         if self.model.applied is None:
             return
-        QGuiApplication.clipboard().setText(vllm_command(self.model.applied))
-        missing = without_vllm_flag(self.model.applied)
-        note = f" vLLM has no flag for: {', '.join(missing)}." if missing else ""
-        self._say(f"Copied.{note}")
+        self._delay.stop()
+        self._unsent.clear()
+        self._submit(self.model.choose_all(profile.settings))
+        if profile.unknown:
+            self._say(f"Left out, not known to this version: {', '.join(profile.unknown)}.")
+
+    def show_command(self) -> None:
+        """The settings as command lines of other servers."""
+        if self.model.applied is not None:
+            dialog = ServerDialog(self.model.applied, self._capacity, self.window())
+            dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            dialog.open()
+
+    def _chosen_now(self) -> Mapping[str, Any] | None:
+        """What a profile would hold: what the user chose of what is in force."""
+        return dict(self.model.chosen) if self.model.applied is not None else None
 
     def _on_chosen(self, name: str, value: Any) -> None:
         if self.model.applied is None:
@@ -248,6 +291,7 @@ class EngineSettingsPanel(QWidget):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Called with every snapshot; what is shown changes once a second, to be read."""
         self._hints.update(snapshot)
+        self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._hints_at = snapshot.time
@@ -271,7 +315,8 @@ class EngineSettingsPanel(QWidget):
             self._apply.setText(f"Apply ({costliest(model.pending).value})")
         self._undo.setEnabled(model.can_undo)
         self._undo.setToolTip(self._undo_tip())
-        self._reset.setEnabled(bool(model.chosen or model.pending))
+        self._redo.setEnabled(model.can_redo)
+        self._redo.setToolTip(_way("Forth to ", model.undone) or "Nothing to redo.")
         self._copy.setEnabled(model.applied is not None)
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
         self._progress.setVisible(bool(slow))
@@ -281,6 +326,7 @@ class EngineSettingsPanel(QWidget):
             self._set_message(_work_text(slow[0]))
         elif not self._message_timer.isActive():
             self._set_message("" if model.applied else self._why_not())
+        self.actions_changed.emit()
 
     def _why_not(self) -> str:
         if self._bridge.state is EngineState.LOADING:
@@ -290,10 +336,7 @@ class EngineSettingsPanel(QWidget):
     def _undo_tip(self) -> str:
         if self.model.pending:
             return "Drop the changes that were not applied."
-        if not self.model.history:
-            return "Nothing to undo."
-        last = self.model.history[-1]
-        return "Back to " + ", ".join(f"{name} {_short(value)}" for name, value in last.items())
+        return _way("Back to ", self.model.history) or "Nothing to undo."
 
     def _show_hints(self) -> None:
         for name, row in self._rows.items():
@@ -330,6 +373,13 @@ def _short(value: Any) -> str:
     if isinstance(value, int) and value >= 2**20:
         return format_bytes(value)
     return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _way(where: str, stack: list[Mapping[str, Any]]) -> str:
+    """Where the newest entry of a history leads; empty where there is none."""
+    if not stack:
+        return ""
+    return where + ", ".join(f"{name} {_short(value)}" for name, value in stack[-1].items())
 
 
 def _work_text(sent: Sent) -> str:
