@@ -179,6 +179,13 @@ class LoadBar(QFrame):
     def plan(self) -> LoadPlan:
         return LoadPlan(self.choice.workload, self.choice.variant, self.pace)
 
+    def choose(self, workload: str, variant: str | None = None) -> None:
+        """Choose a workload by its name, in its first variant where none is given."""
+        for index, choice in enumerate(self._choices):
+            if choice.workload.name == workload and variant in (None, choice.variant):
+                self.workload.setCurrentIndex(index)
+                return
+
     def toggle(self) -> None:
         """Start the load, or stop it."""
         if self._load.is_on:
@@ -187,10 +194,7 @@ class LoadBar(QFrame):
             self._load.start(self.plan())
 
     def _recall(self, stored: LoadChoice) -> None:
-        wanted = (stored.workload, stored.variant)
-        names = [(choice.workload.name, choice.variant) for choice in self._choices]
-        if wanted in names:
-            self.workload.setCurrentIndex(names.index(wanted))
+        self.choose(stored.workload, stored.variant)
         self.concurrency.setValue(stored.concurrency)
         self.rate.setValue(stored.request_rate)
         self.pacing.setCurrentIndex(self.pacing.findData(OPEN if stored.is_open else CLOSED))

@@ -42,10 +42,8 @@ def page(application: Application) -> TunePage:
 
 
 def choose(page: TunePage, workload: str, concurrency: int = 3) -> None:
-    bar = page.load_bar
-    names = [choice.workload.name for choice in bar._choices]
-    bar.workload.setCurrentIndex(names.index(workload))
-    bar.concurrency.setValue(concurrency)
+    page.load_bar.choose(workload)
+    page.load_bar.concurrency.setValue(concurrency)
 
 
 def start(qtbot: QtBot, page: TunePage, completed: int = 1) -> None:
