@@ -10,23 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QProgressBar,
-    QPushButton,
-    QScrollArea,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.hints import Hints
 from app.panels.profile_menu import ProfileMenu
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import Machine, sections
+from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.profiles import Profile, ProfileStore
 from app.units import format_bytes
@@ -34,9 +25,8 @@ from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot
-from widgets.icons import set_icon
 from widgets.setting_row import SettingRow
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.theme import SPACE_1, SPACE_3
 
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
@@ -64,10 +54,6 @@ class EngineSettingsPanel(QWidget):
         self.model = SettingsModel()
         self._machine = machine or Machine()
         self._capacity: int | None = None  # tokens of the KV cache
-        self.profiles = ProfileMenu(profiles, self._chosen_now, self)
-        self.profiles.chosen.connect(self.apply_profile)
-        self.profiles.reset.connect(self.reset)
-        self.profiles.notice.connect(self.notice)
         self._hints = Hints()
         self._hints_at = 0.0  # time of the snapshot that was shown last
         self._rows: dict[str, SettingRow] = {}
@@ -85,7 +71,7 @@ class EngineSettingsPanel(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
-        layout.addWidget(self._make_foot())
+        layout.addWidget(self._make_foot(profiles))
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
@@ -106,7 +92,7 @@ class EngineSettingsPanel(QWidget):
         layout.setSpacing(SPACE_3)
         for number, (title, specs) in enumerate(sections(self._machine).items()):
             if number:
-                layout.addWidget(_line())
+                layout.addWidget(line())
             heading = QLabel(title)
             heading.setProperty("role", "small")
             layout.addWidget(heading)
@@ -123,54 +109,19 @@ class EngineSettingsPanel(QWidget):
         area.setWidget(content)
         return area
 
-    def _make_foot(self) -> QWidget:
-        foot = QWidget()
-        layout = QVBoxLayout(foot)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(_line())
-        self._message = QLabel()
-        self._message.setProperty("role", "small")
-        self._message.setWordWrap(True)
-        self._message.hide()
-        self._progress = QProgressBar()
-        self._progress.setTextVisible(False)
-        self._progress.setAccessibleName("Applying settings")
-        self._progress.hide()
-        self._apply = QPushButton("Apply")
-        self._apply.setProperty("kind", "primary")
+    def _make_foot(self, profiles: ProfileStore) -> SettingsFoot:
+        self.profiles = ProfileMenu(profiles, self._chosen_now, self)
+        self.profiles.chosen.connect(self.apply_profile)
+        self.profiles.reset.connect(self.reset)
+        self.profiles.notice.connect(self.notice)
+        foot = SettingsFoot(self.profiles)
+        self._message, self._progress, self._apply = foot.message, foot.progress, foot.apply
+        self._undo, self._redo, self._copy = foot.undo, foot.redo, foot.copy
         self._apply.clicked.connect(self.apply)
-        self._apply.hide()
-        layout.addWidget(self._message)
-        layout.addWidget(self._progress)
-        layout.addWidget(self._apply)
-        layout.addLayout(self._make_buttons())
-        return foot
-
-    def _make_buttons(self) -> QHBoxLayout:
-        self._undo = QToolButton()
-        set_icon(self._undo, "undo")
-        self._undo.setAccessibleName("Undo setting")
         self._undo.clicked.connect(self.undo)
-        self._redo = QToolButton()
-        set_icon(self._redo, "redo")
-        self._redo.setAccessibleName("Redo setting")
         self._redo.clicked.connect(self.redo)
-        profiles = QPushButton("Profiles")
-        profiles.setMenu(self.profiles)
-        profiles.setToolTip("Named sets of settings: choose, save, delete; and the defaults")
-        self._copy = QPushButton("Copy as…")
-        self._copy.setToolTip(
-            "These settings as the command line of vLLM, SGLang or TensorRT-LLM (Ctrl+Alt+C)"
-        )
         self._copy.clicked.connect(self.show_command)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        for button in (self._undo, self._redo):
-            buttons.addWidget(button)
-        for wide in (profiles, self._copy):
-            buttons.addWidget(wide, 1)
-        return buttons
+        return foot
 
     # What the user does ------------------------------------------------------------------------
 
@@ -356,12 +307,6 @@ class EngineSettingsPanel(QWidget):
     def _set_message(self, text: str) -> None:
         self._message.setText(text)
         self._message.setVisible(bool(text))
-
-
-def _line() -> QFrame:
-    line = QFrame()
-    line.setProperty("line", True)
-    return line
 
 
 def _short(value: Any) -> str:

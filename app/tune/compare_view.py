@@ -67,7 +67,10 @@ class CompareView(QFrame):
         title.setProperty("role", "title")
         self.source = QComboBox()
         self.source.setAccessibleName("What is compared")
-        self.source.setToolTip("Before and after a change, or two ranges dragged on the charts")
+        self.source.setToolTip(
+            "Before and after a change, or two ranges dragged on the charts\n"
+            "(with the keyboard: Enter on a chart begins and ends a range, the arrows move)"
+        )
         self.source.setMinimumContentsLength(18)
         self.source.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon

@@ -22,7 +22,8 @@ from app.bench.load import Pace
 from app.bench.workload import Workload, preset, preset_names
 from app.engine_bridge import EngineBridge
 from app.settings_store import LoadChoice, SettingsStore
-from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad, LoadPlan, LoadState
+from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad
+from app.tune.load_plan import LoadPlan, LoadState
 from widgets.elided_line import ElidedLine
 from widgets.icons import set_icon
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.panels.docks import CardDock, DockArea, DockPlan
 from app.settings_store import LoadChoice, SettingsStore
 from app.tune.compare_view import HINT, HINT_SECOND
-from app.tune.load import LoadState
+from app.tune.load_plan import LoadState
 from app.tune.page import TunePage
 from app.window import Application
 from tests.app.fakes import FakeEngineThread, Script
@@ -76,6 +77,22 @@ def test_the_second_page_has_its_own_arrangement_of_the_docks(
     assert window.charts_dock.isHidden() and window.views.blocks_dock.isHidden()
     window.reset_docks()
     assert not window.views.blocks_dock.isHidden() and window.charts_dock.isHidden()
+
+
+def test_a_plan_puts_docks_side_by_side_and_closes_what_it_does_not_name(qtbot: QtBot) -> None:
+    area = DockArea(QWidget())
+    qtbot.addWidget(area)
+    docks = [CardDock(name, name, QWidget()) for name in ("settings", "a", "b", "c")]
+    settings, *others = docks
+    area.show()
+    area.arrange(DockPlan("closed", (("a",), ("b",))), settings, others)
+    assert [dock.isHidden() for dock in docks] == [True, False, False, True]
+    assert area.tabifiedDockWidgets(others[0]) == []
+    area.arrange(DockPlan("left", (("c", "a"),)), settings, others)
+    assert [dock.isHidden() for dock in docks] == [False, False, True, False]
+    assert area.tabifiedDockWidgets(others[2]) == [others[0]]
+    area.arrange(DockPlan("right", ()), settings, others)
+    assert [dock.isHidden() for dock in docks] == [False, True, True, True]
 
 
 def test_both_arrangements_are_there_again_in_the_next_run(

@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.bench.load import Pace
 from app.bench.workload import Length, Workload
-from app.tune.load import LoadPlan
+from app.tune.load_plan import LoadPlan
 from app.window import Application
 from engine.snapshot import FinishReason
 
