@@ -60,7 +60,7 @@ from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
 
-MINIMUM_SIZE = (880, 560)
+MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
 SETTINGS_WIDTH = 320
 PAGE_SIZE = (440, 330)

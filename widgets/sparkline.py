@@ -17,8 +17,8 @@ def draw_sparkline(
     """`values` at `places` (0 to 1, from left to right); the lower edge is zero, the upper one
     `top`, or the largest value where that is larger. NaN is a gap."""
     known = values[np.isfinite(values)]
-    if not len(known):
-        return
+    if len(known) < 2:
+        return  # a dot says nothing
     highest = max(top, float(known.max()))
     scale = rect.height() / highest if highest > 0 else 0.0
     xs = rect.left() + places * rect.width()

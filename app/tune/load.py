@@ -128,7 +128,7 @@ class BackgroundLoad(QObject):
             return
         self.plan = replace(self.plan, pace=pace)
         if self.state is LoadState.RUNNING:
-            self.happened.emit(f"load {pace}", self.plan.words)
+            self.happened.emit(self.plan.in_short, self.plan.words)
             self._begin_arrivals()
             self.changed.emit()
 
@@ -155,7 +155,7 @@ class BackgroundLoad(QObject):
         self._requests = plan.workload.stream(
             plan.variant, vocabulary[1], plan.seed, self._num_runs
         )
-        self.happened.emit(f"load {plan.pace}", plan.words)
+        self.happened.emit(plan.in_short, plan.words)
         self._begin_arrivals()
         self.changed.emit()
 

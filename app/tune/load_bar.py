@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from PySide6.QtCore import QLocale, Qt, QTimer
+from PySide6.QtCore import QLocale, QSize, Qt, QTimer
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QComboBox,
     QDoubleSpinBox,
@@ -29,7 +30,7 @@ from widgets.icons import set_icon
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 SHOW_MS = 250
-WORKLOAD_WIDTH = 360
+WORKLOAD_WIDTH, LEAST_FOR_TITLE = 360, 560
 MOST_CONCURRENT = 256
 MOST_PER_SECOND = 200.0
 CLOSED, OPEN = "closed", "open"
@@ -143,11 +144,11 @@ class LoadBar(QFrame):
         self.problem.hide()
 
     def _arrange(self) -> None:
-        title = QLabel("Background load")
-        title.setProperty("role", "title")
+        self._title = QLabel("Background load")
+        self._title.setProperty("role", "title")
         row = QHBoxLayout()
         row.setSpacing(SPACE_2)
-        row.addWidget(title)
+        row.addWidget(self._title)
         row.addSpacing(SPACE_1)
         row.addWidget(self.workload, 2)
         numbers = QGridLayout()  # one place for either number
@@ -164,6 +165,14 @@ class LoadBar(QFrame):
         column.addLayout(row)
         column.addWidget(self.status)
         column.addWidget(self.problem)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._title.setVisible(self.width() >= LEAST_FOR_TITLE)
+
+    def minimumSizeHint(self) -> QSize:
+        """As narrow as without the title: it gives way."""
+        return QSize(0, super().minimumSizeHint().height())
 
     # What is chosen ----------------------------------------------------------------------------
 

@@ -30,6 +30,12 @@ class LoadPlan:
     def words(self) -> str:
         return f"{self.workload.title}, {self.pace}"
 
+    @property
+    def in_short(self) -> str:
+        """For a mark: "load 8 at a time", "load 2.5 a second"."""
+        rate = self.pace.request_rate
+        return f"load {self.pace}" if rate is None else f"load {rate:g} a second"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadCounts:

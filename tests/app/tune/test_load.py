@@ -139,7 +139,7 @@ def test_the_pace_may_be_changed_while_it_runs(qtbot: QtBot, load: BackgroundLoa
     qtbot.waitUntil(lambda: load.counts.completed >= 8, timeout=5000)
     load.stop()
     assert said == [
-        "load 1 at a time", "load 6 at a time", "load 5 requests a second (Poisson)", "load ended",
+        "load 1 at a time", "load 6 at a time", "load 5 a second", "load ended",
     ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.main_window import MINIMUM_SIZE
 from app.panels.docks import CardDock, DockArea, DockPlan
 from app.settings_store import LoadChoice, SettingsStore
 from app.tune.compare_view import HINT, HINT_SECOND
@@ -231,6 +232,11 @@ def test_in_a_low_window_the_comparison_is_a_line(
     application.window.resize(1000, 640)
     qtbot.waitUntil(lambda: page.comparison.table.isHidden(), timeout=3000)
     assert not page.comparison.brief.isHidden() and "ITL" in page.comparison.brief.text()
+    application.window.resize(*MINIMUM_SIZE)
+    bar = page.load_bar
+    qtbot.waitUntil(lambda: bar._title.isHidden(), timeout=3000)
+    assert bar.button.geometry().right() < bar.width()  # nothing is cut off
+    assert page.comparison.geometry().bottom() <= page.height()
 
 
 def test_the_load_that_was_chosen_is_remembered(
