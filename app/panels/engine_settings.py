@@ -20,6 +20,7 @@ from app.panels.setting_specs import Machine, sections
 from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.profiles import Profile, ProfileStore
+from app.servers import Facts
 from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
@@ -154,7 +155,10 @@ class EngineSettingsPanel(QWidget):
     def show_command(self) -> None:
         """The settings as command lines of other servers."""
         if self.model.applied is not None:
-            dialog = ServerDialog(self.model.applied, self._capacity, self.window())
+            # a server has another device: what was left to the engine is left to it as well
+            config = self.model.applied.replace(dtype=self.model.chosen_value("dtype"))
+            facts = Facts(self._capacity, self.model.applied.dtype)
+            dialog = ServerDialog(config, facts, self.window())
             dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
             dialog.open()
 

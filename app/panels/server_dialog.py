@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.servers import SERVERS, Capacity, ServerCommand
+from app.servers import SERVERS, Facts, ServerCommand
 from engine.config import EngineConfig
 from widgets.theme import SPACE_2, SPACE_4, mono_font
 
@@ -24,12 +24,10 @@ SIZE = (640, 420)
 class ServerDialog(QDialog):
     """The settings as they were when it was opened, for each server."""
 
-    def __init__(
-        self, config: EngineConfig, capacity: Capacity, parent: QWidget | None = None
-    ) -> None:
+    def __init__(self, config: EngineConfig, facts: Facts, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle("Settings as a server's command line")
-        self.commands: list[ServerCommand] = [make(config, capacity) for make in SERVERS]
+        self.commands: list[ServerCommand] = [make(config, facts) for make in SERVERS]
         self.tabs = QTabBar()
         self.tabs.setAccessibleName("Server")
         for command in self.commands:

@@ -13,8 +13,17 @@ from typing import Any
 
 from engine.config import SETTINGS, EngineConfig
 
-Capacity = int | None
-"""Tokens that the KV cache holds, where that is known."""
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the engine found. `capacity`: tokens that the KV cache holds; `dtype`: what the
+    precision came to where it was left to the engine."""
+
+    capacity: int | None = None
+    dtype: str = ""
+
+
+NO_FACTS = Facts()
 
 ELSEWHERE = ("model", "device", "num_threads")
 """Not a choice of tuning: the model is an argument of its own, device and threads belong to the
@@ -55,6 +64,13 @@ def without_equivalent(config: EngineConfig, known: Collection[str]) -> tuple[st
         for name, setting in SETTINGS.items()
         if name not in known and name not in ELSEWHERE and is_changed(config, name)
     )
+
+
+def precision_note(config: EngineConfig, facts: Facts) -> list[str]:
+    """What the precision came to here, where a server is to choose it as well."""
+    if config.dtype != "auto" or not facts.dtype:
+        return []
+    return [f"Precision is left to the server; here it came to {facts.dtype}."]
 
 
 def is_changed(config: EngineConfig, name: str) -> bool:

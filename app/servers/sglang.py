@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from app.servers.command import (
-    Capacity,
+    NO_FACTS,
+    Facts,
     ServerCommand,
     command_line,
     is_changed,
+    precision_note,
     without_equivalent,
 )
 from engine.config import EngineConfig
@@ -25,7 +27,7 @@ KNOWN = (
 )
 
 
-def sglang_command(config: EngineConfig, capacity: Capacity = None) -> ServerCommand:
+def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
     words: list[object] = ["python3", "-m", "sglang.launch_server", "--model-path", config.model]
     words += ["--dtype", config.dtype]
     if is_changed(config, "load_format"):
@@ -42,10 +44,10 @@ def sglang_command(config: EngineConfig, capacity: Capacity = None) -> ServerCom
     if not config.enable_prefix_caching:
         words.append("--disable-radix-cache")
     words += ["--page-size", config.block_size]
-    known, notes = list(KNOWN), []
-    if config.kv_cache_memory_bytes is not None and capacity is not None:
+    known, notes = list(KNOWN), precision_note(config, facts)
+    if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
-        words += ["--max-total-tokens", capacity]
+        words += ["--max-total-tokens", facts.capacity]
         notes.append("The cache is bounded in tokens there: --max-total-tokens is what fits here.")
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]

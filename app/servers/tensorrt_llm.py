@@ -6,10 +6,12 @@ Source: tensorrt_llm/commands/serve.py and the LLM API's KvCacheConfig.
 from __future__ import annotations
 
 from app.servers.command import (
-    Capacity,
+    NO_FACTS,
+    Facts,
     ServerCommand,
     command_line,
     is_changed,
+    precision_note,
     without_equivalent,
 )
 from engine.config import EngineConfig
@@ -27,21 +29,21 @@ KNOWN = (
 )
 
 
-def tensorrt_llm_command(config: EngineConfig, capacity: Capacity = None) -> ServerCommand:
+def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
     words: list[object] = ["trtllm-serve", config.model]
     words += ["--max_batch_size", config.max_num_seqs]
     words += ["--max_num_tokens", config.step_token_limit]
     if config.max_model_len is not None:
         words += ["--max_seq_len", config.max_model_len]
     words += ["--extra_llm_api_options", FILE]
-    known, notes = list(KNOWN), []
+    known, notes = list(KNOWN), precision_note(config, facts)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),
         "tokens_per_block": str(config.block_size),
     }
-    if config.kv_cache_memory_bytes is not None and capacity is not None:
+    if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
-        cache["max_tokens"] = str(capacity)
+        cache["max_tokens"] = str(facts.capacity)
         notes.append("The cache is bounded in tokens there: max_tokens is what fits here.")
     if is_changed(config, "gpu_memory_utilization"):
         notes.append(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from app.servers.command import (
-    Capacity,
+    NO_FACTS,
+    Facts,
     ServerCommand,
     command_line,
     is_changed,
+    precision_note,
     without_equivalent,
 )
 from engine.config import SETTINGS, EngineConfig
@@ -30,7 +32,7 @@ ALWAYS = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
 """Written even at our default, because vLLM's default is another or depends on the machine."""
 
 
-def vllm_command(config: EngineConfig, capacity: Capacity = None) -> ServerCommand:
+def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
     words: list[object] = ["vllm", "serve", config.model]
     for name in FLAGS:
         value = getattr(config, name)
@@ -41,7 +43,7 @@ def vllm_command(config: EngineConfig, capacity: Capacity = None) -> ServerComma
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, value]
-    notes = []
+    notes = precision_note(config, facts)
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."

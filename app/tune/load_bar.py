@@ -30,6 +30,8 @@ from widgets.icons import set_icon
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 SHOW_MS = 250
+PACE_DELAY_MS = 300
+"""A number that is stepped through is sent when the hand rests: each is a mark on the charts."""
 WORKLOAD_WIDTH, LEAST_FOR_TITLE = 360, 560
 MOST_CONCURRENT = 256
 MOST_PER_SECOND = 200.0
@@ -85,6 +87,10 @@ class LoadBar(QFrame):
         self._due.setSingleShot(True)
         self._due.setInterval(SHOW_MS)
         self._due.timeout.connect(self._show_counts)
+        self._pace_due = QTimer(self)
+        self._pace_due.setSingleShot(True)
+        self._pace_due.setInterval(PACE_DELAY_MS)
+        self._pace_due.timeout.connect(lambda: load.set_pace(self.pace))
         self.workload.currentIndexChanged.connect(self._on_workload)
         self.pacing.currentIndexChanged.connect(self._on_pace)
         self.concurrency.valueChanged.connect(self._on_pace)
@@ -218,7 +224,7 @@ class LoadBar(QFrame):
     def _on_pace(self) -> None:
         self._show_pace()
         self._remember()
-        self._load.set_pace(self.pace)
+        self._pace_due.start()
 
     def _remember(self) -> None:
         self._settings.load_choice = LoadChoice(

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.servers import SERVERS, ServerCommand, sglang_command, tensorrt_llm_command, vllm_command
+from app.servers import (
+    SERVERS,
+    Facts,
+    ServerCommand,
+    sglang_command,
+    tensorrt_llm_command,
+    vllm_command,
+)
 from app.servers.command import ELSEWHERE, VERIFY
 from engine.config import SETTINGS, EngineConfig
 
@@ -77,8 +84,8 @@ def test_tensorrt_llm_takes_the_rest_from_a_file() -> None:
 def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
     config = BASE.replace(kv_cache_memory_bytes=2**30)
     assert option(vllm_command(config), "--kv-cache-memory-bytes") == str(2**30)
-    assert option(sglang_command(config, 9000), "--max-total-tokens") == "9000"
-    assert "  max_tokens: 9000\n" in tensorrt_llm_command(config, 9000).text
+    assert option(sglang_command(config, Facts(9000)), "--max-total-tokens") == "9000"
+    assert "  max_tokens: 9000\n" in tensorrt_llm_command(config, Facts(9000)).text
     for make in (sglang_command, tensorrt_llm_command):
         assert make(config).missing == (f"Cache size ({2**30})",)
 
@@ -88,12 +95,20 @@ def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
 def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
     """Changing it changes the command, or it is named as missing."""
     value = OTHER.get(name, getattr(BASE, name))
-    before, after = make(BASE, 4096), make(BASE.replace(**{name: value}), 4096)
+    before, after = make(BASE, Facts(4096)), make(BASE.replace(**{name: value}), Facts(4096))
     if value == getattr(BASE, name):
         assert str(value) in after.text
     else:
         is_named = any(SETTINGS[name].label in words for words in after.missing)
         assert is_named != (after.text != before.text)
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_a_precision_that_was_left_to_the_engine_is_left_to_the_server(make: Any) -> None:
+    command = make(BASE.replace(dtype="auto"), Facts(dtype="float32"))
+    assert "float32" not in command.text and "auto" in command.text
+    assert "Precision is left to the server; here it came to float32." in command.notes
+    assert "Precision" not in make(BASE, Facts(dtype="bfloat16")).comments  # it was chosen
 
 
 @pytest.mark.parametrize("make", SERVERS)

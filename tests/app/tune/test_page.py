@@ -147,6 +147,17 @@ def test_a_command_starts_and_stops_the_load(
     assert not page.load.is_on and not commands.action("tune.load").isChecked()
 
 
+def test_a_pace_that_is_stepped_through_is_sent_when_the_hand_rests(
+    qtbot: QtBot, page: TunePage
+) -> None:
+    start(qtbot, page)
+    for number in range(4, 9):
+        page.load_bar.concurrency.setValue(number)
+    qtbot.waitUntil(lambda: page.load.counts.in_flight == 8, timeout=5000)
+    assert [m.text for m in page.charts.marks.marks] == ["load 3 at a time", "load 8 at a time"]
+    page.load.stop()
+
+
 def test_every_chart_bears_the_same_marks(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
