@@ -63,7 +63,7 @@ from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
 
-MINIMUM_SIZE = (880, 560)
+MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
 SETTINGS_WIDTH = 320
 PAGE_SIZE = (440, 330)
@@ -125,6 +125,8 @@ class MainWindow(QMainWindow):
         self._fill_recent()
         self._connect()
         self._restore()
+        if settings.profiles.problem:
+            self.show_notice(Notice("profile", settings.profiles.problem, kind="warning"))
 
     # Building ----------------------------------------------------------------------------------
 
@@ -144,6 +146,7 @@ class MainWindow(QMainWindow):
         self.work = WorkArea()
         self.engine_settings = EngineSettingsPanel(
             self.bridge,
+            self.settings.profiles,
             machine,
             recent=lambda: [(m.path, m.load_format, m.title) for m in self.settings.recent],
         )
@@ -190,6 +193,8 @@ class MainWindow(QMainWindow):
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
+        self.engine_settings.notice.connect(self.notices.show_notice)
+        self.engine_settings.actions_changed.connect(self.commands.refresh)
         bridge = self.bridge
         bridge.state_changed.connect(self._on_state)
         bridge.snapshot.connect(self._on_snapshot)

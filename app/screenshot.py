@@ -21,6 +21,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineBridge, EngineState
 from app.models.session import LOAD
 from app.models.sources import is_starter, shape_sources
+from app.panels.server_dialog import ServerDialog
 from app.paths import starter_draft, starter_model
 from app.settings_store import ThemeMode
 from app.suggestions import long_prompts, suggestions_for
@@ -33,6 +34,7 @@ MODES: tuple[ThemeMode, ...] = ("light", "dark")
 LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, ESTIMATE_TIMEOUT_S = 300.0, 300.0, 120.0
 NUM_CHATS = 5
 MAX_TOKENS = 160
+LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
 
 
 class ScreenshotError(InferdeckError):
@@ -101,6 +103,7 @@ class Photographer:
         yield from self._tokens()
         yield from self._recording()
         yield from self._speculation(model)
+        yield from self._tune()
         yield from self._palette()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
@@ -152,6 +155,7 @@ class Photographer:
         page.open_branches()
         yield from self._in_both_modes("branches", self._window)
         page.branches.hide()
+
     def _recording(self) -> Iterator[Path]:
         """What the flight recorder kept of all this, opened again."""
         flight = self._window.flight
@@ -193,6 +197,33 @@ class Photographer:
         page.tokens.popover.paint_by.setCurrentText("Drafts")
         yield from self._in_both_modes("tokens-drafts", self._window)
         page.tokens.popover.hide()
+
+    def _tune(self) -> Iterator[Path]:
+        """A load, a setting that is changed under it, and what that did."""
+        page = self._application.pages.tune
+        self._window.show_page([p.name for p in self._window.pages].index("Tune"))
+        page.load_bar.choose(LOAD_WORKLOAD)
+        page.load_bar.concurrency.setValue(LOAD_CONCURRENCY)
+        page.load_bar.toggle()
+        done = lambda: page.load.counts.completed
+        self._wait(lambda: done() >= LOAD_REQUESTS, REPLY_TIMEOUT_S, "the load was not served")
+        panel = self._window.engine_settings
+        panel.rows["max_num_seqs"].control.set_value(LOAD_CONCURRENCY // 2)
+        panel.rows["max_num_seqs"].value_changed.emit("max_num_seqs", LOAD_CONCURRENCY // 2)
+        until = done() + LOAD_REQUESTS
+        self._wait(lambda: done() >= until, REPLY_TIMEOUT_S, "the load was not served")
+        yield from self._in_both_modes("tune-load", self._window)
+        self._window.resize(SMALL)
+        yield from self._in_both_modes("tune-small", self._window)
+        self._window.resize(SIZE)
+        page.load.stop()
+        panel.show_command()
+        dialog = self._window.findChild(ServerDialog)
+        assert dialog is not None
+        dialog.choose("TensorRT-LLM")
+        yield from self._in_both_modes("server-command", dialog)
+        dialog.reject()
+        self._window.show_page(0)
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""

@@ -33,9 +33,10 @@ LAYOUT_VERSION = 3
 @dataclass(frozen=True, slots=True)
 class DockPlan:
     """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
-    `height`: theirs. A dock that is not named is closed. The settings lie at one side."""
+    `height`: theirs. A dock that is not named is closed. The settings lie at one side, or are
+    closed as well."""
 
-    settings: Literal["left", "right"] = "right"
+    settings: Literal["left", "right", "closed"] = "right"
     below: tuple[tuple[str, ...], ...] = (
         (
             "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
@@ -123,7 +124,7 @@ class DockArea(QMainWindow):
             dock.setFloating(False)
             self.removeDockWidget(dock)
         self.addDockWidget(side, settings)
-        settings.show()
+        settings.setVisible(plan.settings != "closed")
         by_name = {dock.objectName(): dock for dock in others}
         stacks = [[by_name[name] for name in names] for names in plan.below]
         for number, stack in enumerate(stacks):

@@ -10,24 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QProgressBar,
-    QPushButton,
-    QScrollArea,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, DraftModels
 from app.panels.hints import Hints
+from app.panels.profile_menu import ProfileMenu
+from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import Machine, matters, sections
+from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
-from app.panels.vllm_command import vllm_command, without_vllm_flag
+from app.profiles import Profile, ProfileStore
+from app.servers import Facts
 from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
@@ -35,7 +29,7 @@ from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.theme import SPACE_1, SPACE_3
 
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
@@ -48,10 +42,13 @@ class EngineSettingsPanel(QWidget):
 
     # e.g. "max_num_seqs 8 → 16"; the same in the settings' own words; the settings chosen by now
     changed = Signal(str, object, object)
+    actions_changed = Signal()  # something may have become possible or impossible
+    notice = Signal(object)  # Notice
 
     def __init__(
         self,
         bridge: EngineBridge,
+        profiles: ProfileStore,
         machine: Machine | None = None,
         parent: QWidget | None = None,
         *,
@@ -62,6 +59,7 @@ class EngineSettingsPanel(QWidget):
         self._bridge = bridge
         self.model = SettingsModel()
         self._machine = machine or Machine()
+        self._capacity: int | None = None  # tokens of the KV cache
         self._hints = Hints()
         self._hints_at = 0.0  # time of the snapshot that was shown last
         self._rows: dict[str, SettingRow] = {}
@@ -79,7 +77,7 @@ class EngineSettingsPanel(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
-        layout.addWidget(self._make_foot())
+        layout.addWidget(self._make_foot(profiles))
         path = self._rows[MODEL].control
         assert isinstance(path, PathControl)
         self._draft_note: tuple[str, HintTone] = ("", "small")
@@ -106,7 +104,7 @@ class EngineSettingsPanel(QWidget):
         layout.setSpacing(SPACE_3)
         for number, (title, specs) in enumerate(sections(self._machine).items()):
             if number:
-                layout.addWidget(_line())
+                layout.addWidget(line())
             heading = QLabel(title)
             heading.setProperty("role", "small")
             layout.addWidget(heading)
@@ -123,40 +121,18 @@ class EngineSettingsPanel(QWidget):
         area.setWidget(content)
         return area
 
-    def _make_foot(self) -> QWidget:
-        foot = QWidget()
-        layout = QVBoxLayout(foot)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(_line())
-        self._message = QLabel()
-        self._message.setProperty("role", "small")
-        self._message.setWordWrap(True)
-        self._message.hide()
-        self._progress = QProgressBar()
-        self._progress.setTextVisible(False)
-        self._progress.setAccessibleName("Applying settings")
-        self._progress.hide()
-        self._apply = QPushButton("Apply")
-        self._apply.setProperty("kind", "primary")
+    def _make_foot(self, profiles: ProfileStore) -> SettingsFoot:
+        self.profiles = ProfileMenu(profiles, self._chosen_now, self)
+        self.profiles.chosen.connect(self.apply_profile)
+        self.profiles.reset.connect(self.reset)
+        self.profiles.notice.connect(self.notice)
+        foot = SettingsFoot(self.profiles)
+        self._message, self._progress, self._apply = foot.message, foot.progress, foot.apply
+        self._undo, self._redo, self._copy = foot.undo, foot.redo, foot.copy
         self._apply.clicked.connect(self.apply)
-        self._apply.hide()
-        layout.addWidget(self._message)
-        layout.addWidget(self._progress)
-        layout.addWidget(self._apply)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        self._undo = QPushButton("Undo")
         self._undo.clicked.connect(self.undo)
-        self._reset = QPushButton("Defaults")
-        self._reset.setToolTip("Back to the defaults in everything that you changed.")
-        self._reset.clicked.connect(self.reset)
-        self._copy = QPushButton("Copy as vllm serve")
-        self._copy.setToolTip("Copy these settings as the command line of a vLLM server.")
-        self._copy.clicked.connect(self.copy_command)
-        for button in (self._undo, self._reset, self._copy):
-            buttons.addWidget(button, 1 if button is self._copy else 0)
-        layout.addLayout(buttons)
+        self._redo.clicked.connect(self.redo)
+        self._copy.clicked.connect(self.show_command)
         return foot
 
     # What the user does ------------------------------------------------------------------------
@@ -169,18 +145,37 @@ class EngineSettingsPanel(QWidget):
         """Drop what was collected, else go back to before the change applied last."""
         self._submit(self.model.undo())
 
+    def redo(self) -> None:
+        """Apply again what was undone last."""
+        self._submit(self.model.redo())
+
     def reset(self) -> None:
         """Everything the user chose back to its default, at once."""
         self._submit(self.model.reset())
 
-    def copy_command(self) -> None:
-        """The settings as `vllm serve ...` into the clipboard, and what vLLM has no flag for."""
+    def apply_profile(self, profile: Profile) -> None:
+        """Be as the profile says, at once."""
         if self.model.applied is None:
             return
-        QGuiApplication.clipboard().setText(vllm_command(self.model.applied))
-        missing = without_vllm_flag(self.model.applied)
-        note = f" vLLM has no flag for: {', '.join(missing)}." if missing else ""
-        self._say(f"Copied.{note}")
+        self._delay.stop()
+        self._unsent.clear()
+        self._submit(self.model.choose_all(profile.settings))
+        if profile.unknown:
+            self._say(f"Left out, not known to this version: {', '.join(profile.unknown)}.")
+
+    def show_command(self) -> None:
+        """The settings as command lines of other servers."""
+        if self.model.applied is not None:
+            # a server has another device: what was left to the engine is left to it as well
+            config = self.model.applied.replace(dtype=self.model.chosen_value("dtype"))
+            facts = Facts(self._capacity, self.model.applied.dtype)
+            dialog = ServerDialog(config, facts, self.window())
+            dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            dialog.open()
+
+    def _chosen_now(self) -> Mapping[str, Any] | None:
+        """What a profile would hold: what the user chose of what is in force."""
+        return dict(self.model.chosen) if self.model.applied is not None else None
 
     def _on_chosen(self, name: str, value: Any) -> None:
         if self.model.applied is None:
@@ -279,6 +274,7 @@ class EngineSettingsPanel(QWidget):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Called with every snapshot; what is shown changes once a second, to be read."""
         self._hints.update(snapshot)
+        self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._hints_at = snapshot.time
@@ -303,7 +299,8 @@ class EngineSettingsPanel(QWidget):
             self._apply.setText(f"Apply ({costliest(model.pending).value})")
         self._undo.setEnabled(model.can_undo)
         self._undo.setToolTip(self._undo_tip())
-        self._reset.setEnabled(bool(model.chosen or model.pending))
+        self._redo.setEnabled(model.can_redo)
+        self._redo.setToolTip(_way("Forth to ", model.undone) or "Nothing to redo.")
         self._copy.setEnabled(model.applied is not None)
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
         self._progress.setVisible(bool(slow))
@@ -313,6 +310,7 @@ class EngineSettingsPanel(QWidget):
             self._set_message(_work_text(slow[0]))
         elif not self._message_timer.isActive():
             self._set_message("" if model.applied else self._why_not())
+        self.actions_changed.emit()
 
     def _why_not(self) -> str:
         if self._bridge.state is EngineState.LOADING:
@@ -322,10 +320,7 @@ class EngineSettingsPanel(QWidget):
     def _undo_tip(self) -> str:
         if self.model.pending:
             return "Drop the changes that were not applied."
-        if not self.model.history:
-            return "Nothing to undo."
-        last = self.model.history[-1]
-        return "Back to " + ", ".join(f"{name} {_short(value)}" for name, value in last.items())
+        return _way("Back to ", self.model.history) or "Nothing to undo."
 
     def _show_hints(self) -> None:
         for name, row in self._rows.items():
@@ -349,12 +344,6 @@ class EngineSettingsPanel(QWidget):
         self._message.setVisible(bool(text))
 
 
-def _line() -> QFrame:
-    line = QFrame()
-    line.setProperty("line", True)
-    return line
-
-
 def _short(value: Any) -> str:
     """A value as a person would write it in a sentence."""
     if value is None:
@@ -364,6 +353,13 @@ def _short(value: Any) -> str:
     if isinstance(value, int) and value >= 2**20:
         return format_bytes(value)
     return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _way(where: str, stack: list[Mapping[str, Any]]) -> str:
+    """Where the newest entry of a history leads; empty where there is none."""
+    if not stack:
+        return ""
+    return where + ", ".join(f"{name} {_short(value)}" for name, value in stack[-1].items())
 
 
 def _work_text(sent: Sent) -> str:

@@ -28,11 +28,8 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
 SHOW_MS = 1000
 LATEST, PICKED = "latest", "picked"
-HINT = (
-    "Change a setting: before and after it are compared here. Or drag over a stretch of a chart, "
-    "and then over another."
-)
-HINT_SECOND = "Range A is chosen: drag over another stretch of a chart for range B."
+HINT = "Change a setting, or drag over one stretch of a chart and then over another."
+HINT_SECOND = "Range A is chosen: drag over another stretch for range B."
 
 
 class CompareView(QFrame):
@@ -67,7 +64,10 @@ class CompareView(QFrame):
         title.setProperty("role", "title")
         self.source = QComboBox()
         self.source.setAccessibleName("What is compared")
-        self.source.setToolTip("Before and after a change, or two ranges dragged on the charts")
+        self.source.setToolTip(
+            "Before and after a change, or two ranges dragged on the charts\n"
+            "(with the keyboard: Enter on a chart begins and ends a range, the arrows move)"
+        )
         self.source.setMinimumContentsLength(18)
         self.source.setSizeAdjustPolicy(
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
@@ -135,7 +135,7 @@ class CompareView(QFrame):
         chosen = self.source.currentData()
         self.source.clear()
         self.source.addItem("The latest change", LATEST)
-        self.source.addItem("Ranges dragged on the charts", PICKED)
+        self.source.addItem("Dragged ranges", PICKED)
         away = time.time() - self._now()
         for mark in reversed(self._marks.marks):
             clock = time.strftime("%H:%M:%S", time.localtime(mark.time + away))

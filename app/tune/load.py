@@ -13,20 +13,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from app.bench.load import Pace
-from app.bench.workload import (
-    BenchRequest,
-    Workload,
-    special_token_ids,
-    usable_token_ids,
-)
+from app.bench.workload import BenchRequest, special_token_ids, usable_token_ids
 from app.engine_bridge import EngineBridge, EngineState
 from app.tasks import Task, run_task
+from app.tune.load_plan import LoadCounts, LoadPlan, LoadState, tokens_asked, why_not
 from engine import messages
 from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
@@ -35,39 +30,9 @@ from engine.snapshot import EngineSnapshot, FinishReason
 PREFIX = "load-"
 MOST_IN_FLIGHT = 512
 """An open loop that the engine cannot keep up with drops arrivals beyond this."""
+MOST_AT_ONCE = 16
 FAILURES_TO_STOP = 3
 """So many in a row, and the load ends: the next would fail too."""
-
-
-class LoadState(StrEnum):
-    IDLE = "idle"
-    PREPARING = "preparing"
-    RUNNING = "running"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """What to send, and how fast."""
-
-    workload: Workload
-    variant: str
-    pace: Pace
-    seed: int = 0
-
-    @property
-    def words(self) -> str:
-        return f"{self.workload.title}, {self.pace}"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadCounts:
-    """Of the load that runs, or ran last. `dropped`: arrivals that found the queue full."""
-
-    in_flight: int = 0
-    completed: int = 0
-    failed: int = 0
-    aborted: int = 0
-    dropped: int = 0
 
 
 @dataclass(slots=True)
@@ -105,7 +70,7 @@ class BackgroundLoad(QObject):
         self._clock = QTimer(self)
         self._clock.setSingleShot(True)
         self._clock.setTimerType(Qt.TimerType.PreciseTimer)
-        self._clock.timeout.connect(self._send_due)
+        self._clock.timeout.connect(self._send_more)
         bridge.outputs.connect(self._on_outputs)
         bridge.request_failed.connect(self._on_failed)
         bridge.state_changed.connect(self._on_state)
@@ -163,33 +128,19 @@ class BackgroundLoad(QObject):
             return
         self.plan = replace(self.plan, pace=pace)
         if self.state is LoadState.RUNNING:
-            self.happened.emit(f"load {pace}", self.plan.words)
+            self.happened.emit(self.plan.in_short, self.plan.words)
             self._begin_arrivals()
             self.changed.emit()
 
     # Sending -----------------------------------------------------------------------------------
 
     def _check(self, plan: LoadPlan) -> ErrorInfo | None:
-        """Why a request of the plan could not be served, with the numbers."""
+        """Why a request of the plan could not be served."""
         config, memory = self._bridge.config, self._bridge.plan
         if not self._bridge.is_ready or config is None or memory is None:
             return ErrorInfo("No model is loaded.", "Open a model first.")
-        work = plan.workload
-        longest = work.input.high + max(work.output.high, self._allowed(work.max_tokens or 0, 0))
-        context = config.max_model_len or 0
-        if longest > context:
-            return ErrorInfo(
-                f"{work.title} needs {longest:,} tokens of context; this model has {context:,}.",
-                "Choose another workload, or a model with more context.",
-            )
         capacity = self._capacity or memory.num_blocks * config.block_size
-        if longest > capacity:
-            return ErrorInfo(
-                f"A request of {work.title} needs {longest:,} tokens; the KV cache holds "
-                f"{capacity:,}.",
-                "Raise the cache size, or choose another workload.",
-            )
-        return None
+        return why_not(plan.workload, config, capacity)
 
     def _run(self, vocabulary: tuple[str, list[int]]) -> None:
         self._task = None
@@ -204,7 +155,7 @@ class BackgroundLoad(QObject):
         self._requests = plan.workload.stream(
             plan.variant, vocabulary[1], plan.seed, self._num_runs
         )
-        self.happened.emit(f"load {plan.pace}", plan.words)
+        self.happened.emit(plan.in_short, plan.words)
         self._begin_arrivals()
         self.changed.emit()
 
@@ -219,6 +170,12 @@ class BackgroundLoad(QObject):
         self._next_due = self._arrivals_from + next(self._arrivals)
         self._send_due()
 
+    def _send_more(self) -> None:
+        if self.plan is not None and self.plan.pace.request_rate is not None:
+            self._send_due()
+        else:
+            self._fill()
+
     def _send_due(self) -> None:
         """Open loop: everything whose time has come, then wait for the next."""
         now = time.perf_counter()
@@ -231,11 +188,14 @@ class BackgroundLoad(QObject):
         self._clock.start(max(round((self._next_due - now) * 1e3), 1))
 
     def _fill(self) -> None:
-        """Closed loop: as many in flight as wanted."""
+        """Closed loop: as many in flight as wanted; long prompts take a moment to make, so many
+        of them come in parts."""
         assert self.plan is not None
-        places = self.plan.pace.concurrency
-        while places is not None and len(self._in_flight) < places:
+        missing = (self.plan.pace.concurrency or 0) - len(self._in_flight)
+        for _ in range(min(missing, MOST_AT_ONCE)):
             self._send()
+        if missing > MOST_AT_ONCE:
+            self._clock.start(0)
 
     def _send(self) -> None:
         request = next(self._requests)
@@ -243,19 +203,12 @@ class BackgroundLoad(QObject):
         request_id = f"{PREFIX}{self._number}"
         params = SamplingParams(
             temperature=0.0,
-            max_tokens=self._allowed(request.max_tokens, request.output_len),
+            max_tokens=tokens_asked(self._bridge.config, request.output_len, request.max_tokens),
             ignore_eos=True,
         )
         self._in_flight[request_id] = _Flight(request.output_len)
         self._bridge.add_request(request_id, request.prompt_token_ids, params)
         self._count()
-
-    def _allowed(self, max_tokens: int, output_len: int) -> int:
-        """Tokens that a request asks for. It takes `output_len` of them: where memory is reserved
-        for what it might take, it asks for all that it is allowed, and hangs up on the way."""
-        config = self._bridge.config
-        reserves = config is not None and config.kv_allocation == "contiguous"
-        return max_tokens if reserves else output_len
 
     # What the engine says ----------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from PySide6.QtCore import QLocale, Qt, QTimer
+from PySide6.QtCore import QLocale, QSize, Qt, QTimer
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QComboBox,
     QDoubleSpinBox,
@@ -22,13 +23,16 @@ from app.bench.load import Pace
 from app.bench.workload import Workload, preset, preset_names
 from app.engine_bridge import EngineBridge
 from app.settings_store import LoadChoice, SettingsStore
-from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad, LoadPlan, LoadState
+from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad
+from app.tune.load_plan import LoadPlan, LoadState
 from widgets.elided_line import ElidedLine
 from widgets.icons import set_icon
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 SHOW_MS = 250
-WORKLOAD_WIDTH = 360
+PACE_DELAY_MS = 300
+"""A number that is stepped through is sent when the hand rests: each is a mark on the charts."""
+WORKLOAD_WIDTH, LEAST_FOR_TITLE = 360, 560
 MOST_CONCURRENT = 256
 MOST_PER_SECOND = 200.0
 CLOSED, OPEN = "closed", "open"
@@ -83,6 +87,10 @@ class LoadBar(QFrame):
         self._due.setSingleShot(True)
         self._due.setInterval(SHOW_MS)
         self._due.timeout.connect(self._show_counts)
+        self._pace_due = QTimer(self)
+        self._pace_due.setSingleShot(True)
+        self._pace_due.setInterval(PACE_DELAY_MS)
+        self._pace_due.timeout.connect(lambda: load.set_pace(self.pace))
         self.workload.currentIndexChanged.connect(self._on_workload)
         self.pacing.currentIndexChanged.connect(self._on_pace)
         self.concurrency.valueChanged.connect(self._on_pace)
@@ -142,11 +150,11 @@ class LoadBar(QFrame):
         self.problem.hide()
 
     def _arrange(self) -> None:
-        title = QLabel("Background load")
-        title.setProperty("role", "title")
+        self._title = QLabel("Background load")
+        self._title.setProperty("role", "title")
         row = QHBoxLayout()
         row.setSpacing(SPACE_2)
-        row.addWidget(title)
+        row.addWidget(self._title)
         row.addSpacing(SPACE_1)
         row.addWidget(self.workload, 2)
         numbers = QGridLayout()  # one place for either number
@@ -164,6 +172,14 @@ class LoadBar(QFrame):
         column.addWidget(self.status)
         column.addWidget(self.problem)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._title.setVisible(self.width() >= LEAST_FOR_TITLE)
+
+    def minimumSizeHint(self) -> QSize:
+        """As narrow as without the title: it gives way."""
+        return QSize(0, super().minimumSizeHint().height())
+
     # What is chosen ----------------------------------------------------------------------------
 
     @property
@@ -179,6 +195,13 @@ class LoadBar(QFrame):
     def plan(self) -> LoadPlan:
         return LoadPlan(self.choice.workload, self.choice.variant, self.pace)
 
+    def choose(self, workload: str, variant: str | None = None) -> None:
+        """Choose a workload by its name, in its first variant where none is given."""
+        for index, choice in enumerate(self._choices):
+            if choice.workload.name == workload and variant in (None, choice.variant):
+                self.workload.setCurrentIndex(index)
+                return
+
     def toggle(self) -> None:
         """Start the load, or stop it."""
         if self._load.is_on:
@@ -187,10 +210,7 @@ class LoadBar(QFrame):
             self._load.start(self.plan())
 
     def _recall(self, stored: LoadChoice) -> None:
-        wanted = (stored.workload, stored.variant)
-        names = [(choice.workload.name, choice.variant) for choice in self._choices]
-        if wanted in names:
-            self.workload.setCurrentIndex(names.index(wanted))
+        self.choose(stored.workload, stored.variant)
         self.concurrency.setValue(stored.concurrency)
         self.rate.setValue(stored.request_rate)
         self.pacing.setCurrentIndex(self.pacing.findData(OPEN if stored.is_open else CLOSED))
@@ -204,7 +224,7 @@ class LoadBar(QFrame):
     def _on_pace(self) -> None:
         self._show_pace()
         self._remember()
-        self._load.set_pace(self.pace)
+        self._pace_due.start()
 
     def _remember(self) -> None:
         self._settings.load_choice = LoadChoice(

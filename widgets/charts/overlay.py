@@ -175,7 +175,7 @@ def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: floa
     left = max(left, 0.0)
     box = QRectF(left, plot.top(), width, height)
     painter.setPen(QPen(table.color("border_strong"), 1.0))
-    painter.setBrush(table.color("raised", 0.96))
+    painter.setBrush(table.color("raised"))  # labels of marks may lie below it
     painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 4, 4)
     painter.setFont(view.small_font)
     top = box.top() + SPACE_1

@@ -11,7 +11,8 @@ from pytestqt.qtbot import QtBot
 from app.bench.load import Pace
 from app.bench.workload import Length, Workload
 from app.engine_bridge import EngineBridge
-from app.tune.load import BackgroundLoad, LoadPlan, LoadState
+from app.tune.load import MOST_AT_ONCE, BackgroundLoad
+from app.tune.load_plan import LoadPlan, LoadState
 from engine import messages as m
 from engine.config import EngineConfig
 from tests.app.fakes import FakeEngineThread, Script
@@ -64,6 +65,18 @@ def test_a_closed_loop_keeps_as_many_in_flight_and_counts_them(
     assert counts.in_flight == 0 and counts.failed == 0
     assert counts.completed + counts.aborted == len(sent(bridge, m.AddRequest))
     assert len(sent(bridge, m.Abort)) == counts.aborted
+
+
+def test_many_come_in_parts_so_that_the_window_lives(
+    qtbot: QtBot, bridge: EngineBridge, load: BackgroundLoad, script: Script
+) -> None:
+    script.step_s = 0.3  # nothing is answered meanwhile
+    load._vocabulary = ("/models/tiny", list(range(50)))
+    load.start(LoadPlan(SMALL, "unique", Pace(concurrency=40)))
+    assert load.counts.in_flight == MOST_AT_ONCE
+    qtbot.waitUntil(lambda: load.counts.in_flight == 40, timeout=3000)
+    assert len(sent(bridge, m.AddRequest)) == 40
+    script.step_s = 0.001
 
 
 def test_requests_have_the_lengths_of_the_workload_and_names_of_their_own(
@@ -126,7 +139,7 @@ def test_the_pace_may_be_changed_while_it_runs(qtbot: QtBot, load: BackgroundLoa
     qtbot.waitUntil(lambda: load.counts.completed >= 8, timeout=5000)
     load.stop()
     assert said == [
-        "load 1 at a time", "load 6 at a time", "load 5 requests a second (Poisson)", "load ended",
+        "load 1 at a time", "load 6 at a time", "load 5 a second", "load ended",
     ]  # fmt: skip
 
 

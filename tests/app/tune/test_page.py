@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.main_window import MINIMUM_SIZE
+from app.panels.docks import CardDock, DockArea, DockPlan
 from app.settings_store import LoadChoice, SettingsStore
 from app.tune.compare_view import HINT, HINT_SECOND
-from app.tune.load import LoadState
+from app.tune.load_plan import LoadState
 from app.tune.page import TunePage
 from app.window import Application
 from tests.app.fakes import FakeEngineThread, Script
@@ -42,10 +44,8 @@ def page(application: Application) -> TunePage:
 
 
 def choose(page: TunePage, workload: str, concurrency: int = 3) -> None:
-    bar = page.load_bar
-    names = [choice.workload.name for choice in bar._choices]
-    bar.workload.setCurrentIndex(names.index(workload))
-    bar.concurrency.setValue(concurrency)
+    page.load_bar.choose(workload)
+    page.load_bar.concurrency.setValue(concurrency)
 
 
 def start(qtbot: QtBot, page: TunePage, completed: int = 1) -> None:
@@ -78,6 +78,22 @@ def test_the_second_page_has_its_own_arrangement_of_the_docks(
     assert window.charts_dock.isHidden() and window.views.blocks_dock.isHidden()
     window.reset_docks()
     assert not window.views.blocks_dock.isHidden() and window.charts_dock.isHidden()
+
+
+def test_a_plan_puts_docks_side_by_side_and_closes_what_it_does_not_name(qtbot: QtBot) -> None:
+    area = DockArea(QWidget())
+    qtbot.addWidget(area)
+    docks = [CardDock(name, name, QWidget()) for name in ("settings", "a", "b", "c")]
+    settings, *others = docks
+    area.show()
+    area.arrange(DockPlan("closed", (("a",), ("b",))), settings, others)
+    assert [dock.isHidden() for dock in docks] == [True, False, False, True]
+    assert area.tabifiedDockWidgets(others[0]) == []
+    area.arrange(DockPlan("left", (("c", "a"),)), settings, others)
+    assert [dock.isHidden() for dock in docks] == [False, False, True, False]
+    assert area.tabifiedDockWidgets(others[2]) == [others[0]]
+    area.arrange(DockPlan("right", ()), settings, others)
+    assert [dock.isHidden() for dock in docks] == [False, True, True, True]
 
 
 def test_both_arrangements_are_there_again_in_the_next_run(
@@ -129,6 +145,17 @@ def test_a_command_starts_and_stops_the_load(
     assert commands.action("tune.load").isChecked()
     commands.run("tune.load")
     assert not page.load.is_on and not commands.action("tune.load").isChecked()
+
+
+def test_a_pace_that_is_stepped_through_is_sent_when_the_hand_rests(
+    qtbot: QtBot, page: TunePage
+) -> None:
+    start(qtbot, page)
+    for number in range(4, 9):
+        page.load_bar.concurrency.setValue(number)
+    qtbot.waitUntil(lambda: page.load.counts.in_flight == 8, timeout=5000)
+    assert [m.text for m in page.charts.marks.marks] == ["load 3 at a time", "load 8 at a time"]
+    page.load.stop()
 
 
 def test_every_chart_bears_the_same_marks(
@@ -216,6 +243,12 @@ def test_in_a_low_window_the_comparison_is_a_line(
     application.window.resize(1000, 640)
     qtbot.waitUntil(lambda: page.comparison.table.isHidden(), timeout=3000)
     assert not page.comparison.brief.isHidden() and "ITL" in page.comparison.brief.text()
+    application.window.resize(*MINIMUM_SIZE)
+    bar = page.load_bar
+    # nothing is cut off
+    qtbot.waitUntil(lambda: bar.button.geometry().right() < bar.width(), timeout=3000)
+    assert bar._title.isHidden()
+    assert page.comparison.geometry().bottom() <= page.height()
 
 
 def test_the_load_that_was_chosen_is_remembered(
