@@ -44,7 +44,6 @@ class Hub:
 
     def __init__(self, endpoint: str | None = None, cache_dir: Path | None = None) -> None:
         self._endpoint, self._cache_dir = endpoint, cache_dir
-        self._reached = False
 
     @property
     def endpoint(self) -> str:
@@ -120,14 +119,13 @@ class Hub:
                 return []  # a name with a slash that is no id: the search has its say
 
     def _reach(self) -> None:
-        """Ask for very little, once: a listing of huggingface_hub tries for half a minute before
-        it says that there is no network."""
-        from huggingface_hub.utils import get_session, hf_raise_for_status
+        """Ask for very little: a listing of huggingface_hub tries for half a minute before it
+        says that there is no network."""
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-        if not self._reached:
-            url = f"{self.endpoint}/api/models"
-            hf_raise_for_status(get_session().get(url, params={"limit": 1}, timeout=TIMEOUT_S))
-            self._reached = True
+        url = f"{self.endpoint}/api/models?limit=1"
+        answer = get_session().get(url, headers=build_hf_headers(), timeout=TIMEOUT_S)
+        hf_raise_for_status(answer)
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -135,7 +133,6 @@ class Hub:
         try:
             yield
         except Exception as error:
-            self._reached = False
             raise hub_error(error, what, self.endpoint) from error
 
 

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 from app.models.fit import Fit
 from app.models.fit_rows import FitRows
 from app.models.model_card import ModelCard
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, restyle
+from widgets.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
 Action = tuple[str, Callable[[], object]]
 
@@ -56,7 +56,7 @@ class Detail(QFrame):
         content.setProperty("bare", True)
         below = QVBoxLayout()
         below.setContentsMargins(SPACE_4, 0, SPACE_4, SPACE_3)
-        below.setSpacing(SPACE_1)
+        below.setSpacing(SPACE_2)
         below.addWidget(self._fits_title)
         below.addWidget(self.fits)
         column = QVBoxLayout(content)

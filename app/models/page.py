@@ -30,7 +30,7 @@ from app.models.hub_model import HubModel, download_text
 from app.models.hub_search import HubSearch
 from app.models.inspector import Estimator, Inspector
 from app.models.library import Library
-from app.models.sources import ModelSource, SourceKind
+from app.models.sources import ModelSource, SourceKind, shape_sources
 from app.settings_store import SettingsStore
 from app.tasks import Task, run_task
 from app.units import format_bytes
@@ -81,7 +81,7 @@ class ModelsPage(QWidget):
         self.tabs = QTabBar()
         self.tabs.setAccessibleName("Where to look for models")
         self.tabs.addTab("On this machine")
-        self.tabs.addTab("Hugging Face hub")
+        self.tabs.addTab("On the hub")
         self.tabs.setExpanding(False)
         stack = QStackedWidget()
         stack.addWidget(self.library)
@@ -159,6 +159,14 @@ class ModelsPage(QWidget):
         self.wants_front.emit()
         self.tabs.setCurrentIndex(HERE)
         self.library.choose_folder()
+
+    def show_shapes(self) -> None:
+        """Look at the smallest of the shapes with random weights."""
+        self.wants_front.emit()
+        self.tabs.setCurrentIndex(HERE)
+        self.library.filter.clear()
+        self.library.list.choose(shape_sources()[0])
+        self.library.list.setFocus()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
