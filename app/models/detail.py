@@ -125,6 +125,7 @@ class Detail(QFrame):
             button = QPushButton(text)
             button.clicked.connect(lambda: None)
             self._buttons.insertWidget(place, button)
+            button.show()
             self._others.append(button)
 
     def _act(self) -> None:
