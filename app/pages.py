@@ -96,6 +96,6 @@ def make_models_place(
 
     hub = Hub()
     queue = DownloadQueue(hub, downloads_file())
-    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open)
+    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open, estimate)
     page.model_chosen.connect(session.open)
     return ModelsPlace(page, WelcomePage(in_use, estimate))

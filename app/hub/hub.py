@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from app.hub.errors import hub_error
+from app.hub.errors import HubError, hub_error
 from app.hub.files import FileChoice, RepoFile, choose_files
 
 MAX_HITS = 1000
 TIMEOUT_S = 15.0
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 TEXT_GENERATION = "text-generation"
 
 
@@ -82,9 +85,9 @@ class Hub:
                 repo_id, revision="main", files_metadata=True, timeout=TIMEOUT_S
             )
         files = [RepoFile(s.rfilename, s.size or 0, _etag(s)) for s in info.siblings or ()]
-        return RepoDetails(
-            repo_id, str(info.sha), choose_files(repo_id, files), _license(info), bool(info.gated)
-        )
+        choice = choose_files(repo_id, files)
+        _check_hashes(repo_id, str(info.sha), choice)
+        return RepoDetails(repo_id, str(info.sha), choice, _license(info), bool(info.gated))
 
     def read_config(self, details: RepoDetails, folder: Path) -> Path:
         """Put the model's config.json into `folder` (a few KB), to see what it would need."""
@@ -99,9 +102,8 @@ class Hub:
         return folder
 
     def file_url(self, repo_id: str, commit: str, name: str) -> str:
-        from huggingface_hub import hf_hub_url
-
-        return hf_hub_url(repo_id, name, revision=commit, endpoint=self.endpoint)
+        """Where the hub has a file of a model."""
+        return f"{self.endpoint}/{repo_id}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     @property
     def _api(self) -> Any:
@@ -153,6 +155,17 @@ def _hit(model: Any) -> Hit:
 
 def _etag(sibling: Any) -> str:
     return str(sibling.lfs.sha256 if sibling.lfs else sibling.blob_id or "")
+
+
+def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
+    """They name files in the cache, and tell whether a download is whole."""
+    hashes = {"the commit": commit, **{file.name: file.etag for file in choice.wanted}}
+    for what, value in hashes.items():
+        if not HASH.fullmatch(value):
+            raise HubError(
+                f"The hub names {value!r} as the hash of {what} of {repo_id}.",
+                "Try again later; with HF_ENDPOINT set, check that it names a hub.",
+            )
 
 
 def _license(info: Any) -> str:

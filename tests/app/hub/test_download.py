@@ -48,6 +48,13 @@ def test_details_name_what_would_be_downloaded(hub: Hub) -> None:
     assert details.files.skipped_text == "1 .bin, 1 .gguf, 1 .onnx, 2 others"
 
 
+def test_hashes_that_are_none_are_refused(hub: Hub, server: HubServer) -> None:
+    """They become file names: a hub that is none must not choose where they lie."""
+    server.faults.hash = "../../elsewhere"
+    with pytest.raises(HubError, match=r"'\.\./\.\./elsewhere' as the hash of"):
+        hub.details("acme/tiny")
+
+
 # Downloading -------------------------------------------------------------------------------------
 
 
