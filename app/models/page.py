@@ -22,7 +22,7 @@ from app.hub.hub import Hub
 from app.hub.trash import Trash
 from app.models.deletion import Deletion, folder_of
 from app.models.detail import Action, Detail
-from app.models.download_words import actions, figures_text, state_text
+from app.models.download_words import actions, how_far, state_text
 from app.models.downloads import Download, DownloadQueue, State
 from app.models.estimate import Estimate, estimate
 from app.models.fit import Fit, fits
@@ -259,7 +259,7 @@ class ModelsPage(QWidget):
                 self.detail.say(self.hub_model.error.remedy)
 
     def _offer_download(self, download: Download) -> None:
-        parts = (state_text(download), figures_text(download.progress))
+        parts = (state_text(download), how_far(download))
         role = "error" if download.state is State.FAILED else "muted"
         self.detail.say(" · ".join(part for part in parts if part), role)
         possible = actions(self.queue, download)

@@ -64,8 +64,7 @@ class Faults:
     """`needs_token`: ids that ask for a token. `break_after`: bytes of a large file after which
     the connection is cut, once per entry. `corrupt`: names whose content is changed, once.
     `status`: answered to everything. `no_ranges`: Range is ignored. `hash`: stands for those of
-    small files. `hold`: large files wait
-    after their first half until it is set."""
+    small files. `hold`: large files wait after their first half until it is set."""
 
     needs_token: set[str] = field(default_factory=set)
     break_after: list[int] = field(default_factory=list)

@@ -16,7 +16,7 @@ from app.hub.download import ModelDownload
 from app.hub.hub import Hub
 from app.hub.trash import Trash
 from app.models.deletion import folder_of
-from app.models.downloads import DownloadQueue
+from app.models.downloads import DownloadQueue, State
 from app.models.estimate import Estimate, Need
 from app.models.hub_search import BEFORE
 from app.models.library import NOTHING_YET
@@ -149,6 +149,27 @@ def test_the_filter_leaves_what_has_the_word(qtbot: QtBot, page: ModelsPage) -> 
     assert titles(page) == ["Llama-3.2-1B", "Llama-3.1-8B"]
     page.library.filter.setText("none such")
     assert titles(page) == []
+
+
+def test_progress_moves_nothing_in_the_list(
+    qtbot: QtBot, page: ModelsPage, server: HubServer
+) -> None:
+    server.faults.hold = threading.Event()
+    page.queue.start("acme/tiny")
+    page.library.list.setFixedHeight(60)
+    bar = page.library.list.verticalScrollBar()
+    qtbot.waitUntil(lambda: bar.maximum() > 0, timeout=5000)
+    choose(qtbot, page, shape_sources()[2])
+    bar.setValue(bar.maximum())
+    item = page.library.list.item(1)
+    qtbot.waitUntil(lambda: "%" in page.library.list.sources[0].subtitle, timeout=5000)
+    assert page.library.list.item(1) is item and bar.value() == bar.maximum()
+    assert page.library.list.source == shape_sources()[2]
+    page.library.filter.setText("qwen")
+    page.library.filter.setText("")
+    assert bar.maximum() > 0
+    server.faults.hold.set()
+    qtbot.waitUntil(lambda: page.queue.get("acme/tiny").state is State.DONE, timeout=5000)  # type: ignore[union-attr]
 
 
 def test_a_folder_of_models_is_remembered_until_it_is_taken_off(

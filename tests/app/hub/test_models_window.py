@@ -126,6 +126,18 @@ def test_work_that_has_no_measure_moves_and_rests_when_it_ends(qtbot: QtBot) -> 
     assert area.isHidden() and area.works == []
 
 
+def test_a_cause_is_read_whole(qtbot: QtBot) -> None:
+    area = WorkArea()
+    qtbot.addWidget(area)
+    area.resize(300, 200)
+    cause = "model.safetensors is damaged. " * 5
+    area.show_work(Work("a", "acme/tiny", cause, "1 of 2", 0.5, moving=False, tone="error"))
+    row = area.row("a")
+    assert row._error.text() == cause and row._stage.text() == "" and row._bar.isHidden()
+    area.show_work(Work("a", "acme/tiny", "downloading", "1 of 2", 0.5))
+    assert row._error.isHidden() and not row._bar.isHidden()
+
+
 def test_many_at_once_are_counted(qtbot: QtBot) -> None:
     area = WorkArea()
     qtbot.addWidget(area)

@@ -11,7 +11,14 @@ from pytestqt.qtbot import QtBot
 
 from app.hub.download import Progress
 from app.hub.hub import Hub
-from app.models.download_words import actions, duration_text, figures_text, state_text, subtitle
+from app.models.download_words import (
+    actions,
+    duration_text,
+    figures_text,
+    how_far,
+    state_text,
+    subtitle,
+)
 from app.models.downloads import Download, DownloadQueue, State
 from engine.errors import ErrorInfo
 from tests.app.hub.conftest import tiny_files
@@ -162,6 +169,7 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 def test_a_download_in_words(qtbot: QtBot, queue: DownloadQueue) -> None:
     running = Download("a/b", State.RUNNING, Progress(1, 4, 0.0, "checking what is there"))
     assert state_text(running) == "checking what is there"
+    assert how_far(Download("a/b", State.PAUSED, Progress(1, 4, 2.0))) == "1 B of 4 B"
     assert subtitle(running) == "downloading · 25%"
     failed = Download("a/b", State.FAILED, error=ErrorInfo("It broke.", "Mend it."))
     assert state_text(failed) == "It broke. Mend it."
