@@ -97,6 +97,30 @@ def test_cancel_removes_what_has_arrived(
     assert file.read_text() == "{}"
 
 
+def test_stopped_before_it_began_is_stopped(
+    qtbot: QtBot, queue: DownloadQueue, server: HubServer
+) -> None:
+    queue.start("acme/tiny")
+    queue.pause("acme/tiny")
+    qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
+    assert server.ranges() == [] and _progress(queue).done == 0
+    with qtbot.waitSignal(queue.gone, timeout=5000):
+        queue.cancel("acme/tiny")
+        queue.cancel("acme/tiny")  # pressed twice: nothing happens
+
+
+def test_nothing_begins_after_the_end(
+    qtbot: QtBot, queue: DownloadQueue, server: HubServer
+) -> None:
+    server.models["acme/two"] = Model("acme/two", tiny_files())
+    half(qtbot, queue, server)
+    queue.start("acme/two")
+    queue.close()
+    let_go(server)
+    qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
+    assert state(queue, "acme/two") is State.WAITING
+
+
 def test_they_run_one_after_the_other(
     qtbot: QtBot, queue: DownloadQueue, server: HubServer
 ) -> None:
