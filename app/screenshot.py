@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _own_folders() -> Iterator[None]:
-    """The user's chats and settings are neither shown nor touched."""
-    names = ("INFERDECK_DATA_DIR", "INFERDECK_CONFIG_DIR")
+    """The user's chats, settings and models are neither shown nor touched."""
+    names = ("INFERDECK_DATA_DIR", "INFERDECK_CONFIG_DIR", "HF_HUB_CACHE")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="inferdeck-screenshot-") as folder:
         for name in names:

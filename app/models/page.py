@@ -110,7 +110,7 @@ class ModelsPage(QWidget):
             pane.source_chosen.connect(self._on_chosen)
             pane.source_opened.connect(lambda _: self._act_on_activation())
         self.library.loaded.connect(self.search.refresh)
-        self.library.loaded.connect(self._offer)
+        self.library.loaded.connect(self._on_loaded)
         self.inspector.looked.connect(self._on_looked)
         self.queue.changed.connect(self._on_download)
         self.queue.gone.connect(self._on_download)
@@ -294,6 +294,16 @@ class ModelsPage(QWidget):
     def _on_deleted(self) -> None:
         self._choose_nothing()
         self.library.reload()
+
+    def _on_loaded(self) -> None:
+        """What is not there any more is not shown any more."""
+        source = self.source
+        kinds = (SourceKind.LOCAL, SourceKind.CACHE)
+        known = {there.key for there in self.library.known}
+        if source is not None and source.kind in kinds and source.key not in known:
+            self._choose_nothing()
+        else:
+            self._offer()
 
     def _on_problem(self, error: ErrorInfo) -> None:
         self.detail.say(str(error), "error")

@@ -185,6 +185,7 @@ def test_a_folder_of_models_is_remembered_until_it_is_taken_off(
     with qtbot.waitSignal(page.library.loaded, timeout=5000):
         page.detail.button("Take off the list").click()
     assert "mine" not in titles(page) and store.folders == []
+    assert page.source is None and page.detail.primary.isHidden()
     assert (tmp_path / "models" / "mine" / "config.json").is_file()
 
 
@@ -408,6 +409,20 @@ def test_a_folder_that_holds_more_than_a_model_is_left_alone(
     (mine / "thesis.txt").unlink()
     page.detail.button("Delete").click()
     assert not mine.exists() and "mine was deleted" in page.toast.text()
+
+
+def test_a_model_that_went_away_by_itself_is_not_shown_any_more(
+    qtbot: QtBot, page: ModelsPage, hub: Hub
+) -> None:
+    choose(qtbot, page, download(qtbot, page))
+    page.library.filter.setText("tin")  # a filter hides nothing from the card
+    with qtbot.waitSignal(page.library.loaded, timeout=5000):
+        page.library.reload()
+    assert page.source is not None
+    shutil.rmtree(hub.cache_dir)
+    with qtbot.waitSignal(page.library.loaded, timeout=5000):
+        page.library.reload()
+    assert page.source is None
 
 
 def test_what_comes_with_the_program_cannot_be_deleted(tmp_path: Path) -> None:
