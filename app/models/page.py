@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QStackedWidget, QTabBar, QVBoxLayout, QWidget
 
 from app.commands import Command
@@ -109,6 +109,9 @@ class ModelsPage(QWidget):
         for pane in (self.library, self.search):
             pane.source_chosen.connect(self._on_chosen)
             pane.source_opened.connect(lambda _: self._act_on_activation())
+        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.library.list)
+        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self._delete_chosen)
         self.library.loaded.connect(self.search.refresh)
         self.library.loaded.connect(self._on_loaded)
         self.inspector.looked.connect(self._on_looked)
@@ -183,8 +186,7 @@ class ModelsPage(QWidget):
     def _on_chosen(self, source: ModelSource) -> None:
         self.source = source
         self.hub_model.forget()
-        self.detail.show_fits(())
-        self.detail.say("")
+        self.detail.show_card()
         if self._repo_id is None:
             self.inspector.show(source)
         else:
@@ -291,6 +293,10 @@ class ModelsPage(QWidget):
             return
         self.deletion.delete(source)
 
+    def _delete_chosen(self) -> None:
+        if self.source is not None and folder_of(self.source) is not None:
+            self._delete(self.source)
+
     def _on_deleted(self) -> None:
         self._choose_nothing()
         self.library.reload()
@@ -319,7 +325,4 @@ class ModelsPage(QWidget):
         self.source = None
         self.inspector.forget()
         self.hub_model.forget()
-        self.detail.card.show_nothing()
-        self.detail.show_fits(())
-        self.detail.say("")
-        self._offer()
+        self.detail.show_nothing()

@@ -121,7 +121,8 @@ def own_model(folder: Path) -> Path:
 def test_a_new_machine_has_the_starter_and_shapes_and_says_what_to_do(page: ModelsPage) -> None:
     assert titles(page) == ["Starter model", "Qwen3-0.6B", "Llama-3.2-1B", "Llama-3.1-8B"]
     assert page.library.hint == NOTHING_YET
-    assert page.detail.primary.isHidden()
+    assert page.detail.primary.isHidden() and page.detail.card.isHidden()
+    assert page.detail._nothing.isVisible()
 
 
 def test_a_chosen_model_shows_what_fits_and_opens_with_what_was_chosen(
@@ -367,6 +368,19 @@ def test_a_deleted_model_is_gone_when_the_message_is(
     page.toast.dismiss()
     qtbot.waitUntil(lambda: not list(hub.cache_dir.glob(".inferdeck-deleted-*")), timeout=5000)
     assert not (hub.cache_dir / "models--acme--tiny").exists()
+
+
+def test_the_delete_key_deletes_what_can_be_deleted(qtbot: QtBot, page: ModelsPage) -> None:
+    source = download(qtbot, page)
+    page.activateWindow()
+    page.library.list.setFocus()
+    qtbot.waitUntil(page.library.list.hasFocus, timeout=5000)
+    choose(qtbot, page, starter_source())
+    qtbot.keyClick(page.library.list, Qt.Key.Key_Delete)
+    assert page.toast.text() == "" and starter_model().is_dir()
+    choose(qtbot, page, source)
+    qtbot.keyClick(page.library.list, Qt.Key.Key_Delete)
+    assert "was deleted" in page.toast.text() and not Path(source.path).exists()
 
 
 def test_leaving_the_program_ends_the_undo(
