@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _own_folders() -> Iterator[None]:
-    """The user's chats and settings are neither shown nor touched."""
-    names = ("INFERDECK_DATA_DIR", "INFERDECK_CONFIG_DIR")
+    """The user's chats, settings and models are neither shown nor touched."""
+    names = ("INFERDECK_DATA_DIR", "INFERDECK_CONFIG_DIR", "HF_HUB_CACHE")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="inferdeck-screenshot-") as folder:
         for name in names:
@@ -99,6 +99,7 @@ class Photographer:
         yield from self._docks()
         self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
         yield from self._pages()
+        yield from self._models()
         yield from self._latency()
         yield from self._tokens()
         yield from self._recording()
@@ -121,6 +122,18 @@ class Photographer:
         for index, page in enumerate(self._window.pages):
             self._window.show_page(index)
             yield from self._in_both_modes(page.name.lower(), self._window)
+
+    def _models(self) -> Iterator[Path]:
+        """The first-run page, and what of a real size fits this machine."""
+        place = self._application.pages.models_place
+        place.show_welcome()
+        self._wait(place.welcome.fits.isVisible, ESTIMATE_TIMEOUT_S, "the estimates did not come")
+        yield from self._in_both_modes("welcome", self._window)
+        place.page.show_shapes()
+        fits = place.page.detail.fits
+        self._wait(lambda: not fits.isHidden(), ESTIMATE_TIMEOUT_S, "the estimate did not come")
+        yield from self._in_both_modes("models-fit", self._window)
+        self._window.show_page(0)
 
     def _latency(self) -> Iterator[Path]:
         """Where the time of a reply went, in the middle of which a long prompt came."""

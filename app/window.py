@@ -26,9 +26,10 @@ from app.models.session import ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
-from app.paths import starter_model
+from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
 from app.settings_store import SettingsStore
+from app.single_instance import SingleInstance
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError, describe
@@ -47,12 +48,20 @@ class NoDisplayError(InferdeckError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the window; returns when it was closed. Raises NoDisplayError."""
+    """Open the window; returns when it was closed, or at once where one is open already.
+
+    Raises NoDisplayError, and NotAnsweringError.
+    """
     check_display()
     app = make_application()
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
+    instance = SingleInstance(data_dir())
+    if not instance.claim(given):
+        print("Inferdeck is open already: its window takes it from here.")
+        return 0
     handler = start_logging()
     application = Application(app)
+    instance.asked.connect(application.on_second_start)
     application.show()
     QTimer.singleShot(0, application, lambda: application.start(given))
     interrupts = Interrupts(application.window.close)
@@ -63,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         sys.excepthook = hook
         interrupts.stop()
         application.shutdown()
+        instance.release()
         stop_logging(handler)
 
 
@@ -115,8 +125,9 @@ class Application(QObject):
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
         self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
-        models = self.pages.models
-        models.wants_front.connect(lambda: self.window.show_widget(models))
+        models, place = self.pages.models, self.pages.models_place
+        place.wants_front.connect(lambda: self.window.show_widget(place))
+        place.chat_wanted.connect(lambda: self.window.show_page(0))
         self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
@@ -130,7 +141,20 @@ class Application(QObject):
         """What waits until the window is on the screen."""
         self.gpu.start()
         self.pages.start()
+        if "model" not in given:
+            self.pages.welcome()
         self.open_first_model(given)
+
+    def on_second_start(self, given: Mapping[str, Any]) -> None:
+        """The program was started again: come to the front, with what it was asked to open."""
+        log.info("started again with %s", given)
+        if self.window.isMinimized():
+            self.window.showNormal()
+        self.window.raise_()
+        self.window.activateWindow()
+        known = {name: value for name, value in given.items() if name in SETTINGS}
+        if known:
+            self.open_first_model(known)
 
     def on_fault(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
