@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
+from app.chat.attachments import Attachment
 from app.chat.conversation import Conversation, Message, Role, State, title_of
 from app.chat.engine import ChatEngine
 from app.chat.generation import Generation
@@ -47,7 +48,7 @@ class ChatController(QObject):
     messages_changed = Signal(str)  # which messages are on the screen
     message_changed = Signal(str, str)  # state or figures of one
     text_appended = Signal(str, str, str)
-    text_returned = Signal(str, str)  # what could not be stored, back to the composer
+    text_returned = Signal(str, str, object)  # text, attachments: could not be stored
     settings_changed = Signal(str)  # system prompt, sampling
     presets_changed = Signal()
     deleted = Signal(str, str)  # id, title: can be undone until `purge`
@@ -262,21 +263,24 @@ class ChatController(QObject):
 
     # Messages --------------------------------------------------------------------------------
 
-    def send(self, text: str) -> bool:
-        """Store `text`, then have it answered. False where a reply is still being written."""
+    def send(self, text: str, attachments: Sequence[Attachment] = ()) -> bool:
+        """Store `text` and files, then have them answered. False where a reply is still being
+        written."""
         text = _storable(text).strip()
-        if not text or self.is_busy:
+        if not (text or attachments) or self.is_busy:
             return False
         last = self.current.last
-        self._ask(self.current, last.id if last else None, text)
+        stored = tuple(attachment.stored() for attachment in attachments)
+        self._ask(self.current, last.id if last else None, text, stored)
         return True
 
     def edit(self, message_id: str, text: str) -> None:
-        """Send another version of a user's message; the one before is kept with its replies."""
+        """Send another version of a user's message, with the same files; the one before is kept
+        with its replies."""
         message = self.current.messages.get(message_id)
         text = _storable(text).strip()
         if message is not None and message.role is Role.USER and text and not self.is_busy:
-            self._ask(self.current, message.parent_id, text)
+            self._ask(self.current, message.parent_id, text, message.attachments)
 
     def regenerate(self, message_id: str = "") -> None:
         """Have a reply (the last one by default) written again, as another version."""
@@ -333,10 +337,16 @@ class ChatController(QObject):
             if 0 <= position < len(versions):
                 self._show_version(versions[position])
 
-    def _ask(self, conversation: Conversation, parent_id: str | None, text: str) -> None:
+    def _ask(
+        self,
+        conversation: Conversation,
+        parent_id: str | None,
+        text: str,
+        attachments: tuple[Mapping[str, str], ...] = (),
+    ) -> None:
         if conversation.title_is_automatic and not conversation.messages:
-            conversation.title = title_of(text)
-        user = conversation.add(Role.USER, parent_id, text)
+            conversation.title = title_of(text or attachments[0]["name"])
+        user = conversation.add(Role.USER, parent_id, text, attachments)
         reply = conversation.add(Role.ASSISTANT, user.id)
         self._store_and_start(conversation, text, user, reply)
 
@@ -372,8 +382,9 @@ class ChatController(QObject):
             conversation.title = Conversation().title
         self.messages_changed.emit(conversation.id)
         self.list_changed.emit()
-        if text:
-            self.text_returned.emit(conversation.id, text)
+        given = [Attachment.of(stored) for stored in messages[0].attachments]
+        if text or given:
+            self.text_returned.emit(conversation.id, text, given)
 
     def _show_version(self, message: Message) -> None:
         changed = self.current.show(message)

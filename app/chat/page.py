@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QGuiApplication, QKeyEvent, QShowEvent
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -19,11 +19,11 @@ from PySide6.QtWidgets import (
 from app.chat.branches import branch_records
 from app.chat.controller import ChatController
 from app.chat.conversation import Conversation, Role
+from app.chat.draft import Draft, droppable
 from app.chat.latency import LatencyAccount
 from app.chat.links import ask_to_open
 from app.chat.page_commands import chat_commands
 from app.chat.present import (
-    context_text,
     conversation_record,
     found_record,
     message_record,
@@ -36,13 +36,15 @@ from app.chat.transfer.actions import ChatTransfer
 from app.commands import Command
 from app.storage.search import terms_of
 from engine.errors import ErrorInfo
+from widgets.chat.attachments import FilePopover
 from widgets.chat.branch_popover import BranchPopover
-from widgets.chat.composer import Composer
+from widgets.chat.composer import Composer, local_files
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
 from widgets.chat.notice import Notice
 from widgets.chat.prompt_popover import PromptPopover
 from widgets.chat.reasoning import without_reasoning
+from widgets.chat.records import AttachmentRecord
 from widgets.chat.sampling_popover import CUSTOM, SamplingPopover
 from widgets.chat.toast import Toast
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
@@ -74,8 +76,10 @@ class ChatPage(QWidget):
         self.tokens = TokenAccount(controller, self.transcript, self)
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
-        self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
-        self._shown_id = controller.current.id
+        self.context_notice = Notice("warning")
+        self.draft = Draft(controller, self.composer, self.context_notice, self)
+        self.file = FilePopover(self)
+        self.setAcceptDrops(True)
         self._can = (False, False)  # stop the reply; rename, delete the chat
         self._lay_out()
         self.toast = Toast(self._stage)
@@ -116,8 +120,8 @@ class ChatPage(QWidget):
         self.list_toggled.emit(not self.list_panel.isHidden())
 
     def send(self, text: str) -> None:
-        if self.controller.send(text):
-            self.composer.clear()
+        if self.controller.send(text, self.draft.attachments):
+            self.draft.clear()
 
     def send_or_regenerate(self) -> None:
         if self.composer.is_empty:
@@ -221,6 +225,7 @@ class ChatPage(QWidget):
         column.setMaximumWidth(COLUMN_WIDTH + 2 * SIDE_MARGIN)
         inner = QVBoxLayout(column)
         inner.setContentsMargins(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3)
+        inner.addWidget(self.context_notice)
         inner.addWidget(self.composer)
         centred = QHBoxLayout()
         centred.addStretch(1)
@@ -270,6 +275,8 @@ class ChatPage(QWidget):
         self.transcript.link_activated.connect(self.open_link)
         self.transcript.branches_requested.connect(self.open_branches)
         self.branches.chosen.connect(self._show_branch)
+        self.transcript.file_opened.connect(self._open_file)
+        self.draft.refused.connect(self.toast.show_message)
         self.sampling.changed.connect(controller.set_sampling)
         self.sampling.preset_chosen.connect(controller.apply_preset)
         self.sampling.preset_saved.connect(controller.save_preset)
@@ -283,7 +290,7 @@ class ChatPage(QWidget):
         controller.messages_changed.connect(self._messages_changed)
         controller.message_changed.connect(self._message_changed)
         controller.text_appended.connect(self._text_appended)
-        controller.text_returned.connect(self._text_returned)
+        controller.text_returned.connect(self.draft.give_back)
         controller.settings_changed.connect(lambda conversation_id: self._show_settings())
         controller.presets_changed.connect(self._show_settings)
         controller.deleted.connect(self._deleted)
@@ -311,10 +318,8 @@ class ChatPage(QWidget):
     def _show_current(self) -> None:
         """Another conversation: its messages, settings, and what was being written to it."""
         current = self.controller.current
-        self._drafts[self._shown_id] = self.composer.text
-        self._shown_id = current.id
         self.branches.hide()
-        self.composer.set_text(self._drafts.pop(current.id, ""))
+        self.draft.follow()
         self._show_messages()
         self._show_settings()
         self.list.select(current.id)
@@ -333,8 +338,7 @@ class ChatPage(QWidget):
             self._can = can
             self.actions_changed.emit()
         self.composer.set_busy(self.controller.is_busy)
-        text, is_nearly_full = context_text(*self.controller.context)
-        self.composer.set_context(text, "warning" if is_nearly_full else "small")
+        self.draft.show_context()
         model = self.controller.engine.model
         if model is not None:
             limit = self.controller.context[1]
@@ -349,6 +353,7 @@ class ChatPage(QWidget):
         self.sampling.set_presets(preset_records(self.controller), current.preset)
         self.sampling.set_fields(sampling_fields(current.sampling), current.sampling.stop)
         self.system_prompt.set_text(current.system_prompt)
+        self.draft.show_context()
 
     def _messages_changed(self, conversation_id: str) -> None:
         if conversation_id == self.controller.current.id:
@@ -369,13 +374,6 @@ class ChatPage(QWidget):
     def _text_appended(self, conversation_id: str, message_id: str, text: str) -> None:
         if conversation_id == self.controller.current.id:
             self.transcript.append_text(message_id, text)
-
-    def _text_returned(self, conversation_id: str, text: str) -> None:
-        if conversation_id == self.controller.current.id:
-            written = self.composer.text
-            self.composer.set_text(f"{text}\n{written}" if written else text)
-        else:
-            self._drafts[conversation_id] = text
 
     def _deleted(self, conversation_id: str, title: str) -> None:
         self.toast.show_message(
@@ -403,6 +401,25 @@ class ChatPage(QWidget):
     def _not_transferred(self, error: ErrorInfo) -> None:
         text = f"{error.cause} {error.remedy}".strip()
         self.transfer_notice.say(text, "Close", lambda: self.transfer_notice.say(""))
+
+    def _open_file(self, record: AttachmentRecord, button: QWidget) -> None:
+        self.file.show_file(record)
+        self.file.toggle_at(button)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        # what is no text goes on to the window, which opens models
+        if droppable(local_files(event.mimeData())):
+            event.acceptProposedAction()
+        else:
+            event.ignore()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        files = local_files(event.mimeData())
+        if droppable(files):
+            event.acceptProposedAction()
+            self.draft.add_files(files)
+        else:
+            event.ignore()
 
     def _show_problem(self, problem: ErrorInfo | None) -> None:
         text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""
