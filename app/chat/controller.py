@@ -22,7 +22,7 @@ from app.chat.sampling import (
     with_field,
 )
 from app.chat.saver import Saver
-from app.chat.tokens import TokenKeeper
+from app.chat.token_keeper import TokenKeeper
 from app.storage import ChatStore, StorageError, StoredConversation
 from engine.errors import ErrorInfo, InferdeckError
 

@@ -12,7 +12,8 @@ from app.chat.conversation import Conversation, Message, State
 from app.chat.engine import ChatEngine
 from app.chat.figures import Figures, Progress
 from app.chat.saver import Saver
-from app.chat.tokens import TokenKeeper, record_of
+from app.chat.token_keeper import TokenKeeper
+from app.chat.tokens import record_of
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason, RequestTimes

@@ -73,7 +73,9 @@ class ChatPage(QWidget):
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         self.latency = LatencyAccount(controller, self.transcript, self)
-        self.tokens = TokenAccount(controller, self.transcript, self)
+        self.tokens = TokenAccount(
+            controller, self.transcript, self, lambda text: self.toast.show_message(text)
+        )
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
         self.context_notice = Notice("warning")
@@ -329,6 +331,7 @@ class ChatPage(QWidget):
         records = [message_record(self.controller, current, m) for m in current.path()]
         self.transcript.set_messages(records)
         self._stack.setCurrentWidget(self.transcript if records else self.empty)
+        self.toast.raise_()  # a stacked layout lifts what it shows
         self._show_state()
 
     def _show_state(self) -> None:

@@ -119,12 +119,22 @@ def test_an_old_reply_shows_its_tokens_too(chat: Chat, qtbot: QtBot, tmp_path: P
     chat.store.close()
     again = make_chat(tmp_path)
     again.controller.open(conversation)
-    assert not last_view(again).tokens.isHidden()
+    last_view(again).tokens.click()  # read off the window
+    qtbot.waitUntil(again.page.tokens.popover.isVisible)
     found = again.controller.tokens.of(request)
     assert found is not None and before is not None and found.model == MODEL.name
     assert [r.text for r in found.records] == ["Alpha", " beta"]
     assert [r.choices for r in found.records] == [r.choices for r in before.records]
     close_chat(again)
+
+
+def test_tokens_that_cannot_be_read_are_said_to_be_so(chat: Chat, qtbot: QtBot) -> None:
+    request = ask(chat)
+    chat.controller.tokens._cache.clear()
+    chat.store.save_tokens(request, lambda: b"damaged").result(5)
+    last_view(chat).tokens.click()
+    qtbot.waitUntil(lambda: "cannot be read" in chat.page.toast.text())
+    assert chat.page.tokens.popover.isHidden()
 
 
 def test_a_branch_begins_with_the_same_tokens_and_then_the_alternative(chat: Chat) -> None:

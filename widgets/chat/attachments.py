@@ -27,6 +27,7 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font
 
 MOST_ROWS = 4
 PREVIEW_SIZE = (520, 320)
+LONGEST_NAME = 40
 
 
 class AttachmentList(QScrollArea):
@@ -96,18 +97,25 @@ class SentFiles(QWidget):
         column.setSpacing(0)
         for index, record in enumerate(records):
             button = QToolButton()
-            button.setText(f"{record.name}   {record.detail}")
+            button.setText(f"{_short(record.name)}   {record.detail}")
             button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
             button.setToolTip(f"Show {record.name} as it was sent")
             button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
             button.setCursor(Qt.CursorShape.PointingHandCursor)
             set_icon(button, "attach")
             button.clicked.connect(partial(self._open, index, button))
-            column.addWidget(button)
+            column.addWidget(button, 0, Qt.AlignmentFlag.AlignRight)
         self.setVisible(bool(records))
 
     def _open(self, index: int, button: QToolButton) -> None:
         self.opened.emit(index, button)
+
+
+def _short(name: str) -> str:
+    """A name of at most `LONGEST_NAME` characters: its beginning, and its end with the suffix."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 14]}…{name[-13:]}"
 
 
 class FilePopover(Popover):
