@@ -45,6 +45,11 @@ def context_text(use: ContextUse) -> str:
     return f"context {use.used:,}{draft} of {use.limit:,} tokens"
 
 
+def context_short(use: ContextUse) -> str:
+    """The same where there is little room."""
+    return "" if use.limit is None else f"{use.total:,} / {use.limit:,}"
+
+
 def context_warning(use: ContextUse) -> str:
     """What will be refused or cut if this is sent; "" where everything fits."""
     if use.limit is None or use.room is None:

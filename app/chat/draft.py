@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.chat.attachments import Attachment, file_content, may_be_text, read_attachment
-from app.chat.context import ContextUse, context_text, context_warning
+from app.chat.context import ContextUse, context_short, context_text, context_warning
 from app.chat.controller import ChatController
 from app.tasks import run_task
 from app.units import format_bytes
@@ -178,7 +178,8 @@ class Draft(QObject):
         """The meter, and what would be cut."""
         used, limit = self._controller.context
         use = ContextUse(used, self.num_tokens, limit, self._controller.current.sampling.max_tokens)
-        self._composer.set_context(context_text(use), "warning" if use.is_nearly_full else "small")
+        role = "warning" if use.is_nearly_full else "small"
+        self._composer.set_context(context_text(use), role, context_short(use))
         self._composer.meter.show_use(used or 0, use.draft, limit or 0)
         self._notice.say("" if self._controller.is_busy else context_warning(use))
 

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QApplication, QToolButton
 from pytestqt.qtbot import QtBot
 
 from app.chat.attachments import LARGEST, AttachmentError, message_content, read_attachment
-from app.chat.context import ContextUse, context_text, context_warning
+from app.chat.context import ContextUse, context_short, context_text, context_warning
 from tests.app.chat_fixtures import Chat, chat
 from widgets.chat.message_view import UserMessageView
 
@@ -184,7 +184,8 @@ def test_words_of_the_meter() -> None:
     assert context_text(ContextUse(1204, 30, 8192)) == "context 1,204 + about 30 of 8,192 tokens"
     assert context_text(ContextUse(None, 30, 8192)) == "context about 30 of 8,192 tokens"
     assert context_text(ContextUse(None, 0, 8192)) == "context of 8,192 tokens"
-    assert context_text(ContextUse()) == ""
+    assert context_text(ContextUse()) == context_short(ContextUse()) == ""
+    assert context_short(ContextUse(1204, 30, 8192)) == "1,234 / 8,192"
 
 
 @given(

@@ -63,7 +63,7 @@ class Composer(QWidget):
         self.input.textChanged.connect(self._text_changed)
         self.setFocusProxy(self.input)
         self._context = QLabel()
-        self._context_text = ""
+        self._context_text = self._short_context = ""
         self._context.setProperty("role", "small")
         self._context.setFont(figure_font("small"))
         self._context.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
@@ -125,9 +125,10 @@ class Composer(QWidget):
         self._button.setAccessibleName(tip)
         self._button.setEnabled(is_busy or not self.is_empty)
 
-    def set_context(self, text: str, role: str = "small") -> None:
-        """The line at the lower left; role "warning" where it is nearly used up."""
-        self._context_text = text
+    def set_context(self, text: str, role: str = "small", short: str = "") -> None:
+        """The line at the lower left, and what stands there where that has no room; role "warning"
+        where it is nearly used up."""
+        self._context_text, self._short_context = text, short
         self._context.setToolTip(text)
         self._fit_context()
         if self._context.property("role") != role:
@@ -141,10 +142,10 @@ class Composer(QWidget):
         self._fit_context()
 
     def _fit_context(self) -> None:
-        """The line whole, or not at all: half a number misleads."""
-        room = self._context.width()
-        fits = self._context.fontMetrics().horizontalAdvance(self._context_text) <= room
-        self._context.setText(self._context_text if fits else "")
+        """The line, or the short one, or nothing: half a number misleads."""
+        room, advance = self._context.width(), self._context.fontMetrics().horizontalAdvance
+        lines = (self._context_text, self._short_context)
+        self._context.setText(next((line for line in lines if advance(line) <= room), ""))
 
     def set_sampling_name(self, name: str) -> None:
         self.sampling.setText(name)
