@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from app.chat.attachments import Attachment
-from app.chat.controller import ChatController, Found
+from app.chat.controller import ChatController
 from app.chat.conversation import Conversation, Message, Role, State
 from app.chat.figures import GAP, figures_details, figures_line
+from app.chat.library import Found
 from app.chat.sampling import FIELDS, field_value
 from app.units import format_bytes
 from engine.sampling_params import SamplingParams
