@@ -172,6 +172,19 @@ def test_no_branch_from_tokens_of_another_model(chat: Chat) -> None:
     assert len(chat.engine.order) == 1
 
 
+def test_a_branch_that_waited_does_not_go_to_another_model(chat: Chat) -> None:
+    request = ask(chat)
+    chat.engine.state = "crashed"  # it is not said yet
+    chat.controller.branch_from_token(request, 1, 8)
+    chat.settle()
+    assert chat.states[-1] == "waiting"
+    chat.engine.state, chat.engine.model = "ready", dataclasses.replace(MODEL, name="Llama")
+    chat.engine.state_changed.emit("ready")
+    chat.settle()
+    assert chat.states[-1] == "error" and len(chat.engine.order) == 1
+    assert "tokens of Qwen3-0.6B, and Llama is open" in last_view(chat)._error.text()
+
+
 def test_tokens_go_with_their_chat(chat: Chat) -> None:
     request = ask(chat)
     chat.page.delete_current()
