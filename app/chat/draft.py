@@ -28,7 +28,8 @@ PER_TOKEN = 4
 
 
 class Draft(QObject):
-    """Fills `composer` and `notice`. `refused(cause and remedy)`: a file was not attached."""
+    """Fills `composer` and `notice`. `refused(cause and remedy)`: a file was not attached; "" when
+    that is over."""
 
     refused = Signal(str)
 
@@ -70,6 +71,7 @@ class Draft(QObject):
 
     def clear(self) -> None:
         self.attachments = []
+        self.refused.emit("")
         self._composer.clear()
         self._changed()
 
@@ -96,6 +98,7 @@ class Draft(QObject):
     def add_files(self, paths: Iterable[str]) -> None:
         """Read files off the window and attach those that are text."""
         chosen, conversation_id = [Path(path) for path in paths], self._shown_id
+        self.refused.emit("")
         run_task(
             self,
             lambda: _read_all(chosen),
