@@ -83,7 +83,9 @@ class Draft(QObject):
             self.attachments = [*given, *self.attachments]
             self._changed()
         else:
-            self._kept[conversation_id] = (text, list(given))
+            written, files = self._kept.get(conversation_id, ("", []))
+            text = f"{text}\n{written}" if written else text
+            self._kept[conversation_id] = (text, [*given, *files])
 
     # Files -------------------------------------------------------------------------------------
 

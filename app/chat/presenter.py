@@ -74,6 +74,7 @@ class Presenter(QObject):
         """Another conversation: its messages, settings, and what was being written to it."""
         current = self._controller.current
         self._page.branches.hide()
+        self._page.file.hide()
         self._page.draft.follow()
         self._show_messages()
         self._show_settings()
