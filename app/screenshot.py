@@ -22,7 +22,7 @@ from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineBridge, EngineState
 from app.models.session import LOAD
 from app.models.sources import is_starter, shape_sources
 from app.panels.server_dialog import ServerDialog
-from app.paths import starter_draft, starter_model
+from app.paths import resources_dir, starter_draft, starter_model
 from app.settings_store import ThemeMode
 from app.suggestions import long_prompts, suggestions_for
 from app.window import Application, make_application
@@ -168,6 +168,11 @@ class Photographer:
         page.open_branches()
         yield from self._in_both_modes("branches", self._window)
         page.branches.hide()
+        page.draft.add_files([str(resources_dir() / "starter" / "corpus_serving.py")])
+        page.composer.set_text(long_prompts()[0][1])
+        self._wait(lambda: not page.context_notice.isHidden(), REPLY_TIMEOUT_S, "no warning came")
+        yield from self._in_both_modes("attachment", self._window)
+        page.draft.clear()
 
     def _recording(self) -> Iterator[Path]:
         """What the flight recorder kept of all this, opened again."""
