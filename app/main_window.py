@@ -34,6 +34,7 @@ from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
+from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
 from app.panels.docks import CardDock, DockArea, PanelDock, is_on_a_screen
@@ -41,6 +42,7 @@ from app.panels.engine_settings import EngineSettingsPanel
 from app.panels.engine_views import EngineViews
 from app.panels.help_dialogs import AboutDialog, ShortcutsDialog
 from app.panels.load_strip import LoadStrip
+from app.panels.log_view import LogPanel
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
@@ -83,6 +85,7 @@ class MainWindow(QMainWindow):
         session: ModelSession,
         pages: Iterable[Page],
         machine: Machine | None = None,
+        log: LogKeeper | None = None,
     ) -> None:
         super().__init__()
         self.bridge, self.settings, self.session = bridge, settings, session
@@ -92,7 +95,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Inferdeck")
         self.setMinimumSize(*MINIMUM_SIZE)
         self.setAcceptDrops(True)
-        self._make_parts(machine)
+        self._make_parts(machine, log)
         self._arrange()
         self.recorder = FlightRecorder(bridge, self)
         self.flight = FlightDesk(self.recorder, self)
@@ -109,7 +112,7 @@ class MainWindow(QMainWindow):
 
     # Building ----------------------------------------------------------------------------------
 
-    def _make_parts(self, machine: Machine | None) -> None:
+    def _make_parts(self, machine: Machine | None, log: LogKeeper | None) -> None:
         self.rail = NavRail()
         self.stack = QStackedWidget()
         for page in self.pages:
@@ -124,6 +127,7 @@ class MainWindow(QMainWindow):
         self.engine_settings = EngineSettingsPanel(self.bridge, machine)
         self.charts = LiveCharts(clock)
         self.views = EngineViews(self.bridge, clock, self)
+        self.log = LogPanel(log or LogKeeper())
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -137,6 +141,7 @@ class MainWindow(QMainWindow):
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
+        self.log_dock = CardDock("Log", "log", self.log)
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)
@@ -213,11 +218,12 @@ class MainWindow(QMainWindow):
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
+            (self.log_dock, "Ctrl+Shift+G"),
         ]
 
     def reset_docks(self) -> None:
-        """The docks where they are at the first start."""
-        below = [self.charts_dock, *(dock for dock, _ in self.views.docks)]
+        """The docks where they are at the first start: all but the log are open."""
+        below = [self.charts_dock, *(dock for dock, _ in self.views.docks), self.log_dock]
         for dock in (self.settings_dock, *below):
             is_below = dock in below
             sides = Qt.DockWidgetArea
@@ -227,6 +233,7 @@ class MainWindow(QMainWindow):
             dock.show()
         for dock, following in pairwise(below):
             self.dock_area.tabifyDockWidget(dock, following)
+        self.log_dock.hide()
         self.charts_dock.raise_()
         self._size_docks()
 

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
-from app.log import start_logging, stop_logging
+from app.log import LogKeeper, start_logging, stop_logging
 from app.main_window import MainWindow
 from app.models.session import ModelSession, config_from_arguments
 from app.pages import Pages
@@ -95,11 +95,13 @@ class Application(QObject):
         super().__init__()
         self.settings = SettingsStore()
         apply_theme(app, self.settings.theme)
+        self.log = LogKeeper()
+        self.log.start()
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
         self.pages = Pages(self.bridge, self.settings, self.session)
         self.window = MainWindow(
-            self.bridge, self.settings, self.session, self.pages.pages, _machine()
+            self.bridge, self.settings, self.session, self.pages.pages, _machine(), self.log
         )
         self.window.views.set_names(self.pages.chat.title_of)
         latency = self.pages.chat_page.latency
@@ -149,6 +151,7 @@ class Application(QObject):
         self.pages.close()
         wait_for_tasks(1.0)
         self.settings.sync()
+        self.log.stop()
         self.window.deleteLater()
 
 

@@ -83,7 +83,7 @@ class ReplayWindow(QMainWindow):
 
     def _arrange(self) -> None:
         self.area = DockArea(self.charts)
-        self.about_dock = CardDock("Settings and machine", "about", self.about)
+        self.about_dock = CardDock("Settings and machine", "about", _padded(self.about))
         sides = Qt.DockWidgetArea
         self.area.addDockWidget(sides.RightDockWidgetArea, self.about_dock)
         docks = [dock for dock, _ in self.views.docks]
@@ -235,6 +235,14 @@ class AboutTable(QTableWidget):
                 item = QTableWidgetItem(text)
                 item.setToolTip(text)
                 self.setItem(row, column, item)
+
+
+def _padded(table: QWidget) -> QWidget:
+    whole = QWidget()
+    column = QVBoxLayout(whole)
+    column.setContentsMargins(SPACE_2, 0, SPACE_2, SPACE_2)
+    column.addWidget(table)
+    return whole
 
 
 def _rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -94,6 +94,7 @@ class ModelSession(QObject):
     # What the engine says ----------------------------------------------------------------------
 
     def _on_loaded(self, event: messages.Loaded) -> None:
+        log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
         if opening is not None:
             name = event.model.name

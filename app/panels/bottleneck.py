@@ -51,6 +51,8 @@ PARTS = (
     ("Python", "python", "python", "scheduling, sampling and commit, measured"),
     ("Between steps", "queued", "queue", "requests wait for the next step, measured"),
 )  # fmt: skip
+CHOOSE = "Choose a knob to read how its ceiling was derived."
+_WHY = 3
 _COLUMNS = ("Knob", "Set to", "At most", "Because")
 
 
@@ -84,9 +86,14 @@ class BottleneckPanel(QFrame):
         self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides.setSpacing(SPACE_4)
         self._left = self._make_left()
-        self.table = KnobTable()
+        self.table, self.why = KnobTable(), _wrapped()
+        self.table.itemSelectionChanged.connect(self._show_why)
+        right = QVBoxLayout()
+        right.setSpacing(SPACE_1)
+        right.addWidget(self.table, 1)
+        right.addWidget(self.why)
         self._sides.addWidget(self._left)
-        self._sides.addWidget(self.table, 1)
+        self._sides.addLayout(right, 1)
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
         self._area.setWidgetResizable(True)
@@ -219,15 +226,23 @@ class BottleneckPanel(QFrame):
             self.counted.setText("")
             self.bar.show_parts([])
             self.table.show_ceilings((), self._config)
+            self._show_why()
             return
         self.verdict.setText(account.verdict[:1].upper() + account.verdict[1:])
         self.note.set_text(
             f"mean of {account.num_steps:,} step{'s' * (account.num_steps != 1)} · "
-            f"{_ms(account.split.total)} each"
+            f"{_ms(account.split.total)} each, median {_ms(account.median)}"
         )
         self.bar.show_parts(_parts(account.split))
         self.counted.setText(_counted_words(account))
         self.table.show_ceilings(account.ceilings, self._config)
+        self._show_why()
+
+    def _show_why(self) -> None:
+        """The chosen knob's derivation in full: its column is seldom wide enough."""
+        chosen = self.table.selectionModel().selectedRows()
+        item = self.table.item(chosen[0].row(), _WHY) if chosen else None
+        self.why.setText(item.text() if item is not None else CHOOSE)
 
     def _why_empty(self) -> str:
         if not self._is_open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 from engine.ceilings import Ceiling, Situation, ceilings, verdict
 from engine.peaks import Peaks
@@ -31,11 +32,13 @@ class Chosen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of `num_steps` steps: the mean split in seconds, the mean work of one in bytes and
-    operations, what limits them in words, and what each knob could win."""
+    """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
+    disturbed step does not move), the mean work of one in bytes and operations, what limits them
+    in words, and what each knob could win."""
 
     num_steps: int
     split: Split
+    median: float
     work: Work
     verdict: str
     ceilings: tuple[Ceiling, ...]
@@ -76,6 +79,7 @@ class StepAccount:
         return Account(
             num_steps=len(costed),
             split=Split(*(part / len(costed) for part in whole)),
+            median=median(step.split.total for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
             ceilings=tuple(ceilings(Situation(costed, model, peaks, snapshot))),
