@@ -17,6 +17,8 @@ from typing import Any
 from PySide6.QtCore import QObject, QSocketNotifier, QTimer
 from PySide6.QtWidgets import QApplication
 
+from app.crash.marker import Remains
+from app.crash.watch import CrashWatch, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
 from app.log import LogKeeper, start_logging, stop_logging
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
     handler = start_logging()
     application = Application(app)
+    application.crash.marker.catch_faults()
     application.show()
     QTimer.singleShot(0, application, lambda: application.start(given))
     interrupts = Interrupts(application.window.close)
@@ -107,6 +110,13 @@ class Application(QObject):
         latency = self.pages.chat_page.latency
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
+        self.crash = CrashWatch(
+            self.bridge,
+            self.window.recorder,
+            lambda: (self.session.latest, self.pages.chat.current.id),
+            self,
+        )
+        self.crash.notice.connect(self.window.show_notice)
         self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
@@ -118,7 +128,30 @@ class Application(QObject):
     def start(self, given: Mapping[str, Any]) -> None:
         """What waits until the window is on the screen."""
         self.gpu.start()
-        self.open_first_model(given)
+        remains = self.crash.start()
+        if remains is None:
+            self.open_first_model(given)
+        else:
+            self._offer_to_restore(remains, given)
+
+    def _offer_to_restore(self, remains: Remains, given: Mapping[str, Any]) -> None:
+        """After a crash nothing is opened by itself: it may have been the model's doing."""
+        before = session_of(remains)
+        if before is None or "model" in given:
+            self.crash.offer(remains)
+            self.open_first_model(given)
+            return
+
+        def restore() -> None:
+            self.session.open(before.path, before.load_format, before.settings)
+            self.pages.chat.open(before.chat)
+
+        starter = {**given, "model": str(starter_model())}
+        self.crash.offer(
+            remains,
+            ("Restore", restore),
+            ("Starter model", lambda: self.open_first_model(starter)),
+        )
 
     def on_fault(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -147,6 +180,7 @@ class Application(QObject):
         """Save, abort what runs, end the engine's thread: in a few seconds at most."""
         self.window.close()
         self.gpu.stop()
+        self.crash.stop()
         self.bridge.shutdown(SHUTDOWN_S)
         self.pages.close()
         wait_for_tasks(1.0)
