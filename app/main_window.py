@@ -164,6 +164,7 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
         self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)

@@ -25,10 +25,10 @@ from PySide6.QtWidgets import (
 )
 
 from app.panels.step_account import Account, Chosen, StepAccount
-from engine.ceilings import Ceiling
+from engine.ceilings import WORTH, Ceiling
 from engine.messages import PeaksMeasured
 from engine.peaks import Peaks
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, StepRecord
 from engine.step_cost import Split, Work
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import Part, PartsBar
@@ -38,7 +38,7 @@ EMPTY_TEXT = "Where the time of a step goes appears with the first reply: send a
 NO_MODEL = "Where the time of a step goes appears when a model is loaded and writes a reply."
 NO_PEAKS = "The machine's peaks are measured as soon as the engine rests: half a second."
 NOT_THERE = "None of the last steps is of this kind."
-_INTERVAL_S = 1.0
+_INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts
 _PARTS_WIDTH = 420
 PARTS = (
@@ -51,15 +51,20 @@ PARTS = (
     ("Python", "python", "python", "scheduling, sampling and commit, measured"),
     ("Between steps", "queued", "queue", "requests wait for the next step, measured"),
 )  # fmt: skip
+_SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
+          ("launch and rest", "launch"), ("Python", "python"))  # fmt: skip
 CHOOSE = "Choose a knob to read how its ceiling was derived."
 _WHY = 3
 _COLUMNS = ("Knob", "Set to", "At most", "Because")
 
 
 class BottleneckPanel(QFrame):
-    """`measure_wanted`: the machine's peaks are not known, or should be measured again."""
+    """`measure_wanted`: the machine's peaks are not known, or should be measured again.
+    `accounted`: what each setting could win at most, in words; also while nobody sees the panel.
+    """
 
     measure_wanted = Signal()
+    accounted = Signal(object)  # dict[str, str]
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -156,11 +161,11 @@ class BottleneckPanel(QFrame):
         self.model.update(snapshot)
         self._config = snapshot.config
         self._is_idle = not snapshot.requests
-        if not self.isVisible():
-            return
         self._ask_if_unknown()
-        if snapshot.time - self._shown_at >= _INTERVAL_S or self._is_idle:
+        interval = _INTERVAL_S if self.isVisible() else _UNSEEN_INTERVAL_S
+        if snapshot.time - self._shown_at >= interval or (self._is_idle and snapshot.steps):
             self._shown_at = snapshot.time
+            self._tell_ceilings()
             self._show_account()
 
     def show_peaks(self, event: PeaksMeasured) -> None:
@@ -210,6 +215,23 @@ class BottleneckPanel(QFrame):
             self.measure_wanted.emit()
 
     # Showing -----------------------------------------------------------------------------------
+
+    def _tell_ceilings(self) -> None:
+        account = self.model.account()
+        words: dict[str, str] = {}
+        for one in account.ceilings if account is not None else ():
+            before = words.get(one.setting)
+            words[one.setting] = f"{before}, {_hint(one)}" if before else _hint(one)
+        self.accounted.emit(words)
+
+    def step_words(self, step: StepRecord) -> str:
+        """Where the time of one step went: "weights 71 %, KV 9 %"; "" without peaks."""
+        split = self.model.split(step)
+        if split is None:
+            return ""
+        shares = split.shares()
+        parts = ((short, getattr(shares, key)) for short, key in _SHORT)
+        return ", ".join(f"{short} {100 * share:.0f} %" for short, share in parts if share >= 0.005)
 
     def _show_account(self) -> None:
         if not self.isVisible():
@@ -339,6 +361,13 @@ def _gain(ceiling: Ceiling) -> str:
         return "nothing"
     widest = f" to {_factor(ceiling.loose)}" if ceiling.loose is not None else ""
     return f"{_factor(ceiling.factor)}{widest} {ceiling.gains}"
+
+
+def _hint(ceiling: Ceiling) -> str:
+    """Under a knob: short, and without the range."""
+    if ceiling.factor < WORTH:
+        return f"{ceiling.value}: nothing to win"
+    return f"{ceiling.value}: at most {_factor(ceiling.factor)} {ceiling.gains}"
 
 
 def _factor(factor: float) -> str:

@@ -10,9 +10,9 @@ from statistics import median
 from engine.ceilings import Ceiling, Situation, ceilings, verdict
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepRecord
-from engine.step_cost import CostedStep, Split, Work, cost_steps, model_cost, total
+from engine.step_cost import CostedStep, Split, Work, cost_step, cost_steps, model_cost
 
-MOST_STEPS = 400
+MOST_STEPS = 200
 """Of which the account is the mean: seconds of a large model, one second of a small one."""
 
 
@@ -66,6 +66,12 @@ class StepAccount:
         self._snapshot = None
         self.peaks = None
 
+    def split(self, step: StepRecord) -> Split | None:
+        """Where the time of one step went; None without peaks."""
+        if self._snapshot is None or self.peaks is None:
+            return None
+        return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
+
     def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
         """None without peaks, or without a step of the kind chosen."""
         snapshot, peaks = self._snapshot, self.peaks
@@ -75,14 +81,15 @@ class StepAccount:
         costed = [s for s in cost_steps(self._steps, model, peaks) if chosen.takes(s.step)]
         if not costed:
             return None
-        whole = total(costed)
+        situation = Situation(costed, model, peaks, snapshot)
+        whole = situation.whole
         return Account(
             num_steps=len(costed),
             split=Split(*(part / len(costed) for part in whole)),
             median=median(step.split.total for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
-            ceilings=tuple(ceilings(Situation(costed, model, peaks, snapshot))),
+            ceilings=tuple(ceilings(situation)),
         )
 
 

@@ -62,9 +62,9 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     assert asked == [1]
     panel.show_peaks(PeaksMeasured(None, "The engine is busy."))
     assert "busy" in panel.peaks_line.text()
-    panel.update_snapshot(seen(1.0, step(1)))
+    panel.update_snapshot(seen(2.0, step(1)))
     assert asked == [1] and panel._empty.text() == NO_PEAKS
-    panel.update_snapshot(seen(2.0, num_running=0))
+    panel.update_snapshot(seen(3.0, num_running=0))
     assert asked == [1, 1]
     panel.show_peaks(PeaksMeasured(PEAKS))
     assert panel.verdict.text() == "Memory-bound: weights 89 %"
@@ -139,6 +139,11 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
     assert thread.commands.count(MeasurePeaks()) == 1
     application.pages.chat_page.send("question")
     qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
+    rows = application.window.engine_settings.rows
+    qtbot.waitUntil(lambda: rows["max_num_batched_tokens"].hint.endswith("larger: nothing to win"))
+    assert "all found: " in rows["enable_prefix_caching"].hint
+    views.timeline.view.point_at(0)
+    assert "launch and rest" in views.timeline.line.text()
     application.shutdown()
 
 
