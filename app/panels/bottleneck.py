@@ -37,6 +37,7 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font, theme
 EMPTY_TEXT = "Where the time of a step goes appears with the first reply: send a message."
 NO_MODEL = "Where the time of a step goes appears when a model is loaded and writes a reply."
 NO_PEAKS = "The machine's peaks are measured as soon as the engine rests: half a second."
+NOT_RECORDED = "The recording has no peaks of its machine, and nothing can be measured now."
 NOT_THERE = "None of the last steps is of this kind."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts
@@ -53,6 +54,11 @@ PARTS = (
 )  # fmt: skip
 _SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
           ("launch and rest", "launch"), ("Python", "python"))  # fmt: skip
+_TRUSTED = 0.9
+FASTER = (
+    ". The steps are faster than that: their weights stay in the processor's cache, or something "
+    "else kept the machine busy while it was measured"
+)
 CHOOSE = "Choose a knob to read how its ceiling was derived."
 _WHY = 3
 _COLUMNS = ("Knob", "Set to", "At most", "Because")
@@ -75,6 +81,8 @@ class BottleneckPanel(QFrame):
         self._is_idle = False
         self._asked = False
         self._is_live = True
+        self._is_measuring = False
+        self._why_not = ""
         self._shown_at = float("-inf")
         self._build()
         self._show_account()
@@ -170,19 +178,23 @@ class BottleneckPanel(QFrame):
 
     def show_peaks(self, event: PeaksMeasured) -> None:
         """The engine's answer."""
+        self._is_measuring = False
         self.measure.setEnabled(self._is_live)
         if event.peaks is None:
             self._asked = False  # asked again when the engine rests
-            self.peaks_line.setText(f"Not measured now. {event.why_not}")
+            self._why_not = f"The machine's peaks are not measured now. {event.why_not}"
+            self.peaks_line.setText(self._why_not)
+            self._show_account()
             return
+        self._why_not = ""
         self.model.peaks = event.peaks
-        self.peaks_line.setText(_peaks_words(event.peaks))
         self._show_account()
 
     def open_model(self) -> None:
         """A model was loaded: nothing is known of it."""
         self.model.clear()
         self._is_open, self._asked, self._is_idle = True, False, False
+        self._is_measuring, self._why_not = False, ""
         self._shown_at = float("-inf")
         self.peaks_line.setText("")
         self._show_account()
@@ -209,7 +221,7 @@ class BottleneckPanel(QFrame):
 
     def _measure(self) -> None:
         if self._is_live:
-            self._asked = True
+            self._asked = self._is_measuring = True
             self.measure.setEnabled(False)
             self.peaks_line.setText("Measuring how fast this machine reads and computes")
             self.measure_wanted.emit()
@@ -255,6 +267,8 @@ class BottleneckPanel(QFrame):
             f"mean of {account.num_steps:,} step{'s' * (account.num_steps != 1)} · "
             f"{_ms(account.split.total)} each, median {_ms(account.median)}"
         )
+        if self.model.peaks is not None and not self._is_measuring:
+            self.peaks_line.setText(_peaks_words(self.model.peaks, account.speed))
         self.bar.show_parts(_parts(account.split))
         self.counted.setText(_counted_words(account))
         self.table.show_ceilings(account.ceilings, self._config)
@@ -270,7 +284,7 @@ class BottleneckPanel(QFrame):
         if not self._is_open:
             return NO_MODEL
         if self.model.has_steps:
-            return NO_PEAKS if self._is_live else "The recording has no peaks of its machine."
+            return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
         return EMPTY_TEXT
 
     def _paint_factors(self) -> None:
@@ -404,10 +418,11 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.2f} ms"
 
 
-def _peaks_words(peaks: Peaks) -> str:
+def _peaks_words(peaks: Peaks, speed: float) -> str:
     day = datetime.fromtimestamp(peaks.measured_at)
     when = f"today {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
+    faster = "" if speed > _TRUSTED else FASTER
     return (
         f"peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "
-        f"in {peaks.dtype}, {peaks.num_threads} threads, measured {when}"
+        f"in {peaks.dtype}, {peaks.num_threads} threads, measured {when}{faster}"
     )

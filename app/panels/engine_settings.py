@@ -302,7 +302,7 @@ class EngineSettingsPanel(QWidget):
                 row.set_hint(f"not applied yet: now {now}", "warning")
             else:
                 parts = (self._hints.hint(name), self._ceilings.get(name, ""))
-                row.set_hint(" · ".join(filter(None, parts)))
+                row.set_hint("\n".join(filter(None, parts)))  # one line would widen the panel
 
     def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
         """What each setting could win at most, in words, by its name."""

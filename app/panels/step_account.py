@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
+from statistics import fmean, median
 
 from engine.ceilings import Ceiling, Situation, ceilings, verdict
 from engine.peaks import Peaks
@@ -34,11 +34,13 @@ class Chosen(StrEnum):
 class Account:
     """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
     disturbed step does not move), the mean work of one in bytes and operations, what limits them
-    in words, and what each knob could win."""
+    in words, and what each knob could win. speed: how much of the time that was counted the
+    model's operations took; below 1 the peaks are too low for them."""
 
     num_steps: int
     split: Split
     median: float
+    speed: float
     work: Work
     verdict: str
     ceilings: tuple[Ceiling, ...]
@@ -87,6 +89,7 @@ class StepAccount:
             num_steps=len(costed),
             split=Split(*(part / len(costed) for part in whole)),
             median=median(step.split.total for step in costed),
+            speed=fmean(step.speed for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
             ceilings=tuple(ceilings(situation)),

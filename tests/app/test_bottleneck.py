@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gpu_monitor import GpuMemory
-from app.panels.bottleneck import NO_MODEL, NO_PEAKS, BottleneckPanel
+from app.panels.bottleneck import FASTER, NO_MODEL, BottleneckPanel
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
 from app.panels.step_account import Chosen
@@ -63,12 +63,16 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     panel.show_peaks(PeaksMeasured(None, "The engine is busy."))
     assert "busy" in panel.peaks_line.text()
     panel.update_snapshot(seen(2.0, step(1)))
-    assert asked == [1] and panel._empty.text() == NO_PEAKS
+    assert asked == [1] and "busy" in panel._empty.text()
     panel.update_snapshot(seen(3.0, num_running=0))
     assert asked == [1, 1]
     panel.show_peaks(PeaksMeasured(PEAKS))
     assert panel.verdict.text() == "Memory-bound: weights 89 %"
-    assert "40.0 GB/s" in panel.peaks_line.text()
+    assert "40.0 GB/s" in panel.peaks_line.text() and FASTER not in panel.peaks_line.text()
+    panel.measure.click()
+    assert asked == [1, 1, 1] and not panel.measure.isEnabled()
+    panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, read_bytes_per_s=10e9)))
+    assert panel.measure.isEnabled() and FASTER in panel.peaks_line.text()
     panel.close_model()
     assert panel._empty.text() == NO_MODEL
 
