@@ -142,7 +142,7 @@ class CrashWatch(QObject):
         self, text: str, key: str, what: str, *actions: tuple[str, Callable[[], object]]
     ) -> None:
         def done(path: Path) -> None:
-            remedy = f"{path}: versions, machine, settings, the last steps; no text of any chat."
+            remedy = f"{path.name}: versions, machine, settings and last steps, no text of chats."
             look = ("Open report", lambda: open_file(path))
             self.notice.emit(Notice(key, what, remedy, "warning", text, (*actions, look)))
 

@@ -77,6 +77,7 @@ class ReplayWindow(QMainWindow):
         self.notices = NoticeArea()
         self._arrange()
         self._connect()
+        self._set_pace(0.0)
         if recording.notice:
             self.notices.show_notice(Notice("cut", recording.notice, kind="warning"))
         QTimer.singleShot(0, self, self._begin)
@@ -128,6 +129,7 @@ class ReplayWindow(QMainWindow):
         player.reconfigured.connect(self._on_reconfigured)
         player.state_changed.connect(self._on_state)
         player.restarted.connect(self._forget)
+        player.pace_changed.connect(self._set_pace)
         player.playing_changed.connect(lambda plays: self._hold())
         player.moved.connect(lambda position: self._hold())
         space = QShortcut(QKeySequence(Qt.Key.Key_Space), self)
@@ -173,12 +175,14 @@ class ReplayWindow(QMainWindow):
         self.views.clear()
 
     def _hold(self) -> None:
-        """Time in the charts goes on while it is played, and stands still otherwise."""
-        still = not self.player.is_playing
-        if self.player.is_jumping:
-            return
+        """Where nothing moves, nothing is drawn again."""
         self.charts.set_paused(False)
-        self.charts.set_paused(still)
+        if not self.player.is_playing and not self.player.is_jumping:
+            self.charts.set_paused(True)
+
+    def _set_pace(self, pace: float) -> None:
+        self.charts.set_speed(pace)
+        self.strip.set_speed(pace)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.player.stop()

@@ -96,7 +96,7 @@ def test_a_crash_is_told_with_a_report_and_the_session_comes_back(
     assert application.bridge.state is EngineState.EMPTY  # it may have been the model's doing
     [file] = reports_dir().glob("crash-*.txt")
     text = file.read_text(encoding="utf-8")
-    assert str(file) in notice.remedy and notice.details == text
+    assert file.name in notice.remedy and notice.details == text
     assert "Fatal Python error: Segmentation fault" in text
     assert "decode + 0 prefill tokens" in text and "torch" in text
     assert "block_size" in text and SECRET not in text

@@ -26,6 +26,7 @@ from engine.errors import ErrorInfo
 from engine.peaks import Peaks
 from engine.snapshot import (
     BlockSnapshot,
+    Counters,
     EngineSnapshot,
     FinishReason,
     RequestSnapshot,
@@ -278,8 +279,9 @@ def window(qtbot: QtBot, qapp: QApplication) -> Iterator[ReplayWindow]:
     for at in range(1, 60):
         step = StepRecord(at, at / 4, 0.02, (StepEntry("r0", "decode", 1),), 1, 0)
         snapshot = dataclasses.replace(
-            synthetic.snapshot(at / 4, num_running=1), config=CONFIG, steps=(step,)
-        )
+            synthetic.snapshot(at / 4, num_running=1), config=CONFIG, steps=(step,),
+            counters=Counters(generation_tokens=5 * at), itl=(Sample(at / 4, 0.05),),
+        )  # fmt: skip
         frames.append(Frame(at / 4, m.SnapshotEvent(snapshot)))
     made = ReplayWindow(file.Recording(Path("a"), {}, tuple(frames), "It is cut short."))
     qtbot.addWidget(made)
@@ -333,6 +335,22 @@ def test_a_long_jump_merges_snapshots_and_loses_no_step(
     qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=5000)
     assert len(seen) < 20 and sum(len(snapshot.steps) for snapshot in seen) == 59
     assert num_steps(window) == 59
+
+
+def test_charts_that_are_drawn_during_a_jump_miss_nothing(
+    qtbot: QtBot, window: ReplayWindow
+) -> None:
+    charts = window.charts
+    window.player.snapshot.connect(lambda snapshot: (charts.tokens.redraw(), charts.itl.redraw()))
+    for position in (0.0, 99.0):
+        window.player.seek(position)
+        qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=5000)
+    assert charts.itl.now == pytest.approx(59 / 4)  # time stands still
+    rates = charts.tokens.data.history["out"]
+    assert len(rates.values) >= 12 and list(rates.values[1:]) == [20.0] * (len(rates.values) - 1)
+    medians = charts.itl.data.history["p50"]
+    assert medians.times[0] < 1.0 and medians.times[-1] > 14.0
+    assert np.nanmax(medians.values) == pytest.approx(50.0)
 
 
 def test_what_cannot_be_opened_is_explained_in_the_window(
