@@ -170,9 +170,7 @@ def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) ->
     return CostedStep(step, work, split, speed)
 
 
-def cost_steps(
-    steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks
-) -> Iterator[CostedStep]:
+def cost_steps(steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks) -> Iterator[CostedStep]:
     """Every step, with the pause between it and the one before."""
     before: StepRecord | None = None
     for step in steps:

@@ -117,9 +117,7 @@ class CrashWatch(QObject):
         if self._is_stale:
             self._is_stale = False
             data = self.black_box()
-            run_task(
-                self, lambda: self.marker.write(data), lambda done: None, lambda error: None
-            )
+            run_task(self, lambda: self.marker.write(data), lambda done: None, lambda error: None)
 
     # The engine of this run --------------------------------------------------------------------
 

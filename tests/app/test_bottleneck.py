@@ -10,10 +10,11 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gpu_monitor import GpuMemory
-from app.panels.bottleneck import FASTER, NO_MODEL, BottleneckPanel
+from app.panels.bottleneck import NO_MODEL, BottleneckPanel
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
 from app.panels.step_account import Chosen
+from app.panels.step_words import FASTER
 from app.peaks import PeaksStore
 from app.window import Application
 from engine.config import EngineConfig
@@ -176,9 +177,7 @@ def test_activations_are_the_growth_beside_the_cache() -> None:
     assert figures is not None and figures.activations.measured == 30_000_000
     assert figures.untouched == synthetic.PLAN.kv_cache - touched
     assert figures.weights.error == 0.0
-    assert figures.activations.error == pytest.approx(
-        30_000_000 / synthetic.PLAN.activations - 1
-    )
+    assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
     whole = figures.engine + figures.program + figures.others + figures.free
     assert whole == pytest.approx(figures.total, rel=0.02)
 
@@ -189,9 +188,7 @@ def test_another_plan_starts_the_account_again() -> None:
     account.update(with_process(seen(1.0, step(1)), 4 * 2**30))
     rebuilt = dataclasses.replace(synthetic.PLAN, limit=synthetic.PLAN.limit // 2)
     last = with_process(seen(2.0), 4 * 2**30)
-    account.update(
-        dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt))
-    )
+    account.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
     figures = account.figures()
     assert figures is not None and figures.activations.measured is None
 

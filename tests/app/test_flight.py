@@ -61,8 +61,11 @@ def runs(draw: st.DrawFn) -> list[Frame]:
             new = draw(st.integers(0, 3))
             tokens[name] = tokens.get(name, ()) + tuple(TokenEvent(at + 0.1, 1) for _ in range(new))
             times = RequestTimes(0.5, draw(st.none() | st.floats(0, 9)), tokens[name])
-            requests.append(RequestSnapshot(
-                name, draw(st.sampled_from(list(RequestState))), 9, 1, 2, new, 3, 0, times))
+            requests.append(
+                RequestSnapshot(
+                    name, draw(st.sampled_from(list(RequestState))), 9, 1, 2, new, 3, 0, times
+                )
+            )
         owner = owner.copy()
         owner[draw(st.integers(0, 11))] = draw(st.integers(-2, 2))
         blocks = BlockSnapshot(
@@ -100,9 +103,7 @@ def test_what_is_encoded_is_decoded(frames: list[Frame]) -> None:
 
 def test_every_kind_of_event_comes_back() -> None:
     times = RequestTimes(1.0, 1.1, (TokenEvent(1.2, 1), TokenEvent(1.3, 2)), 1.3)
-    ended = m.OutputEvent(
-        "a", "", (), 1.3, 7, 9, 4, finish_reason=FinishReason.LENGTH, times=times
-    )
+    ended = m.OutputEvent("a", "", (), 1.3, 7, 9, 4, finish_reason=FinishReason.LENGTH, times=times)
     events: list[m.Event] = [
         LOADED, m.Reconfigured(CONFIG, Change.LIVE, 0.5), m.PeaksMeasured(PEAKS),
         m.PeaksMeasured(None), ended, m.EngineCrashed(ErrorInfo("why", "do", "X"), ""),

@@ -18,9 +18,7 @@ PARTS = (
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
-def test_the_parts_have_their_share_of_the_bar(
-    qapp: QApplication, qtbot: QtBot, mode: str
-) -> None:
+def test_the_parts_have_their_share_of_the_bar(qapp: QApplication, qtbot: QtBot, mode: str) -> None:
     apply_theme(qapp, mode)  # type: ignore[arg-type]
     bar = PartsBar("Time", ("ms", "share"))
     qtbot.addWidget(bar)
