@@ -268,11 +268,13 @@ def verdict(split: Split) -> str:
     sides = {
         "memory-bound": shares.weights + shares.kv,
         "bound by arithmetic": shares.arithmetic,
-        "bound by launching and small operations": shares.launch,
+        "neither memory nor arithmetic": shares.launch,
         "bound by Python": shares.python,
         "waiting between steps": shares.queue,
     }
     side = max(sides, key=lambda name: sides[name])
+    if side == "neither memory nor arithmetic":
+        return f"{side}: launch and rest {_percent(shares.launch)}"
     if side == "memory-bound":
         part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
         return f"{side}: {part} {_percent(share)}"

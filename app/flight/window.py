@@ -126,8 +126,6 @@ class ReplayWindow(QMainWindow):
         player.pace_changed.connect(self._set_pace)
         player.playing_changed.connect(lambda plays: self._hold())
         player.moved.connect(lambda position: self._hold())
-        space = QShortcut(QKeySequence(Qt.Key.Key_Space), self)
-        space.activated.connect(self.bar.toggle)
         close = QShortcut(QKeySequence("Ctrl+W"), self)
         close.activated.connect(self.close)
 
