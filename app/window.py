@@ -11,6 +11,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,12 +20,12 @@ from PySide6.QtCore import QObject, QSocketNotifier, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app.crash.marker import Remains
-from app.crash.watch import CrashWatch, session_of
+from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
 from app.log import LogKeeper, start_logging, stop_logging
 from app.main_window import MainWindow
-from app.models.session import ModelSession, config_from_arguments
+from app.models.session import ENGINE, ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
@@ -117,6 +119,7 @@ class Application(QObject):
             self,
         )
         self.crash.notice.connect(self.window.show_notice)
+        self.crash.report_written.connect(self._on_report)
         self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self.window.charts.update_gpu_memory)
@@ -152,6 +155,13 @@ class Application(QObject):
             ("Restore", restore),
             ("Starter model", lambda: self.open_first_model(starter)),
         )
+
+    def _on_report(self, path: Path) -> None:
+        """The notice of the engine's crash, if it is still there, leads to the report."""
+        notice = self.window.notices.notice(ENGINE)
+        if notice is not None:
+            look = ("Open report", lambda: open_file(path))
+            self.window.show_notice(replace(notice, actions=(*notice.actions, look)))
 
     def on_fault(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None

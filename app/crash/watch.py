@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -25,9 +26,11 @@ from engine import messages
 from engine.errors import ErrorInfo
 from engine.snapshot import EngineSnapshot
 
+log = logging.getLogger(__name__)
+
 INTERVAL_MS = 5000
-CRASHED, REPORT = "crashed", "crash-report"
-"""Keys of the notices: about the run before, about the engine of this one."""
+CRASHED = "crashed"
+"""Key of the notice about the run before."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class CrashWatch(QObject):
     """`start` writes the marker and looks for those of runs that crashed."""
 
     notice = Signal(object)  # Notice
+    report_written = Signal(object)  # Path: the engine of this run stopped
 
     def __init__(
         self,
@@ -126,7 +130,16 @@ class CrashWatch(QObject):
         text = report_text(
             f"the engine stopped: {event.error.cause}", data, event.traceback, log_tail(log_file())
         )
-        self._write_report(text, REPORT, "A report of what the engine did last was written.")
+        run_task(
+            self,
+            lambda: write_report(text, time.time()),
+            self._report_written,
+            lambda error: log.warning("the crash report was not written: %s", error.cause),
+        )
+
+    def _report_written(self, path: Path) -> None:
+        log.info("a report of the crash is in %s", path)
+        self.report_written.emit(path)
 
     def _last_known(self) -> dict[str, Any]:
         """The bridge has forgotten model and settings: the last snapshot has them."""
@@ -135,20 +148,6 @@ class CrashWatch(QObject):
             data["model"] = dataclasses.asdict(self._snapshot.model)
             data["config"] = self._snapshot.config.as_dict()
         return data
-
-    def _write_report(
-        self, text: str, key: str, what: str, *actions: tuple[str, Callable[[], object]]
-    ) -> None:
-        def done(path: Path) -> None:
-            remedy = f"{path.name}: versions, machine, settings and last steps, no text of chats."
-            look = ("Open report", lambda: open_file(path))
-            self.notice.emit(Notice(key, what, remedy, "warning", text, (*actions, look)))
-
-        def failed(error: ErrorInfo) -> None:
-            remedy = f"The report could not be written: {error.cause} It can be copied."
-            self.notice.emit(Notice(key, what, remedy, "warning", text, actions))
-
-        run_task(self, lambda: write_report(text, time.time()), done, failed)
 
     # The run before ----------------------------------------------------------------------------
 
@@ -164,7 +163,17 @@ class CrashWatch(QObject):
         )  # fmt: skip
         remains.remove()
         what = f"Inferdeck was not closed properly last time{when}{model}. Your chats are kept."
-        self._write_report(text, CRASHED, what, *actions)
+
+        def done(path: Path) -> None:
+            remedy = f"{path.name}: versions, machine, settings and last steps, no text of chats."
+            look = ("Open report", lambda: open_file(path))
+            self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, (*actions, look)))
+
+        def failed(error: ErrorInfo) -> None:
+            remedy = f"The report could not be written: {error.cause} It can be copied."
+            self.notice.emit(Notice(CRASHED, what, remedy, "warning", text, actions))
+
+        run_task(self, lambda: write_report(text, time.time()), done, failed)
 
 
 def session_of(remains: Remains) -> Session | None:

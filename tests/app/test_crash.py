@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QApplication, QPushButton
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.crash import report
@@ -144,7 +144,9 @@ def test_another_window_that_runs_is_no_crash(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stopped_engine_leaves_a_report(qtbot: QtBot, application: Application) -> None:
+def test_a_stopped_engine_leaves_a_report(
+    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.start({})
     chat = application.pages.chat_page
@@ -153,14 +155,18 @@ def test_a_stopped_engine_leaves_a_report(qtbot: QtBot, application: Application
     chat.new_chat()
     chat.send("crash please")
     notices = application.window.notices
-    qtbot.waitUntil(lambda: "crash-report" in notices.keys, timeout=5000)
-    notice = notices.notice("crash-report")
-    assert notice is not None and "engine stopped: RuntimeError: the script" in notice.details
-    assert "Traceback: the script" in notice.details and "max_num_seqs" in notice.details
-    assert "step 1: 2.0 ms" in notice.details and "a long story" not in notice.details
-    assert len(list(reports_dir().glob("*.txt"))) == 1
-    frame = notices.frame("crash-report")
-    assert any(b.text() == "Copy details" for b in frame.findChildren(QPushButton))
+    qtbot.waitUntil(lambda: "engine" in notices.keys, timeout=5000)
+    buttons = lambda: [button.text() for button in notices.frame("engine").buttons]
+    qtbot.waitUntil(lambda: buttons() == ["Restart engine", "Open report"], timeout=5000)
+    [file] = reports_dir().glob("*.txt")
+    text = file.read_text(encoding="utf-8")
+    assert "engine stopped: RuntimeError: the script" in text
+    assert "Traceback: the script" in text and "max_num_seqs" in text
+    assert "step 1: 2.0 ms" in text and "a long story" not in text
+    opened: list[Path] = []
+    monkeypatch.setattr("app.window.open_file", opened.append)
+    notices.frame("engine").buttons[1].click()
+    assert opened == [file]
 
 
 def test_reports_are_bounded_and_say_what_is_not_known(
