@@ -110,12 +110,18 @@ class Photographer:
         yield from self._open_model()
         self._window.resize(SMALL)
         yield from self._in_both_modes("small", self._window)
+        for dock in (self._window.views.bottleneck_dock, self._window.views.memory_dock):
+            dock.raise_()
+            yield from self._in_both_modes(f"small-{dock.objectName()}", self._window)
 
     def _docks(self) -> Iterator[Path]:
         """What lies behind the live charts, while the replies are written."""
-        for dock, _ in self._window.views.docks:
+        log = self._window.log_dock
+        log.show()
+        for dock in (*(dock for dock, _ in self._window.views.docks), log):
             dock.raise_()
             yield from self._in_both_modes(dock.objectName(), self._window)
+        log.hide()
         self._window.charts_dock.raise_()
 
     def _pages(self) -> Iterator[Path]:

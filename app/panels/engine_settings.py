@@ -65,6 +65,7 @@ class EngineSettingsPanel(QWidget):
         self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
+        self._ceilings: Mapping[str, str] = {}
         self._delay = QTimer(self)
         self._delay.setSingleShot(True)
         self._delay.setInterval(LIVE_DELAY_MS)
@@ -332,7 +333,14 @@ class EngineSettingsPanel(QWidget):
                 now = _short(getattr(self.model.applied, name))
                 row.set_hint(f"not applied yet: now {now}", "warning")
             else:
-                row.set_hint(self._hints.hint(name))
+                parts = (self._hints.hint(name), self._ceilings.get(name, ""))
+                row.set_hint("\n".join(filter(None, parts)))  # one line would widen the panel
+
+    def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
+        """What each setting could win at most, in words, by its name."""
+        self._ceilings = ceilings
+        if self.isVisible() and self.model.applied is not None:
+            self._show_hints()
 
     def _say(self, text: str) -> None:
         """Show `text` for a few seconds."""
