@@ -269,7 +269,7 @@ class MainWindow(QMainWindow):
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
-            (self.log_dock, "Ctrl+Shift+G"),
+            (self.log_dock, "Ctrl+Shift+Y"),
         ]
 
     def show_settings(self) -> None:

@@ -17,7 +17,7 @@ from app.panels.draft_models import METHOD, MODEL, DraftModels
 from app.panels.hints import Hints
 from app.panels.profile_menu import ProfileMenu
 from app.panels.server_dialog import ServerDialog
-from app.panels.setting_specs import Machine, matters, sections
+from app.panels.setting_specs import Machine, matters, only_with, sections
 from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.profiles import Profile, ProfileStore
@@ -327,6 +327,8 @@ class EngineSettingsPanel(QWidget):
         for name, row in self._rows.items():
             if name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
+            elif not matters(name, self.model.shown(METHOD)):
+                row.set_hint(only_with(name))
             elif name == MODEL and self._draft_note[0]:
                 row.set_hint(*self._draft_note)
             elif self.model.is_pending(name):
