@@ -82,5 +82,6 @@ def plain_text(text: str, role: str, *, wraps: bool = True) -> QLabel:
     label.setProperty("role", role)
     if wraps:
         label.setWordWrap(True)
-        label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        # with a least height of its own it would ask for that of a narrow one
+        label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
     return label

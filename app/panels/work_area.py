@@ -120,7 +120,7 @@ class WorkRow(QFrame):
         self._error.setProperty("role", "error")
         self._error.setTextFormat(Qt.TextFormat.PlainText)
         self._error.setWordWrap(True)
-        self._error.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._error.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._error.hide()
         words = QHBoxLayout()
         words.setSpacing(SPACE_2)
@@ -146,6 +146,7 @@ class WorkRow(QFrame):
         failed = work.tone == "error"  # a cause is read whole, below the title
         self._stage.set_text("" if failed else work.stage)
         self._error.setText(work.stage if failed else "")
+        self._error.setToolTip(self._error.text())  # a small window may cut it
         self._error.setVisible(failed)
         self._figures.setText(work.figures)
         self._bar.setAccessibleName(f"Progress: {work.text}")
