@@ -60,7 +60,10 @@ class Pages:
                 "Tune", "tune", self.tune, tuple(self.tune.commands()),
                 (self.tune.commands_changed,), TUNE_DOCKS,
             ),
-            Page("Models", "models", self.models_place, tuple(self.models_place.commands())),
+            Page(
+                "Models", "models", self.models_place, tuple(self.models_place.commands()), (),
+                DockPlan(below=()),
+            ),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
