@@ -299,7 +299,7 @@ class SpeedUp(NamedTuple):
 class SpeculationSnapshot:
     """Speculative decoding since its method was chosen.
 
-    method: "ngram" or "draft_model". rounds: verifications of at least one draft.
+    method: "ngram", "draft_model" or "eagle3". rounds: verifications of at least one draft.
     drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
     token (from 0). draft_s, verify_s: seconds of drafting, and of the steps' model passes, in
     rounds. draft_model: its name. weights, kv_cache: bytes of the draft model's.

@@ -91,11 +91,14 @@ class Eagle3Head(nn.Module):
         self.rotary = rotary
         self.register_buffer("target_ids", torch.arange(shape.draft_vocab_size))
         if shape.owns_embeddings:
-            embeddings = torch.empty(shape.vocab_size, hidden, dtype=dtype)
-            self.register_buffer("embeddings", embeddings)
-        else:
-            # in a tuple: what is the model's own does not count as the head's
-            self._shared = (embeddings,)
+            own = torch.empty(shape.vocab_size, hidden, dtype=dtype)
+            self.register_buffer("own_embeddings", own)
+        # a plain attribute: what is the model's does not count as the head's
+        self._shared = None if shape.owns_embeddings else embeddings
+
+    @property
+    def _embeddings(self) -> Tensor:
+        return self.get_buffer("own_embeddings") if self._shared is None else self._shared
 
     @property
     def kv_layers(self) -> dict[int, LayerSpec]:
@@ -137,8 +140,7 @@ class Eagle3Head(nn.Module):
 
     def _combined(self, entries: Entries) -> tuple[Tensor, Tensor]:
         """What attention reads [T, 2 hidden], and what its result is added to [T, hidden]."""
-        table = self.embeddings if self.shape.owns_embeddings else self._shared[0]
-        embedded = F.embedding(entries.token_ids, table)
+        embedded = F.embedding(entries.token_ids, self._embeddings)
         normed = self.hidden_norm(entries.features)
         residual = normed if self.shape.norm_before_residual else entries.features
         return torch.cat([self.input_layernorm(embedded), normed], dim=-1), residual

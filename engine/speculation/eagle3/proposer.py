@@ -130,7 +130,9 @@ class Eagle3Proposer:
         self, parts: list[_Part], features: Tensor, whole: list[bool]
     ) -> tuple[list[_Part], Tensor]:
         """Leave out requests with NaN or infinite hidden states, and draft for them no more."""
-        kept, rows, place = [], [], 0
+        kept: list[_Part] = []
+        rows: list[int] = []
+        place = 0
         for part in parts:
             here = range(place, place + len(part.span.token_ids))
             place = here.stop

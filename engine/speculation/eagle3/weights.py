@@ -104,7 +104,7 @@ def places(head: Eagle3Head) -> dict[str, Tensor]:
     if head.shape.norm_before_fc:
         found["input_norm.weight"] = head.get_parameter("input_norm.weight")
     if head.shape.owns_embeddings:
-        found["embed_tokens.weight"] = head.get_buffer("embeddings")
+        found["embed_tokens.weight"] = head.get_buffer("own_embeddings")
     return found
 
 
