@@ -46,8 +46,9 @@ def test_files_are_complete_and_small() -> None:
     tensors = load_file(HEAD / "model.safetensors")
     ids = tensors["d2t"] + torch.arange(config["draft_vocab_size"])
     assert torch.equal(tensors["t2d"].nonzero().flatten(), ids)
-    assert sum(t.numel() for n, t in tensors.items() if t.is_floating_point()) == (
-        report["parameters"]
+    assert (
+        sum(t.numel() for n, t in tensors.items() if t.is_floating_point())
+        == (report["parameters"])
     )
     assert len(report["held_out_acceptance_per_position"]) == 4
     assert report["held_out_acceptance_length"] > 3.5

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from engine.errors import DraftModelError
+
 
 class Taps:
     """Holds on to the inputs of some decoder layers during one pass of the model:
@@ -63,9 +65,14 @@ _NOTHING = Tensor()
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
-    """The list of a model's decoder layers, whatever its class calls it."""
+    """The list of a model's decoder layers, whatever its class calls it. Raises DraftModelError
+    where there is none."""
     count: int = model.config.num_hidden_layers  # type: ignore[union-attr, assignment]
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
-    raise ValueError(f"{type(model).__name__} has no list of its {count} layers")
+    raise DraftModelError(
+        f"{type(model).__name__} keeps its {count} layers in no list: their hidden states cannot "
+        "be read.",
+        "Use the method draft_model or ngram with this model.",
+    )

@@ -95,9 +95,7 @@ def test_the_paged_head_computes_what_the_paper_says(
         output = found(entries, batch, cache)
         torch.testing.assert_close(output, wanted.outputs[-1:], atol=1e-4, rtol=1e-4)
         logits = found.logits(output)[0]
-        torch.testing.assert_close(
-            logits[head.target_ids], wanted.logits[-1], atol=1e-4, rtol=1e-4
-        )
+        torch.testing.assert_close(logits[head.target_ids], wanted.logits[-1], atol=1e-4, rtol=1e-4)
         assert int(logits.isfinite().sum()) == len(head.target_ids)
         draft = int(logits.argmax())
         tokens, feature = [*tokens, draft], torch.cat([feature, output])
@@ -558,6 +556,13 @@ def test_a_head_that_does_not_fit_is_refused_and_the_model_stays(
     assert count == LENGTH - 1  # the conversation goes on
 
 
+def test_a_model_without_a_list_of_layers_cannot_be_listened_to() -> None:
+    model = tiny_models.make_model("llama")
+    model.config.num_hidden_layers = 5
+    with pytest.raises(DraftModelError, match="keeps its 5 layers in no list"):
+        Taps(model, (1,))
+
+
 def test_other_folders_are_refused(
     make_engine: MakeEngine, draft_folder: Path, head_folder: Path, tmp_path: Path
 ) -> None:
@@ -574,8 +579,7 @@ def test_other_folders_are_refused(
 # -- the head of the starter model ----------------------------------------------------------
 
 
-def test_the_starter_head_drafts_well(tmp_path: Path) -> None:
-    """At least the half of what its training recorded for texts that it never saw."""
+def test_the_starter_head_drafts_as_well_as_its_training_recorded() -> None:
     recorded = json.loads(resource_path("starter", "eagle3", "training.json").read_text())
     config = EngineConfig(
         model=str(resource_path("starter", "chat")), dtype="float32", num_threads=1,
@@ -589,5 +593,5 @@ def test_the_starter_head_drafts_well(tmp_path: Path) -> None:
     engine.shutdown()
     assert figures is not None and figures.acceptance_rate is not None
     assert figures.drafted > 30
-    assert figures.acceptance_rate > 0.6
-    assert recorded["held_out_acceptance_per_position"][0] > 0.9
+    promised = (recorded["held_out_acceptance_length"] - 1) / 4
+    assert figures.acceptance_rate > 0.8 * promised > 0.6
