@@ -27,7 +27,7 @@ from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
-from engine.speculation.draft_source import check_draft
+from engine.speculation.draft_source import check_draft, check_head
 from engine.speculation.proposer import Proposer
 from engine.tokenization import Tokenizer
 from engine.trial import check_architecture
@@ -129,7 +129,7 @@ def build(
     layers = probe_kv(loaded.model)
     draft = None
     if source is not None:
-        draft = load_draft(config, source, checkpoint, progress, cancelled)
+        draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
     runner = ModelRunner(loaded.model, cache)
@@ -153,10 +153,13 @@ def build(
 def draft_source(
     config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer
 ) -> Checkpoint | None:
-    """The checkpoint of the draft model, checked against the model's; None where there is none."""
-    if config.speculative_method != "draft_model":
-        return None
-    return check_draft(config, checkpoint, tokenizer)
+    """The checkpoint of the draft model or head, checked against the model's; None where there is
+    none."""
+    if config.speculative_method == "draft_model":
+        return check_draft(config, checkpoint, tokenizer)
+    if config.speculative_method == "eagle3":
+        return check_head(config, checkpoint)
+    return None
 
 
 def build_caches(

@@ -36,6 +36,11 @@ def _check_length(config: EngineConfig, pool: BlockPool, request: Request) -> No
         _require(num_blocks <= needed, f"{request.request_id} holds more blocks than it needs.")
     drafted = request.num_draft_kv_tokens <= computed
     _require(drafted, f"{request.request_id} has more draft KV than KV.")
+    start = request.draft_kv_start
+    _require(
+        start % pool.block_size == 0 and start <= request.num_draft_kv_tokens,
+        f"{request.request_id} has draft KV that begins inside a block or after its end.",
+    )
 
 
 def _check_blocks(pool: BlockPool, request: Request) -> None:

@@ -169,12 +169,14 @@ class EngineConfig:
         str, "off", Change.CACHE_REBUILD, "Speculative decoding",
         "Something cheap drafts tokens, the model verifies them in one step: the same text in "
         "fewer steps. draft_model: a small model of the same vocabulary drafts; ngram: what "
-        "followed the last time that the text ended like this.",
-        choices=("off", "draft_model", "ngram"),
+        "followed the last time that the text ended like this; eagle3: an EAGLE-3 head that was "
+        "trained for the model drafts from its hidden states.",
+        choices=("off", "draft_model", "ngram", "eagle3"),
     )
     speculative_model: str | None = _setting(
         str, None, Change.CACHE_REBUILD, "Draft model",
-        "Folder of the model that drafts, for the method draft_model. None: no draft model.",
+        "Folder of what drafts: a small model for the method draft_model, the head for eagle3. "
+        "None: no draft model.",
         optional=True,
     )
     block_size: int = _setting(
@@ -212,6 +214,12 @@ class EngineConfig:
         if self.enable_chunked_prefill:
             return self.max_num_batched_tokens
         return max(self.max_num_batched_tokens, (self.max_model_len or 0) + self.max_num_seqs)
+
+    @property
+    def drafts_from_hidden_states(self) -> bool:
+        """Whether drafts are made from what the model computes in its steps: what it computed
+        before, and what prefix caching skips, is not to be had."""
+        return self.speculative_method == "eagle3" and self.num_speculative_tokens > 0
 
     def replace(self, **changes: Any) -> EngineConfig:
         """A copy with `changes`; raises ConfigError for an unknown name or a value not allowed."""

@@ -184,7 +184,7 @@ class EngineThread(threading.Thread):
             try:
                 self._engine = self._factory(config, self._progress, self._cancel.is_set)
             except (DraftModelError, OutOfMemoryError) as error:
-                if config.speculative_method != "draft_model":
+                if config.speculative_method not in ("draft_model", "eagle3"):
                     raise
                 plain = config.replace(speculative_method="off")
                 self._engine = self._factory(plain, self._progress, self._cancel.is_set)

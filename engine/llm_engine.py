@@ -222,22 +222,27 @@ class LLMEngine:
         batch = pack(spans_of(plan), self._scheduler.pool.block_size)
         sampling = sampling_grants(plan)
         packed = self._clock()
-        logits = self._host.runner.execute(batch)
+        logits = self._host.runner.execute(batch, self._speculator.taps)
         computed = self._clock()
         drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
         rows = [_rows(grant) for grant in sampling]
         verified = verify(self._host.sampler, logits, rows, drafts)
         drawn = self._clock()
         outcomes = self._accept(sampling, verified)
+        accepted = self._clock()
+        self._speculator.follow(plan, outcomes)
+        follow_s = self._clock() - accepted
         entries = entries_of(plan, outcomes)
         finished = finished_in(plan, outcomes)
         self._clear_failed(plan, outcomes)
         self._scheduler.commit(plan, outcomes, self._clock())
         now = self._clock()
         timer.schedule_s = planned - timer.start + packed - drafted
-        timer.draft_s, timer.model_s = drafted - planned, computed - packed
-        timer.sample_s, timer.commit_s = drawn - computed, now - drawn
-        self._speculator.observe(plan, outcomes, timer.draft_s, timer.model_s, now - timer.start)
+        timer.draft_s, timer.model_s = drafted - planned + follow_s, computed - packed
+        timer.sample_s, timer.commit_s = drawn - computed, now - drawn - follow_s
+        self._speculator.observe(
+            plan, outcomes, drafted - planned, timer.model_s, now - timer.start, follow_s
+        )
         for request in finished:
             request.finished = now
         for grant in sampling:

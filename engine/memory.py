@@ -21,6 +21,7 @@ from engine.loading.checkpoint import Checkpoint
 from engine.machine import free_memory
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_source import draft_dtype, open_draft
+from engine.speculation.eagle3.shape import read_shape
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
@@ -64,6 +65,8 @@ def plan_memory(
     if config.speculative_method == "draft_model":
         source = open_draft(config)
         draft = model_sizes(source, getattr(torch, draft_dtype(config, source)))
+    elif config.speculative_method == "eagle3":
+        draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
     return plan(sizes, config, free=min(free + in_use, total), total=total, draft=draft)
 
 
@@ -71,6 +74,21 @@ def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> ModelSizes:
     """Count a checkpoint's sizes in `dtype` on its class, without reading weights."""
     key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False))
     return _sizes(_Held(checkpoint, key), dtype)
+
+
+def head_sizes(head: Checkpoint, target: Checkpoint, dtype: torch.dtype) -> ModelSizes:
+    """The sizes of an EAGLE-3 head, which computes in the dtype of its model."""
+    shape = read_shape(head, target)
+    return ModelSizes(
+        weights=shape.num_parameters * dtype.itemsize,
+        kv_elements_per_token=2 * shape.kv_width,
+        itemsize=dtype.itemsize,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.draft_vocab_size,
+    )
 
 
 def plan(

@@ -130,7 +130,9 @@ class ModelHost:
             draft = None
         release_memory()
         if source is not None and draft is None:
-            draft = load_draft(config, source, assembly.checkpoint, progress, cancelled)
+            draft = load_draft(
+                config, source, assembly.checkpoint, self.runner.model, progress, cancelled
+            )
         self.runner.backend, assembly.proposer = build_caches(config, assembly.layers, draft, plan)
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +16,9 @@ from engine.attention.interface import (
     active,
 )
 from engine.batch import Batch
+
+NO_TAPS = nullcontext()
+"""Nobody listens to the pass."""
 
 
 class ModelRunner:
@@ -31,11 +37,11 @@ class ModelRunner:
         self.drop_cache()
 
     @torch.inference_mode()
-    def execute(self, batch: Batch) -> Tensor:
+    def execute(self, batch: Batch, taps: AbstractContextManager[Any] = NO_TAPS) -> Tensor:
         """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
-        to their slots."""
+        to their slots. `taps`: who listens to the pass is active around it."""
         self.backend.begin_step(batch)
-        with active(self.backend):
+        with active(self.backend), taps:
             return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
 
 

@@ -23,8 +23,9 @@ class Request:
     with the position of the token that is sampled. `max_num_tokens` is where the request ends at
     the latest: prompt + max_tokens, the context, or the cache, whichever is shortest.
 
-    `draft_limit`: most tokens to draft for it in the next step. `num_draft_kv_tokens`: how many
-    tokens from the beginning also have the KV of the draft model in their blocks.
+    `draft_limit`: most tokens to draft for it in the next step. The blocks also hold the draft
+    model's KV, of the tokens from `draft_kv_start` (the first of a block; 0 but where hidden states
+    of earlier tokens were not to be had) up to `num_draft_kv_tokens`.
     """
 
     request_id: str
@@ -45,6 +46,7 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
     draft_limit: int = 0
+    draft_kv_start: int = 0
     num_draft_kv_tokens: int = 0
     first_scheduled: float | None = None
     token_events: list[TokenEvent] = field(default_factory=list)

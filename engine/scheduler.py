@@ -172,6 +172,7 @@ class Scheduler:
             request.token_ids += outcome.token_ids
             if grant.num_draft_places:
                 self._give_back(request)
+            self._mark_draft_kv(request)
             if self.config.enable_prefix_caching and not failed:
                 self._publish(request, now)
             if outcome.finish_reason is not None:
@@ -214,7 +215,14 @@ class Scheduler:
         del request.block_table[kept:]
         valid = min(request.num_draft_kv_tokens, request.num_computed_tokens)
         request.num_draft_kv_tokens = valid
-        for block in reversed(request.block_table[: valid // self.pool.block_size]):
+
+    def _mark_draft_kv(self, request: Request) -> None:
+        """Note which blocks are full of the draft model's KV too."""
+        size = self.pool.block_size
+        index = request.num_draft_kv_tokens // size
+        while index > request.draft_kv_start // size:
+            index -= 1
+            block = request.block_table[index]
             if self.pool.has_draft_kv[block]:
                 break
             self.pool.has_draft_kv[block] = True
@@ -274,18 +282,21 @@ class Scheduler:
                 self.prefix.hits += num_cached_tokens
         request.num_computed_tokens = num_cached_tokens
         request.num_published_blocks = num_cached_tokens // self.pool.block_size
-        request.num_draft_kv_tokens = self._leading_draft_kv(request)
+        request.draft_kv_start, request.num_draft_kv_tokens = self._cached_draft_kv(request)
         request.state = RequestState.RUNNING
         self.running.append(request)
 
-    def _leading_draft_kv(self, request: Request) -> int:
-        """Tokens from the beginning whose blocks, taken from the prefix cache, have draft KV."""
-        count = 0
-        while count < request.num_published_blocks and (
-            self.pool.has_draft_kv[request.block_table[count]]
-        ):
-            count += 1
-        return count * self.pool.block_size
+    def _cached_draft_kv(self, request: Request) -> tuple[int, int]:
+        """The tokens, from and up to, whose blocks from the prefix cache have draft KV: the longest
+        run from the beginning, which a draft model continues by itself; the longest up to the end
+        where what lies before cannot be had any more."""
+        blocks = request.block_table[: request.num_published_blocks]
+        has = [bool(self.pool.has_draft_kv[block]) for block in blocks]
+        size, count = self.pool.block_size, len(blocks)
+        if self.config.drafts_from_hidden_states:
+            first = next((i for i in range(count, 0, -1) if not has[i - 1]), 0)
+            return first * size, count * size
+        return 0, next((i for i in range(count) if not has[i]), count) * size
 
     def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
         """Whether `needed` new blocks and the cached ones leave the watermark free. What running
@@ -313,7 +324,12 @@ class Scheduler:
             return []
         limit = (request.num_tokens - 1) // self.pool.block_size
         self._hash_blocks(request, limit)
-        return self.pool.lookup(request.block_hashes[:limit])
+        found = self.pool.lookup(request.block_hashes[:limit])
+        if self.config.drafts_from_hidden_states:
+            # The head's last entry in a block was made with the token after it, which the hash
+            # does not name: computed again, it is made with this request's own.
+            del found[-1:]
+        return found
 
     def _hash_blocks(self, request: Request, count: int) -> None:
         size = self.pool.block_size
@@ -351,7 +367,7 @@ class Scheduler:
         request.block_table.clear()
         request.num_computed_tokens = 0
         request.num_published_blocks = 0
-        request.num_draft_kv_tokens = 0
+        request.draft_kv_start = request.num_draft_kv_tokens = 0
 
     def private_blocks(self, request: Request) -> list[int]:
         """Blocks that no other request references."""

@@ -317,7 +317,7 @@ class SpeedUp(NamedTuple):
 class SpeculationSnapshot:
     """Speculative decoding since its method was chosen.
 
-    method: "ngram" or "draft_model". rounds: verifications of at least one draft.
+    method: "ngram", "draft_model" or "eagle3". rounds: verifications of at least one draft.
     drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
     token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
     passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:

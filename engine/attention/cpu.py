@@ -157,18 +157,26 @@ class CPUAttention:
             hidden=hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None,
         )
 
-    def forward(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
-    ) -> Tensor:
-        batch = self._batch
-        assert batch is not None, "begin_step comes first"
-        cache = self.caches[layer]
+    @property
+    def _step(self) -> Batch:
+        assert self._batch is not None, "begin_step comes first"
+        return self._batch
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""
         num_kv_heads = k.shape[1]
         if num_kv_heads not in self._new_rows:
             self._new_rows[num_kv_heads] = token_rows(
-                batch.slot_mapping, self.block_size, num_kv_heads
+                self._step.slot_mapping, self.block_size, num_kv_heads
             )
-        cache.write(self._new_rows[num_kv_heads], k, v)
+        self.caches[layer].write(self._new_rows[num_kv_heads], k, v)
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        batch = self._step
+        cache = self.caches[layer]
+        self.write(layer, k, v)
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         layout = self._layout(batch, options.window)
         for prefill in layout.prefills:

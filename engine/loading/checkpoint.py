@@ -45,7 +45,9 @@ class Checkpoint:
         """
         folder, config_file = _locate(Path(path).expanduser(), dummy)
         raw = _read_json(config_file)
-        config, is_multimodal = _parse_config(raw, config_file)
+        # EAGLE heads of vLLM's speculators describe their layer in a config of its own
+        described = raw.get("transformer_layer_config") or raw
+        config, is_multimodal = _parse_config(described, config_file)
         tensors = {} if dummy else _read_tensors(folder)
         name = config_file.stem if config_file.name != "config.json" else _model_name(folder)
         return cls(folder, name, config, raw, tensors, is_multimodal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,10 +16,16 @@ from engine.errors import CheckpointError, UnsupportedModelError
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import load_model
+from engine.loading.materialise import weight_bytes
 from engine.machine import machine_info
 from engine.model_runner import ModelRunner, probe_kv
 from engine.speculation.draft_model import DraftModelProposer
 from engine.speculation.draft_source import draft_dtype, unusable
+from engine.speculation.eagle3.head import Eagle3Head
+from engine.speculation.eagle3.proposer import Eagle3Proposer
+from engine.speculation.eagle3.shape import read_shape
+from engine.speculation.eagle3.taps import Taps
+from engine.speculation.eagle3.weights import load_head
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import Proposer
 from engine.trial import check_architecture
@@ -26,7 +33,8 @@ from engine.trial import check_architecture
 
 @dataclass(frozen=True)
 class Draft:
-    """A loaded draft model. `vocab_size`: ids that it shares with the large model."""
+    """A loaded draft model, or an EAGLE-3 head with its `taps` on the large model. `vocab_size`:
+    ids that it shares with that model."""
 
     name: str
     model: nn.Module
@@ -35,18 +43,23 @@ class Draft:
     layers: dict[int, LayerSpec]
     vocab_size: int
     max_model_len: int
+    taps: Taps | None = None
 
 
 def load_draft(
     config: EngineConfig,
     draft: Checkpoint,
     target: Checkpoint,
+    target_model: nn.Module,
     progress: Callable[[str, int, int], None],
     cancelled: Callable[[], bool],
 ) -> Draft:
     """Load a draft that was checked. Raises DraftModelError, OutOfMemoryError or LoadCancelled."""
+    own_progress = partial(_of_draft, progress)
+    if config.speculative_method == "eagle3":
+        return _load_head(config, draft, target, target_model, own_progress, cancelled)
     try:
-        return _load(config, draft, target, progress, cancelled)
+        return _load(config, draft, target, own_progress, cancelled)
     except (CheckpointError, UnsupportedModelError) as error:
         raise unusable(error) from error
 
@@ -69,7 +82,7 @@ def _load(
         load_format=config.load_format,
         seed=config.seed,
         max_model_len=min(own, config.max_model_len),
-        progress=lambda stage, done, total: progress(f"Draft model: {stage.lower()}", done, total),
+        progress=progress,
         cancelled=cancelled,
     )
     return Draft(
@@ -83,6 +96,46 @@ def _load(
     )
 
 
+def _load_head(
+    config: EngineConfig,
+    source: Checkpoint,
+    target: Checkpoint,
+    target_model: nn.Module,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> Draft:
+    shape = read_shape(source, target)
+    dtype = getattr(torch, config.dtype)
+    assert config.max_model_len is not None, "resolved before"
+    head = load_head(
+        source,
+        shape,
+        target_model,
+        dtype=dtype,
+        load_format=config.load_format,
+        seed=config.seed,
+        max_model_len=config.max_model_len,
+        progress=progress,
+        cancelled=cancelled,
+    )
+    return Draft(
+        name=source.name,
+        model=head,
+        dtype=dtype,
+        weights_bytes=weight_bytes(head),
+        layers=head.kv_layers,
+        vocab_size=shape.vocab_size,
+        max_model_len=config.max_model_len,
+        taps=Taps(target_model, shape.layer_ids),
+    )
+
+
+def _of_draft(
+    progress: Callable[[str, int, int], None], stage: str, done: int, total: int
+) -> None:
+    progress(f"Draft model: {stage.lower()}", done, total)
+
+
 def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) -> Proposer | None:
     """The proposer of `config.speculative_method`; a draft model's with a cache of its own over as
     many blocks as the model's. Raises MemoryError or RuntimeError where it cannot be allocated."""
@@ -93,6 +146,14 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
     fast = draft.dtype is torch.float32 or machine_info().fast_bf16
     compute = draft.dtype if fast else torch.float32
     cache = CPUAttention(draft.layers, num_blocks, config.block_size, draft.dtype, compute)
+    if isinstance(draft.model, Eagle3Head) and draft.taps is not None:
+        return Eagle3Proposer(
+            draft.model,
+            draft.taps,
+            cache,
+            weights_bytes=draft.weights_bytes,
+            block_size=config.block_size,
+        )
     return DraftModelProposer(
         ModelRunner(draft.model, cache),
         weights_bytes=draft.weights_bytes,

@@ -13,47 +13,15 @@ budget, so that a long prompt delays no other request:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from engine.batch import Span, pack
 from engine.model_runner import ModelRunner
-from engine.request import Request
-from engine.sampler import Sampler, SamplingRow, row_of
+from engine.sampler import Sampler
 from engine.scheduler import Grant
-from engine.speculation.proposer import NOTHING, Proposal
-
-
-@dataclass(slots=True)
-class _Drafting:
-    """A request that is drafted for: what it has so far. `places`: most drafts that it may get."""
-
-    request: Request
-    places: int
-    tokens: list[int] = field(default_factory=list)
-    probabilities: list[Tensor] = field(default_factory=list)
-
-    @property
-    def row(self) -> SamplingRow:
-        return row_of(self.request, self.tokens)
-
-    def take(self, token_id: int) -> bool:
-        """Add a draft; False where no other makes sense after it."""
-        if token_id < 0:  # NaN logits of the draft are no reason to stop the request
-            return False
-        self.tokens.append(token_id)
-        if token_id in self.request.eos_token_ids and not self.request.params.ignore_eos:
-            return False
-        return len(self.tokens) < self.places
-
-    @property
-    def proposal(self) -> Proposal:
-        if not self.tokens:
-            return NOTHING
-        probabilities = torch.stack(self.probabilities) if self.probabilities else None
-        return Proposal(tuple(self.tokens), probabilities)
+from engine.speculation.drafting import Drafting, draw
+from engine.speculation.proposer import Proposal
 
 
 class DraftModelProposer:
@@ -82,7 +50,7 @@ class DraftModelProposer:
         return self._runner.backend.nbytes
 
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
-        items = [_Drafting(grant.request, self._places(grant)) for grant in grants]
+        items = [Drafting(grant.request, self._places(grant)) for grant in grants]
         drafting = self._catch_up([item for item in items if item.places > 0], budget)
         while drafting:
             spans = [self._next_span(item) for item in drafting]
@@ -101,11 +69,11 @@ class DraftModelProposer:
             return 0
         return min(grant.num_draft_places, self._max_model_len - grant.request.num_tokens)
 
-    def _catch_up(self, items: list[_Drafting], budget: int) -> list[_Drafting]:
+    def _catch_up(self, items: list[Drafting], budget: int) -> list[Drafting]:
         """Compute what the draft has not seen of the requests. Those whose last token was reached
         have their first draft now; returns who may have more."""
         spans: list[Span] = []
-        seen: list[_Drafting] = []
+        seen: list[Drafting] = []
         for item in items:
             request, start = item.request, item.request.num_draft_kv_tokens
             missing = request.num_tokens - start
@@ -124,30 +92,17 @@ class DraftModelProposer:
         ready = [item for item, span in zip(seen, spans, strict=True) if span.num_rows]
         return self._draw(logits, ready) if ready else []
 
-    def _next_span(self, item: _Drafting) -> Span:
+    def _next_span(self, item: Drafting) -> Span:
         request = item.request
         position = request.num_tokens + len(item.tokens) - 1
         return Span(item.tokens[-1:], position, request.block_table, 1)
 
-    def _draw(self, logits: Tensor, drafting: list[_Drafting]) -> list[_Drafting]:
+    def _draw(self, logits: Tensor, drafting: list[Drafting]) -> list[Drafting]:
         """One draft each from logits[len(drafting), V]; returns who may have more."""
-        logits = logits[:, : self._vocab_size]
-        rows = [item.row for item in drafting]
-        drawn = dict.fromkeys(range(len(rows)), -1)
-        random = [i for i, row in enumerate(rows) if row.is_rejection_sampled]
-        others = [i for i, row in enumerate(rows) if not row.is_rejection_sampled]
-        if random:
-            found = self._sampler.draw_from(logits[random], [rows[i] for i in random])
-            for i, token_id, probabilities in zip(random, *found, strict=True):
-                drawn[i] = token_id
-                if token_id >= 0:
-                    drafting[i].probabilities.append(probabilities)
-        if others:
-            sampled = self._sampler.sample(logits[others], [rows[i] for i in others])
-            drawn |= dict(zip(others, sampled.token_ids, strict=True))
-        for i, token_id in drawn.items():
+        drawn = draw(self._sampler, logits[:, : self._vocab_size], drafting)
+        for item, token_id in zip(drafting, drawn, strict=True):
             if token_id < 0:
                 # NaN in a block would reach whoever gets it next through masked, zero-weight keys
-                self._runner.backend.clear_blocks(drafting[i].request.block_table)
-                self._failed.add(rows[i].request_id)
-        return [item for i, item in enumerate(drafting) if item.take(drawn[i])]
+                self._runner.backend.clear_blocks(item.request.block_table)
+                self._failed.add(item.request.request_id)
+        return [item for item, token_id in zip(drafting, drawn, strict=True) if item.take(token_id)]

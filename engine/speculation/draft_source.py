@@ -11,6 +11,7 @@ from engine.errors import (
 )
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import default_dtype
+from engine.speculation.eagle3.shape import read_shape
 from engine.tokenization import Tokenizer
 
 _MOST_DIFFERENT = 0.01
@@ -21,15 +22,16 @@ by ids; another vocabulary would have next to no draft accepted."""
 def open_draft(config: EngineConfig) -> Checkpoint:
     """The folder of `config.speculative_model`, checked for itself. Raises DraftModelError where
     none is named or it cannot be opened."""
+    what = "an EAGLE-3 head" if config.speculative_method == "eagle3" else "a draft model"
     if not config.speculative_model:
         raise DraftModelError(
-            "Speculative decoding with a draft model needs a draft model.",
+            f"Speculative decoding with {what} needs {what}.",
             "Name its folder (speculative_model), or choose the method ngram or off.",
         )
     try:
         return Checkpoint.open(config.speculative_model, dummy=config.load_format == "dummy")
     except (CheckpointError, UnsupportedModelError) as error:
-        raise unusable(error) from error
+        raise unusable(error, what.partition(" ")[2]) from error
 
 
 def draft_dtype(config: EngineConfig, draft: Checkpoint) -> str:
@@ -37,6 +39,13 @@ def draft_dtype(config: EngineConfig, draft: Checkpoint) -> str:
     if config.dtype == "float32":
         return "float32"
     return default_dtype(draft.dtype, draft.num_parameters)
+
+
+def check_head(config: EngineConfig, target: Checkpoint) -> Checkpoint:
+    """`open_draft` for an EAGLE-3 head, checked against the model that it is to draft for."""
+    head = open_draft(config)
+    read_shape(head, target)
+    return head
 
 
 def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) -> Checkpoint:
@@ -59,9 +68,9 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
     return draft
 
 
-def unusable(error: InferdeckError) -> DraftModelError:
+def unusable(error: InferdeckError, what: str = "draft model") -> DraftModelError:
     """What is wrong with the draft model itself, said of the draft model."""
-    return DraftModelError(f"The draft model cannot be used. {error.cause}", error.remedy)
+    return DraftModelError(f"The {what} cannot be used. {error.cause}", error.remedy)
 
 
 def _check_vocabulary(

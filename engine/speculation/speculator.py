@@ -2,6 +2,8 @@
 
     set_limits(requests)   before the plan: how many drafts each request may have
     propose(plan)          after it: the plan with drafts in its places
+    taps                   around the model's pass
+    follow(plan, outcomes) after it: what came out, to a proposer that reads hidden states
     observe(...)           after the commit: what stood, and what it cost
 
 The tokens that come out never depend on any of it.
@@ -10,12 +12,16 @@ The tokens that come out never depend on any of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 from engine.config import EngineConfig
+from engine.model_runner import NO_TAPS
 from engine.request import Request
 from engine.scheduler import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.acceptance import Acceptance, num_accepted
+from engine.speculation.eagle3.proposer import Eagle3Proposer
 from engine.speculation.lengths import CostModel, choose_lengths
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
@@ -107,7 +113,24 @@ class Speculator:
         grants = tuple(_with_drafts(grant, proposals) for grant in plan.grants)
         return plan._replace(grants=grants), proposals
 
+    @property
+    def taps(self) -> AbstractContextManager[Any]:
+        """To be active around the model's pass. Nobody listens while nothing is drafted."""
+        follower = self._follower
+        return NO_TAPS if follower is None else follower.taps
+
+    @property
+    def _follower(self) -> Eagle3Proposer | None:
+        if self._config.num_speculative_tokens == 0:
+            return None
+        return self._proposer if isinstance(self._proposer, Eagle3Proposer) else None
+
     # -- after it ---------------------------------------------------------------------------
+
+    def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
+        """What came of a step, before it is committed."""
+        if self._follower is not None:
+            self._follower.follow(plan, outcomes)
 
     def observe(
         self,
@@ -116,14 +139,16 @@ class Speculator:
         draft_s: float,
         model_s: float,
         step_s: float,
+        follow_s: float = 0.0,
     ) -> None:
-        """A committed step: seconds of drafting, of the model's pass, and of the whole step."""
+        """A committed step: seconds of drafting, of the model's pass, of the whole step, and of
+        `follow` in it, which a step without drafts has only because others have some."""
         if self._proposer is None or self._config.num_speculative_tokens == 0:
             return
         rounds = [grant for grant in plan.grants if grant.draft_token_ids]
         for grant in rounds:
             self._count(grant, outcomes)
-        self._draft_s += draft_s
+        self._draft_s += draft_s + follow_s
         if rounds:
             self._steps += 1
             self._verify_s += model_s
@@ -131,7 +156,8 @@ class Speculator:
         if all(grant.is_decode and grant.samples for grant in plan.grants):
             tokens = sum(len(outcome.token_ids) for outcome in outcomes.values())
             self._costs.step(plan.num_tokens, step_s - draft_s)
-            self._meter.observe(len(plan.grants), tokens, step_s, drafted=bool(rounds))
+            seconds = step_s if rounds else step_s - follow_s
+            self._meter.observe(len(plan.grants), tokens, seconds, drafted=bool(rounds))
 
     def _count(self, grant: Grant, outcomes: Mapping[str, Outcome]) -> None:
         request_id, drafted = grant.request.request_id, len(grant.draft_token_ids)

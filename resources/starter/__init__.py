@@ -1,1 +1,1 @@
-"""The starter pair of models, the text they learn from, and the program that trains them."""
+"""The starter models, the text they learn from, and the programs that train them."""

@@ -274,3 +274,41 @@ def test_a_prefix_hit_knows_how_much_of_it_has_draft_kv() -> None:
     driver.scheduler.plan()
     assert again is not None
     assert again.num_cached_tokens == again.num_draft_kv_tokens == 6
+
+
+def test_a_hit_under_hidden_states_gives_up_a_block_and_counts_draft_kv_from_its_end() -> None:
+    """The KV of a head cannot be caught up with: of a hit, the run that reaches its end counts."""
+    config = EngineConfig(block_size=2, speculative_method="eagle3", speculative_model="head")
+    driver = Driver(config, 30)
+    first = driver.add([1, 0] * 4, 2)
+    assert first is not None
+    driver.run()
+    blocks = driver.pool.lookup(first.block_hashes)
+    assert len(blocks) == 4
+    for has, expected in (([1, 1, 1], (0, 6)), ([1, 0, 1], (4, 6)), ([1, 1, 0], (6, 6))):
+        for block, flag in zip(blocks, has, strict=False):
+            driver.pool.has_draft_kv[block] = flag
+        again = driver.add([1, 0] * 4 + [1], 2)
+        assert again is not None
+        driver.scheduler.plan()
+        assert again.num_cached_tokens == 6
+        assert (again.draft_kv_start, again.num_draft_kv_tokens) == expected
+        driver.scheduler.remove(again)
+        driver.scheduler.check_integrity()
+    driver.scheduler.update(config.replace(num_speculative_tokens=0))
+    last = driver.add([1, 0] * 4 + [1], 2)
+    assert last is not None
+    driver.scheduler.plan()
+    assert last.num_cached_tokens == 8  # nothing is drafted: nothing is given up
+
+
+def test_blocks_are_marked_from_where_the_draft_kv_begins() -> None:
+    config = EngineConfig(block_size=2, speculative_method="eagle3", speculative_model="head")
+    driver = Driver(config, 30)
+    request = driver.add([1, 0] * 4, 6)
+    assert request is not None
+    driver.step()
+    request.draft_kv_start, request.num_draft_kv_tokens = 4, 9
+    driver.step()
+    flags = [driver.pool.has_draft_kv[block] for block in request.block_table]
+    assert flags == [0, 0, 1, 1, 0]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,23 +18,9 @@ from engine.scheduler import Grant
 from engine.snapshot import FinishReason
 from engine.speculation.proposer import Proposal
 from tests.engine import tiny_models
+from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results
 
 MakeEngine = Callable[..., LLMEngine]
-LENGTH = 24
-PROMPTS = tiny_models.make_prompts((5, 30, 17, 41))
-PROMPTS.append(PROMPTS[3][:32] + PROMPTS[0])
-GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True, logprobs=2)
-SEEDED = SamplingParams(temperature=1.0, seed=7, max_tokens=LENGTH, ignore_eos=True)
-PARAMS = [
-    GREEDY,
-    SEEDED,
-    SamplingParams(temperature=0.8, seed=1, top_p=0.9, min_p=0.01, max_tokens=LENGTH,
-                   ignore_eos=True),
-    SamplingParams(temperature=0, repetition_penalty=1.4, frequency_penalty=0.4, logprobs=1,
-                   presence_penalty=0.3, max_tokens=LENGTH, ignore_eos=True),
-    SamplingParams(temperature=1.2, seed=3, top_k=20, logit_bias={9: 4.0}, min_tokens=6,
-                   max_tokens=LENGTH),
-]  # fmt: skip
 
 
 class Scripted:
@@ -64,35 +48,6 @@ class Scripted:
             else token
             for token in right
         )
-
-
-def results(engine: LLMEngine, params: Sequence[SamplingParams] = PARAMS) -> list[Any]:
-    found = []
-    for output in engine.generate(PROMPTS, list(params)):
-        chances = [pytest.approx(entry.logprob, abs=1e-4) for entry in output.logprobs]
-        found.append((output.token_ids, output.text, output.finish_reason, chances))
-    engine.check_integrity()
-    return found
-
-
-@pytest.fixture(scope="session")
-def plain(tiny_folder: Path) -> list[Any]:
-    config = EngineConfig(model=str(tiny_folder), dtype="float32", num_threads=1, block_size=8,
-                          kv_cache_memory_bytes=2**20)  # fmt: skip
-    engine = LLMEngine(config)
-    found = results(engine)
-    engine.shutdown()
-    return found
-
-
-@pytest.fixture(scope="session")
-def draft_folder(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model with noise in its weights: its drafts are sometimes right."""
-    draft = copy.deepcopy(tiny_model)
-    torch.manual_seed(5)
-    for parameter in draft.parameters():
-        parameter.data += 0.02 * torch.randn_like(parameter)
-    return tiny_models.save(draft, tmp_path_factory.mktemp("tiny-draft"))
 
 
 def draft_settings(folder: Path, **changes: Any) -> dict[str, Any]:
@@ -205,10 +160,18 @@ def test_the_end_is_where_it_is_without_drafts(
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_random_driver_never_changes_the_tokens(
-    data: st.DataObject, make_engine: MakeEngine, draft_folder: Path, plain: list[Any]
+    data: st.DataObject,
+    make_engine: MakeEngine,
+    draft_folder: Path,
+    head_folder: Path,
+    plain: list[Any],
 ) -> None:
     """Add, abort, change and exchange in any order, with drafts from whatever it is."""
     engine = make_engine(kv_cache_memory_bytes=2**17, **draft_settings(draft_folder))
+    methods = {
+        "off": draft_folder, "ngram": draft_folder, "draft_model": draft_folder,
+        "eagle3": head_folder,
+    }  # fmt: skip
     running: dict[str, int] = {}
     produced: dict[str, list[int]] = {}
     for _ in range(data.draw(st.integers(5, 25))):
@@ -228,8 +191,10 @@ def test_a_random_driver_never_changes_the_tokens(
                 enable_prefix_caching=data.draw(st.booleans()),
             )
         elif action == "swap":
+            method, folder = data.draw(st.sampled_from(list(methods.items())))
             engine.reconfigure(
-                speculative_method=data.draw(st.sampled_from(["off", "ngram", "draft_model"])),
+                speculative_method=method,
+                speculative_model=str(folder),
                 block_size=data.draw(st.integers(1, 20)),
             )
         _step(engine, running, produced, plain)
@@ -291,7 +256,7 @@ def test_a_context_that_the_draft_cannot_hold_ends_drafting(
 
 
 def test_methods_are_exchanged_in_mid_reply(
-    make_engine: MakeEngine, draft_folder: Path, plain: list[Any]
+    make_engine: MakeEngine, draft_folder: Path, head_folder: Path, plain: list[Any]
 ) -> None:
     engine = make_engine(speculative_adaptive=False)
     ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
@@ -301,17 +266,18 @@ def test_methods_are_exchanged_in_mid_reply(
         {"num_speculative_tokens": 7},
         {"speculative_method": "draft_model", "speculative_model": str(draft_folder)},
         {"num_speculative_tokens": 1},
+        {"speculative_method": "eagle3", "speculative_model": str(head_folder)},
         {"speculative_method": "off"},
     ]
     classes = []
     while engine.has_unfinished:
         for event in engine.step():
             produced[event.request_id] += event.token_ids
-        if changes and len(produced[ids[0]]) >= 3 * (6 - len(changes)):
+        if changes and len(produced[ids[0]]) >= 3 * (7 - len(changes)):
             classes.append(engine.reconfigure(**changes.pop(0)))
     assert [produced[i] for i in ids] == [found[0] for found in plain]
     rebuild, live = Change.CACHE_REBUILD, Change.LIVE
-    assert classes == [rebuild, live, rebuild, live, rebuild]
+    assert classes == [rebuild, live, rebuild, live, rebuild, rebuild]
 
 
 def test_memory_counts_the_draft(make_engine: MakeEngine, draft_folder: Path) -> None:

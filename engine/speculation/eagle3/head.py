@@ -1,0 +1,157 @@
+"""The mathematics of an EAGLE-3 head over a paged cache.
+
+Its entry at position p is made of what the model says of its token there, and of the token after
+it; it predicts the one after that:
+
+    position          p             p + 1         p + 2
+    token             x_p           x_p+1         x_p+2
+    entry             (f_p, x_p+1)  (f_p+1, x_p+2)
+    predicts          x_p+2         x_p+3
+
+    f = fc(three hidden states of the model)            for tokens that the model has computed
+    f = the head's own output at the position before    for drafts
+
+    cat(norm(embed(x)), norm(f)) -> attention -> + f -> MLP -> + -> output
+                                                               norm -> lm_head: logits
+
+Keys and values of an entry depend on f and x alone, so that a prompt costs two products and no
+attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.attention.cpu import CPUAttention
+from engine.attention.interface import AttentionOptions, LayerSpec
+from engine.batch import Batch
+from engine.kernels.linear import Linear
+from engine.layers.norm import FusedRMSNorm
+from engine.layers.packing import GatedMLP, PackedLinear
+from engine.layers.rotary import rotate
+from engine.speculation.eagle3.shape import HeadShape
+
+LAYER = 0
+"""The number of the head's only layer in its cache."""
+
+
+class Entries(NamedTuple):
+    """T entries of the head. features[T, hidden]; token_ids[T]: the token after each; positions[T]:
+    theirs in the sequence, whatever slots they lie in."""
+
+    features: Tensor
+    token_ids: Tensor
+    positions: Tensor
+
+
+class Eagle3Head(nn.Module):
+    """`rotary` gives cosines and sines as a module of transformers does. `embeddings[V, hidden]`:
+    the model's own, or the head's. `target_ids[draft vocabulary]`: the model's ids of its tokens.
+    """
+
+    target_ids: Tensor
+
+    def __init__(
+        self,
+        shape: HeadShape,
+        dtype: torch.dtype,
+        rotary: nn.Module,
+        activation: Any,
+        embeddings: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        hidden, heads = shape.hidden_size, shape.num_heads * shape.head_dim
+        tapped, bias = len(shape.layer_ids) * shape.target_hidden_size, shape.has_attention_bias
+
+        def linear(wide: int, out: int, bias: bool = False) -> Linear:
+            return Linear(wide, out, bias=bias, device="cpu", dtype=dtype)
+
+        def norm(width: int) -> FusedRMSNorm:
+            return FusedRMSNorm(width, shape.norm_eps, 0.0, torch.ones(width, dtype=dtype))
+
+        self.input_norm = norm(tapped) if shape.norm_before_fc else nn.Identity()
+        self.fc = linear(tapped, hidden)
+        self.input_layernorm, self.hidden_norm = norm(hidden), norm(hidden)
+        self.q_proj = linear(2 * hidden, heads, bias)
+        parts = [linear(2 * hidden, shape.kv_width, bias) for _ in range(2)]
+        self.kv_proj = PackedLinear(parts)
+        self.o_proj = linear(heads, hidden, bias)
+        self.q_norm = norm(shape.head_dim) if shape.has_qk_norm else nn.Identity()
+        self.k_norm = norm(shape.head_dim) if shape.has_qk_norm else nn.Identity()
+        self.post_attention_layernorm = norm(hidden)
+        gate, up = (linear(hidden, shape.intermediate_size) for _ in range(2))
+        self.mlp = GatedMLP(gate, up, linear(shape.intermediate_size, hidden), activation)
+        self.norm = norm(hidden)
+        self.lm_head = linear(hidden, shape.draft_vocab_size)
+        self.rotary = rotary
+        self.register_buffer("target_ids", torch.arange(shape.draft_vocab_size))
+        if shape.owns_embeddings:
+            own = torch.empty(shape.vocab_size, hidden, dtype=dtype)
+            self.register_buffer("own_embeddings", own)
+        # a plain attribute: what is the model's does not count as the head's
+        self._shared = None if shape.owns_embeddings else embeddings
+
+    @property
+    def _embeddings(self) -> Tensor:
+        return self.get_buffer("own_embeddings") if self._shared is None else self._shared
+
+    @property
+    def kv_layers(self) -> dict[int, LayerSpec]:
+        shape = self.shape
+        return {LAYER: LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim)}
+
+    def features(self, states: list[Tensor]) -> Tensor:
+        """f[T, hidden] of tokens with the hidden states [T, target hidden] of each tapped layer."""
+        result: Tensor = self.fc(self.input_norm(torch.cat(states, dim=-1)))
+        return result
+
+    def store(self, entries: Entries, batch: Batch, cache: CPUAttention) -> None:
+        """Write keys and values of `entries` to the slots of `batch`."""
+        combined, _ = self._combined(entries)
+        cache.begin_step(batch)
+        cache.write(LAYER, *self._keys_values(combined, self._angles(combined, entries)))
+
+    def forward(self, entries: Entries, batch: Batch, cache: CPUAttention) -> Tensor:
+        """The output [T, hidden] at `entries`, which are the tokens of `batch`; their keys and
+        values are written to its slots."""
+        combined, residual = self._combined(entries)
+        angles = self._angles(combined, entries)
+        queries = self.q_proj(combined).unflatten(-1, (self.shape.num_heads, -1))
+        queries = rotate(self.q_norm(queries), *angles)
+        cache.begin_step(batch)
+        options = AttentionOptions(scaling=self.shape.head_dim**-0.5)
+        keys, values = self._keys_values(combined, angles)
+        attended = cache.forward(LAYER, queries, keys, values, options)
+        hidden = residual + self.o_proj(attended.flatten(1))
+        result: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return result
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Logits [T, V] of output[T, hidden] over the model's vocabulary: -inf for what the head
+        cannot draft."""
+        own = self.lm_head(self.norm(output))
+        everything = own.new_full((len(own), self.shape.vocab_size), float("-inf"))
+        return everything.index_copy_(1, self.target_ids, own)
+
+    def _combined(self, entries: Entries) -> tuple[Tensor, Tensor]:
+        """What attention reads [T, 2 hidden], and what its result is added to [T, hidden]."""
+        embedded = F.embedding(entries.token_ids, self._embeddings)
+        normed = self.hidden_norm(entries.features)
+        residual = normed if self.shape.norm_before_residual else entries.features
+        return torch.cat([self.input_layernorm(embedded), normed], dim=-1), residual
+
+    def _angles(self, like: Tensor, entries: Entries) -> tuple[Tensor, Tensor]:
+        cos, sin = self.rotary(like, entries.positions.unsqueeze(0))
+        return cos[0].unsqueeze(1), sin[0].unsqueeze(1)
+
+    def _keys_values(
+        self, combined: Tensor, angles: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        product = self.kv_proj.product(combined)
+        keys, values = product.unflatten(-1, (2, self.shape.num_kv_heads, -1)).unbind(1)
+        return rotate(self.k_norm(keys), *angles), values

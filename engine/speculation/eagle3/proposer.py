@@ -1,0 +1,197 @@
+"""Drafts from the model's own hidden states.
+
+The head's KV layer lies under the same block tables as the model's. After every step it takes in
+what the model has computed, drafts that stood and prompts alike, while the hidden states are there:
+every token that was computed has a successor by then. Keys and values that the head wrote for
+drafts are written again from the model's own states.
+
+    token       | prompt ............ | output ........ x_N-1 |  d1       d2
+    the model   | hidden states ............... f_N-2 |
+    the head    | entries ................... N-2 gives d1 |   N-1 gives d2, and so on
+
+Hidden states are not kept. Where the head was off, or a prefix hit brought blocks without its KV,
+its context begins anew at the next block: `Request.draft_kv_start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.attention.cpu import CPUAttention
+from engine.batch import Batch, Span, pack
+from engine.request import Request
+from engine.sampler import Sampler
+from engine.scheduler import Grant, Outcome, StepPlan
+from engine.snapshot import FinishReason
+from engine.speculation.drafting import Drafting, draw
+from engine.speculation.eagle3.head import Eagle3Head, Entries
+from engine.speculation.eagle3.taps import Taps
+from engine.speculation.proposer import Proposal
+
+
+class _Part(NamedTuple):
+    """Entries of a request that a step made possible: rows of the step, and their span."""
+
+    request: Request
+    rows: slice
+    span: Span
+
+
+class _Last(NamedTuple):
+    """The feature [hidden] of a request's newest entry: drafting starts from there."""
+
+    position: int
+    feature: Tensor
+
+
+class Eagle3Proposer:
+    """`taps`: to be active around the model's pass of every step that `follow` is told of.
+    `cache`: the head's own, of as many blocks as the model's."""
+
+    def __init__(
+        self,
+        head: Eagle3Head,
+        taps: Taps,
+        cache: CPUAttention,
+        *,
+        weights_bytes: int,
+        block_size: int,
+    ) -> None:
+        self.weights_bytes = weights_bytes
+        self.taps = taps
+        self._head = head
+        self._cache = cache
+        self._block_size = block_size
+        self._sampler = Sampler(head.shape.vocab_size)
+        self._last: dict[str, _Last] = {}
+        self._failed: set[str] = set()  # requests at which the head gave NaN
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.nbytes
+
+    def forget(self, request_id: str) -> None:
+        self._sampler.forget(request_id)
+        self._last.pop(request_id, None)
+        self._failed.discard(request_id)
+
+    # -- after a step -----------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
+        """Take in a computed step, before it is committed: the tokens that stood, not the drafts
+        that were rejected."""
+        states = self.taps.take()
+        parts = self._parts(plan, outcomes)
+        if not parts or not states:
+            return
+        rows = torch.cat([torch.arange(part.rows.start, part.rows.stop) for part in parts])
+        features = self._head.features([layer[rows] for layer in states])
+        whole = features.isfinite().all(dim=1).tolist()
+        if not all(whole):
+            parts, features = self._without_bad(parts, features, whole)
+            if not parts:
+                return
+        batch = pack([part.span for part in parts], self._block_size)
+        self._head.store(Entries(features, batch.input_ids, batch.positions), batch, self._cache)
+        for part, end in zip(parts, batch.query_start_loc[1:], strict=True):
+            request, span = part.request, part.span
+            if request.num_draft_kv_tokens != span.start:
+                request.draft_kv_start = span.start
+            request.num_draft_kv_tokens = span.end
+            self._last[request.request_id] = _Last(span.end - 1, features[end - 1].clone())
+
+    def _parts(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[_Part]:
+        parts: list[_Part] = []
+        row = 0
+        for grant in plan.grants:
+            request, first = grant.request, row
+            row += grant.num_tokens + len(grant.draft_token_ids)
+            outcome = outcomes.get(request.request_id, Outcome(()))
+            if outcome.finish_reason is FinishReason.ERROR or request.request_id in self._failed:
+                continue
+            start, end = grant.start, grant.start + grant.num_tokens + outcome.num_accepted
+            if request.num_draft_kv_tokens != start:
+                # what lies before was never seen: a block cannot be entered in the middle
+                start = -(-start // self._block_size) * self._block_size
+            if start >= end:
+                continue
+            tokens = request.token_ids[start + 1 : end + 1]
+            tokens += outcome.token_ids[: end - start - len(tokens)]
+            rows = slice(first + start - grant.start, first + end - grant.start)
+            parts.append(_Part(request, rows, Span(tokens, start, request.block_table, 0)))
+        return parts
+
+    def _without_bad(
+        self, parts: list[_Part], features: Tensor, whole: list[bool]
+    ) -> tuple[list[_Part], Tensor]:
+        """Leave out requests with NaN or infinite hidden states, and draft for them no more."""
+        kept: list[_Part] = []
+        rows: list[int] = []
+        place = 0
+        for part in parts:
+            here = range(place, place + len(part.span.token_ids))
+            place = here.stop
+            if all(whole[i] for i in here):
+                kept.append(part)
+                rows += here
+            else:
+                self._failed.add(part.request.request_id)
+        return kept, features[rows]
+
+    # -- drafts -----------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
+        """The budget is not needed: there is nothing to catch up with."""
+        items = [Drafting(g.request, g.num_draft_places) for g in grants]
+        drafting = [item for item in items if self._is_ready(item.request)]
+        if drafting:
+            features = torch.stack([self._last[d.request.request_id].feature for d in drafting])
+            tokens = [item.request.token_ids[-1] for item in drafting]
+            while drafting:
+                entries, batch = self._next_entries(drafting, features, tokens)
+                output = self._head(entries, batch, self._cache)
+                drawn = draw(self._sampler, self._head.logits(output), drafting)
+                going = [i for i, item in enumerate(drafting) if self._take(item, drawn[i])]
+                drafting = [drafting[i] for i in going]
+                features, tokens = output[going], [drawn[i] for i in going]
+        return [item.proposal for item in items]
+
+    def _is_ready(self, request: Request) -> bool:
+        """Whether the head has seen everything up to the token before the last, and its feature."""
+        last = self._last.get(request.request_id)
+        return (
+            last is not None
+            and last.position == request.num_tokens - 2
+            and request.num_draft_kv_tokens == request.num_tokens - 1
+            and request.num_draft_kv_tokens > request.draft_kv_start
+            and request.request_id not in self._failed
+        )
+
+    def _next_entries(
+        self, drafting: list[Drafting], features: Tensor, tokens: list[int]
+    ) -> tuple[Entries, Batch]:
+        """The entries from which the next draft of each request comes. Slots count from where the
+        head's context begins; positions from where the request does, for keys that other requests
+        share were turned by those."""
+        spans, positions = [], []
+        for item, token_id in zip(drafting, tokens, strict=True):
+            request = item.request
+            position, start = request.num_tokens - 2 + len(item.tokens), request.draft_kv_start
+            table = request.block_table[start // self._block_size :]
+            spans.append(Span([token_id], position - start, table, 1))
+            positions.append(position)
+        batch = pack(spans, self._block_size)
+        return Entries(features, batch.input_ids, torch.tensor(positions)), batch
+
+    def _take(self, item: Drafting, token_id: int) -> bool:
+        if token_id < 0:
+            # NaN in a block would reach whoever gets it next through masked, zero-weight keys
+            self._cache.clear_blocks(item.request.block_table)
+            self._failed.add(item.request.request_id)
+        return item.take(token_id)

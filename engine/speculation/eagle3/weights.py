@@ -1,0 +1,196 @@
+"""Loads a head by the names that published heads have.
+
+    SafeAILab, SGLang      midlayer.self_attn.q_proj.weight ... fc.weight  norm.weight
+    speculators (vLLM)     layers.0.self_attn.q_proj.weight ... the same; some with model. before
+    both                   lm_head.weight  d2t  t2d             and, in some, embed_tokens.weight
+
+d2t[i] is what has to be added to the head's token i to give the model's. t2d says which of the
+model's tokens the head has; it follows from d2t and is not needed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import DraftModelError
+from engine.layers.rotary import table_swaps
+from engine.layers.swap import apply_all
+from engine.loading.arrange import block_weights
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.dummy import DummyFiller
+from engine.loading.materialise import freeze_rotary
+from engine.loading.safetensors_file import TensorInfo
+from engine.loading.tensor_reader import TensorReader
+from engine.loading.weight_map import few
+from engine.speculation.eagle3.head import Eagle3Head
+from engine.speculation.eagle3.shape import HeadShape
+
+_LAYER = "layers.0."
+_LEFT_OUT = re.compile(r"^(t2d|verifier_.*|.*rotary_emb\.inv_freq)$")
+"""What follows from the rest, and copies of the model's own tensors."""
+
+_WRONG_FILES = "Download the head again, or check that config.json belongs to these weights."
+
+Progress = Callable[[str, int, int], None]
+
+
+def load_head(
+    head: Checkpoint,
+    shape: HeadShape,
+    model: nn.Module,
+    *,
+    dtype: torch.dtype,
+    load_format: str,
+    seed: int,
+    max_model_len: int,
+    progress: Progress = lambda stage, done, total: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Eagle3Head:
+    """The head of `shape` in `dtype`, with the embeddings of `model` unless it has its own.
+
+    Raises DraftModelError naming tensors that are missing, unexpected or misshapen; LoadCancelled.
+    """
+    from transformers.activations import ACT2FN
+
+    table = None if shape.owns_embeddings else model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    rotary = _rotary(head, max_model_len, dtype)
+    result = Eagle3Head(shape, dtype, rotary, ACT2FN[shape.activation], table)
+    if load_format == "dummy":
+        _fill(result, seed, dtype)
+    else:
+        _read(head, result, progress, cancelled)
+    block_weights(result, dtype, "cpu", progress, cancelled)
+    return result.eval().requires_grad_(False)
+
+
+def places(head: Eagle3Head) -> dict[str, Tensor]:
+    """Name in the speculators style -> the memory that the tensor of this name fills."""
+    keys, values = (head.kv_proj.rows(part) for part in range(2))
+    gate, up = (head.mlp.gate_up_proj.rows(part) for part in range(2))
+    gate_up = head.mlp.gate_up_proj.weight
+    found: dict[str, Tensor] = {
+        "fc.weight": head.fc.weight,
+        "norm.weight": head.norm.weight,
+        "lm_head.weight": head.lm_head.weight,
+        f"{_LAYER}input_layernorm.weight": head.input_layernorm.weight,
+        f"{_LAYER}hidden_norm.weight": head.hidden_norm.weight,
+        f"{_LAYER}post_attention_layernorm.weight": head.post_attention_layernorm.weight,
+        f"{_LAYER}self_attn.q_proj.weight": head.q_proj.weight,
+        f"{_LAYER}self_attn.k_proj.weight": head.kv_proj.weight[keys],
+        f"{_LAYER}self_attn.v_proj.weight": head.kv_proj.weight[values],
+        f"{_LAYER}self_attn.o_proj.weight": head.o_proj.weight,
+        f"{_LAYER}mlp.gate_proj.weight": gate_up[gate],
+        f"{_LAYER}mlp.up_proj.weight": gate_up[up],
+        f"{_LAYER}mlp.down_proj.weight": head.mlp.down_proj.get_parameter("weight"),
+    }
+    if head.shape.has_attention_bias:
+        assert head.q_proj.bias is not None and head.o_proj.bias is not None
+        assert head.kv_proj.bias is not None
+        found |= {
+            f"{_LAYER}self_attn.q_proj.bias": head.q_proj.bias,
+            f"{_LAYER}self_attn.k_proj.bias": head.kv_proj.bias[keys],
+            f"{_LAYER}self_attn.v_proj.bias": head.kv_proj.bias[values],
+            f"{_LAYER}self_attn.o_proj.bias": head.o_proj.bias,
+        }
+    if head.shape.has_qk_norm:
+        found |= {
+            f"{_LAYER}self_attn.{name}.weight": head.get_parameter(f"{name}.weight")
+            for name in ("q_norm", "k_norm")
+        }
+    if head.shape.norm_before_fc:
+        found["input_norm.weight"] = head.get_parameter("input_norm.weight")
+    if head.shape.owns_embeddings:
+        found["embed_tokens.weight"] = head.get_buffer("own_embeddings")
+    return found
+
+
+def _own_name(name: str) -> str:
+    """A published name in the style of `places`."""
+    return name.removeprefix("model.").replace("midlayer.", _LAYER, 1)
+
+
+def _read(
+    checkpoint: Checkpoint, head: Eagle3Head, progress: Progress, cancelled: Callable[[], bool]
+) -> None:
+    tensors = {_own_name(name): info for name, info in checkpoint.tensors.items()}
+    tensors = {name: info for name, info in tensors.items() if not _LEFT_OUT.match(name)}
+    offsets = tensors.pop("d2t", None)
+    wanted = places(head)
+    _check(checkpoint, tensors, wanted)
+    total = sum(info.nbytes for info in tensors.values())
+    with TensorReader(total, progress, cancelled) as reader:
+        for name, info in sorted(tensors.items(), key=lambda item: item[1].offset):
+            reader.copy_into(info, wanted[name])
+        if offsets is not None:
+            own = _target_ids(checkpoint, head.shape, offsets, reader)
+            head.target_ids.copy_(own)
+        elif head.shape.draft_vocab_size != head.shape.vocab_size:
+            raise DraftModelError(
+                f"The EAGLE-3 head {checkpoint.name} drafts {head.shape.draft_vocab_size:,} of "
+                f"{head.shape.vocab_size:,} tokens and has no tensor d2t that says which.",
+                _WRONG_FILES,
+            )
+
+
+def _check(
+    checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], wanted: Mapping[str, Tensor]
+) -> None:
+    wrong = {
+        "are missing": sorted(set(wanted) - set(tensors)),
+        "have no place in it": sorted(set(tensors) - set(wanted)),
+        "do not have the shape that config.json asks for": [
+            f"{name} is {list(info.shape)} and should be {list(wanted[name].shape)}"
+            for name, info in tensors.items()
+            if name in wanted and info.shape != tuple(wanted[name].shape)
+        ],
+    }
+    for what, names in wrong.items():
+        if names:
+            raise DraftModelError(
+                f"{len(names)} tensors of the EAGLE-3 head {checkpoint.path} {what}: {few(names)}.",
+                _WRONG_FILES,
+            )
+
+
+def _target_ids(
+    checkpoint: Checkpoint, shape: HeadShape, offsets: TensorInfo, reader: TensorReader
+) -> Tensor:
+    """The model's ids of the head's tokens [draft vocabulary], from d2t."""
+    count = shape.draft_vocab_size
+    if offsets.shape != (count,):
+        raise DraftModelError(
+            f"d2t of the EAGLE-3 head {checkpoint.path} is {list(offsets.shape)} and should be "
+            f"[{count}].",
+            _WRONG_FILES,
+        )
+    ids = reader.read(offsets).long() + torch.arange(count)
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or highest >= shape.vocab_size:
+        raise DraftModelError(
+            f"d2t of the EAGLE-3 head {checkpoint.path} leads to the tokens {lowest:,} to "
+            f"{highest:,}; the model has 0 to {shape.vocab_size - 1:,}.",
+            _WRONG_FILES,
+        )
+    return ids
+
+
+def _fill(head: Eagle3Head, seed: int, dtype: torch.dtype) -> None:
+    wanted = places(head)
+    filler = DummyFiller(seed, 0.02, dtype, sum(t.numel() for t in wanted.values()))
+    for name, tensor in wanted.items():
+        filler.fill(name, tensor)
+
+
+def _rotary(head: Checkpoint, max_model_len: int, dtype: torch.dtype) -> nn.Module:
+    """transformers' own rotary embedding of the head's config, in a table where one fits."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    parent = nn.Module()
+    parent.rotary_emb = LlamaRotaryEmbedding(head.config)
+    freeze_rotary(parent, max_model_len)
+    apply_all(table_swaps(parent, max_model_len, dtype))
+    return parent.rotary_emb
