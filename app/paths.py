@@ -60,6 +60,11 @@ def starter_draft() -> Path:
     return resources_dir() / "starter" / "draft"
 
 
+def starter_head() -> Path:
+    """The EAGLE-3 head of the starter model."""
+    return resources_dir() / "starter" / "eagle3"
+
+
 def shapes_dir() -> Path:
     """Folders with a config.json each: real model shapes, to run with random weights."""
     return resources_dir() / "shapes"

@@ -13,7 +13,7 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
-from app.panels.draft_models import METHOD, MODEL, DraftModels
+from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.panels.hints import Hints
 from app.panels.profile_menu import ProfileMenu
 from app.panels.server_dialog import ServerDialog
@@ -189,15 +189,18 @@ class EngineSettingsPanel(QWidget):
         self.model.choose(name, value)
         if name == MODEL:
             self.drafts.describe(value)
-        elif name == METHOD and value == "draft_model":
-            self.drafts.search()
-            self._choose_draft()
+        elif name == METHOD:
+            self.drafts.search(value)
         self._show_values()
 
     def _choose_draft(self) -> None:
-        """The draft model that fits best, where one is needed and none is chosen."""
-        needed = self.model.shown(METHOD) == "draft_model" and self.model.shown(MODEL) is None
-        if needed and self.model.applied is not None and self.drafts.recommended is not None:
+        """What drafts best by the method chosen, where none is chosen that is known to."""
+        needed = self.model.shown(METHOD) in WITH_MODEL
+        if not needed or self.model.applied is None:
+            return
+        if self.drafts.knows(self.model.shown(MODEL)):
+            self.drafts.describe(self.model.shown(MODEL))
+        elif self.drafts.recommended is not None:
             self._on_chosen(MODEL, self.drafts.recommended)
 
     def _on_draft_checked(self, text: str, tone: HintTone) -> None:

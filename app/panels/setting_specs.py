@@ -48,11 +48,11 @@ PATHS = ("speculative_model",)
 """Folders."""
 
 _OF_METHOD: dict[str, tuple[str, ...]] = {
-    "speculative_model": ("draft_model",),
+    "speculative_model": ("draft_model", "eagle3"),
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
-    "num_speculative_tokens": ("draft_model", "ngram"),
-    "speculative_adaptive": ("draft_model", "ngram"),
+    "num_speculative_tokens": ("draft_model", "ngram", "eagle3"),
+    "speculative_adaptive": ("draft_model", "ngram", "eagle3"),
 }
 
 

@@ -11,8 +11,8 @@ from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import Message, State
 from app.models.session import DRAFT
-from app.panels.draft_models import METHOD, MODEL
-from app.paths import starter_draft, starter_model
+from app.panels.draft_models import METHOD, MODEL, WITH_MODEL
+from app.paths import starter_draft, starter_head, starter_model
 from app.window import Application
 from tests.app.test_window_engine import (
     LOAD_MS,
@@ -49,8 +49,8 @@ def choose(qtbot: QtBot, application: Application, method: str) -> None:
     control = panel.rows[METHOD].control
     control.setCurrentIndex(control.findData(method))
     control.activated.emit(control.currentIndex())
-    if method == "draft_model":
-        qtbot.waitUntil(lambda: panel.model.shown(MODEL) is not None, timeout=LOAD_MS)
+    if method in WITH_MODEL:
+        qtbot.waitUntil(lambda: panel.drafts.knows(panel.model.shown(MODEL)), timeout=LOAD_MS)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=LOAD_MS):
         panel.apply()
 
@@ -87,6 +87,12 @@ def test_a_draft_is_chosen_shown_changed_and_removed(
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=REPLY_MS):
         panel.rows["num_speculative_tokens"].control.field.setValue(2)
     assert wait_for_end(qtbot, application) == plain
+
+    choose(qtbot, application, "eagle3")  # a head in place of the model
+    config = application.bridge.config
+    assert config is not None and config.speculative_model == str(starter_head())
+    assert "made for this model" in panel.rows[MODEL].hint
+    assert asked(qtbot, application)[0] == plain
 
     ask(application, LONG)  # another method, then none
     wait_for_tokens(qtbot, application, 4)

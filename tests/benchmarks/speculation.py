@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.paths import shapes_dir, starter_draft, starter_model
+from app.paths import shapes_dir, starter_draft, starter_head, starter_model
 from app.suggestions import long_prompts, suggestions_for
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.machine import default_threads
@@ -197,11 +197,14 @@ def starter_ways(threads: int) -> dict[str, EngineConfig]:
         enable_prefix_caching=False,
     )  # fmt: skip
     draft = base.replace(speculative_method="draft_model", speculative_model=str(starter_draft()))
+    head = base.replace(speculative_method="eagle3", speculative_model=str(starter_head()))
     ngram = base.replace(speculative_method="ngram")
     return {
         PLAIN: base,
         "draft model, 4 fixed": draft.replace(speculative_adaptive=False),
         "draft model, adaptive to 8": draft.replace(num_speculative_tokens=8),
+        "EAGLE-3, 4 fixed": head.replace(speculative_adaptive=False),
+        "EAGLE-3, adaptive to 8": head.replace(num_speculative_tokens=8),
         "n-gram, 4 fixed": ngram.replace(speculative_adaptive=False),
         "n-gram, adaptive to 8": ngram.replace(num_speculative_tokens=8),
     }
