@@ -228,6 +228,21 @@ def test_a_reply_longer_than_the_room_is_announced(qtbot: QtBot, chat: Chat) -> 
     assert "About 189 tokens are left" in chat.page.context_notice.text()
 
 
+def test_no_button_is_cut_in_a_narrow_page(qtbot: QtBot, chat: Chat) -> None:
+    chat.controller.set_system_prompt("Be brief.")
+    composer = chat.page.composer
+    for width in (330, 900):
+        composer.setParent(None)
+        composer.resize(width, composer.height())
+        composer.show()
+        QApplication.processEvents()
+        for button in (composer.system_prompt, composer.sampling, composer._button):
+            assert button.width() >= button.sizeHint().width()
+            assert composer.rect().contains(button.geometry())
+    assert composer.system_prompt.text() == "System prompt: set"
+    composer.setParent(chat.page)
+
+
 def test_without_a_model_the_size_is_a_guess(qtbot: QtBot, chat: Chat) -> None:
     chat.engine.set_state("loading")
     chat.page.composer.set_text("x" * 400)

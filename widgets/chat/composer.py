@@ -25,6 +25,8 @@ from widgets.theme import SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
 
 MAX_LINES = 8
 MIN_LINES = 2
+NARROW = 460
+"""Pixels below which the line under the text is short of room."""
 _HINT = "Message.  Enter sends, Shift+Enter new line, Esc stops"
 
 
@@ -53,7 +55,7 @@ class Composer(QWidget):
             "attach", "Attach text files (Ctrl+Shift+A)", self.attach_requested.emit
         )
         self.meter = ContextMeter()
-        self._has_files = False
+        self._has_files = self._has_system_prompt = False
         self.input = ComposerInput()
         self.input.send.connect(self.send)
         self.input.stop.connect(self.stop_requested)
@@ -69,6 +71,7 @@ class Composer(QWidget):
         self._context.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.system_prompt = QPushButton("System prompt")
         self.system_prompt.setProperty("kind", "flat")
+        self.system_prompt.setAccessibleName("System prompt")
         self.system_prompt.setToolTip("What the model is told before the conversation")
         self.system_prompt.clicked.connect(self.system_prompt_requested)
         self.sampling = QPushButton("Sampling")
@@ -139,7 +142,15 @@ class Composer(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit_foot()
         self._fit_context()
+
+    def _fit_foot(self) -> None:
+        """Where the line is narrow the meter gives way, and the longest name is shorter."""
+        is_narrow = self.width() < NARROW
+        self.meter.setMaximumWidth(0 if is_narrow else self.meter.sizeHint().width())
+        name = "Prompt" if is_narrow else "System prompt"
+        self.system_prompt.setText(f"{name}: set" if self._has_system_prompt else name)
 
     def _fit_context(self) -> None:
         """The line, or the short one, or nothing: half a number misleads."""
@@ -152,7 +163,8 @@ class Composer(QWidget):
         self.sampling.setAccessibleName(f"Sampling settings: {name}")
 
     def set_system_prompt_used(self, is_used: bool) -> None:
-        self.system_prompt.setText("System prompt: set" if is_used else "System prompt")
+        self._has_system_prompt = is_used
+        self._fit_foot()
 
     def send(self) -> None:
         """As if Enter were pressed. While a reply is written the text stays where it is."""
