@@ -21,7 +21,13 @@ from PySide6.QtWidgets import (
 
 from app.panels.knob_table import KnobTable, hint_of
 from app.panels.step_account import Chosen, StepAccount
-from app.panels.step_words import counted_words, ms, parts_of, peaks_words, split_words
+from app.panels.step_words import (
+    counted_words,
+    parts_of,
+    peaks_words,
+    short_ms,
+    split_words,
+)
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.elided_line import ElidedLine
@@ -234,8 +240,8 @@ class BottleneckPanel(QFrame):
             return
         self.verdict.setText(account.verdict[:1].upper() + account.verdict[1:])
         self.note.set_text(
-            f"mean of {account.num_steps:,} step{'s' * (account.num_steps != 1)} · "
-            f"{ms(account.split.total)} each, median {ms(account.median)}"
+            f"{account.num_steps:,} step{'s' * (account.num_steps != 1)}, "
+            f"mean {short_ms(account.split.total)}, median {short_ms(account.median)}"
         )
         if self.model.peaks is not None and not self._is_measuring:
             self.peaks_line.setText(peaks_words(self.model.peaks, account.speed))

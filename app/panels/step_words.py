@@ -80,6 +80,12 @@ def peaks_words(peaks: Peaks, speed: float) -> str:
     )
 
 
+def short_ms(seconds: float) -> str:
+    """With three digits: for a sentence, where nothing has to line up."""
+    value = seconds * 1e3
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
+
+
 def split_words(split: Split) -> str:
     """ "weights 71 %, KV 9 %, launch and rest 12 %": what is less than 1 % is left out."""
     shares = split.shares()

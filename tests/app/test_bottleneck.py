@@ -91,9 +91,9 @@ def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckP
     assert "output layer" in why and why.endswith("This engine does not have it yet.")
     assert panel.table.item(rows["larger"], 2).text() == "nothing"
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.PREFILL))
-    assert panel.note.text().startswith("mean of 1 step ·")
+    assert panel.note.text().startswith("1 step, mean 40.0 ms")
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.DECODE))
-    assert panel.note.text().startswith("mean of 20 steps ·")
+    assert panel.note.text().startswith("20 steps, mean 39.8 ms")
 
 
 @pytest.mark.parametrize("width", [320, 720, 1500])

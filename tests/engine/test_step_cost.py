@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from engine.ceilings import Situation, ceilings, tokens_per_round, verdict
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
 from engine.step_cost import ModelCost, Split, Work, cost_step, cost_steps, least_time, total
+from tests.engine import tiny_models
 from tests.widgets import synthetic
 
 PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
@@ -214,3 +216,13 @@ def test_the_engine_says_what_each_step_read(make_engine: Callable[..., LLMEngin
     assert read <= seen.model.weights_bytes + 4 * seen.model.hidden_size
     costed = list(cost_steps(seen.steps, cost, PEAKS))
     assert total(costed).total >= sum(s.duration for s in seen.steps) * 0.999
+
+
+def test_experts_and_untied_embeddings_of_a_loaded_model_are_counted(
+    make_engine: Callable[..., LLMEngine], tmp_path: Path
+) -> None:
+    folder = tiny_models.save(tiny_models.make_model("qwen3_moe"), tmp_path)
+    info = make_engine(model=str(folder)).model_info
+    assert (info.num_experts, info.experts_per_token) == (4, 2)
+    assert info.num_expert_parameters == 2 * 4 * 3 * 64 * 32  # layers, experts, three matrices
+    assert info.num_lookup_parameters == tiny_models.VOCAB_SIZE * 64
