@@ -3,7 +3,7 @@
 +------+---------------------------------------+
 | rail | figures                               |
 |      +-------------------------+-------------+
-|      | notices, loading        | engine      |
+|      | notices, loading, work  | engine      |
 |      | page                    | settings    |
 |      +-------------------------+             |
 |      | live charts             |             |
@@ -31,6 +31,8 @@ from PySide6.QtWidgets import (
 
 from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
+from app.flight.desk import FlightDesk
+from app.flight.recorder import FlightRecorder
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
 from app.panels.docks import (
@@ -48,6 +50,7 @@ from app.panels.load_strip import LoadStrip
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
+from app.panels.work_area import WorkArea
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from engine import messages
@@ -110,9 +113,11 @@ class MainWindow(QMainWindow):
         # one clock for all: what is drawn, is drawn together
         self._make_parts(machine, clock or RedrawClock(parent=self), marks)
         self._arrange()
+        self.recorder = FlightRecorder(bridge, self)
+        self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self))
+        self.commands.add(*window_commands(self), *self.flight.commands())
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -138,9 +143,16 @@ class MainWindow(QMainWindow):
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()
         self.load_strip = LoadStrip()
-        self.engine_settings = EngineSettingsPanel(self.bridge, self.settings.profiles, machine)
+        self.work = WorkArea()
+        self.engine_settings = EngineSettingsPanel(
+            self.bridge,
+            self.settings.profiles,
+            machine,
+            recent=lambda: [(m.path, m.load_format, m.title) for m in self.settings.recent],
+        )
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
+        self.views.speculation.settings_wanted.connect(self.show_settings)
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -150,6 +162,7 @@ class MainWindow(QMainWindow):
         column.setSpacing(SPACE_2)
         column.addWidget(self.notices)
         column.addWidget(self.load_strip)
+        column.addWidget(self.work)
         column.addWidget(self.stack, 1)
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
@@ -176,6 +189,7 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
@@ -211,6 +225,10 @@ class MainWindow(QMainWindow):
             self._restore_docks()
         self.rail.choose(index)
 
+    def show_widget(self, widget: QWidget) -> None:
+        """Show the page that `widget` is."""
+        self.show_page(self.stack.indexOf(widget))
+
     def show_open_model(self, path: str = "") -> None:
         """The dialog, looking at `path` if one is given."""
         if self._dialog is None:
@@ -242,6 +260,12 @@ class MainWindow(QMainWindow):
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
         ]
+
+    def show_settings(self) -> None:
+        """Bring the engine settings to the front."""
+        self.settings_dock.show()
+        self.settings_dock.raise_()
+        self.engine_settings.setFocus()
 
     def reset_docks(self) -> None:
         """The docks where they are at the first visit of this page."""
@@ -372,5 +396,6 @@ class MainWindow(QMainWindow):
         for name, state in self._dock_states.items():
             self.settings.set_docks_of(name, state)
         self.settings.sync()
+        self.flight.close()
         self.closing.emit()
         event.accept()

@@ -5,10 +5,15 @@ from __future__ import annotations
 from app.chat.controller import ChatController
 from app.chat.page import ChatPage
 from app.engine_bridge import EngineBridge
+from app.hub.hub import Hub
+from app.hub.trash import Trash
 from app.main_window import Page
+from app.models.downloads import DownloadQueue
+from app.models.page import ModelsPage
 from app.models.session import ModelSession
 from app.panels.docks import DockPlan
 from app.panels.notices import Notice
+from app.paths import downloads_file, trash_file
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
@@ -19,7 +24,11 @@ from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
 
 CHAT_LIST = "chat-list"
-TUNE_DOCKS = DockPlan("left", (("kv-blocks",), ("step-timeline", "requests")), 268)
+TUNE_DOCKS = DockPlan(
+    "left",
+    (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
+    268,
+)
 
 
 class Pages:
@@ -40,12 +49,14 @@ class Pages:
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
         self.tune = TunePage(bridge, settings, clock, marks)
+        self.models = make_models_page(bridge, settings, session)
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(
                 "Tune", "tune", self.tune, tuple(self.tune.commands()),
                 (self.tune.commands_changed,), TUNE_DOCKS,
             ),
+            Page("Models", "models", self.models, tuple(self.models.commands())),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
@@ -65,8 +76,13 @@ class Pages:
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""
         self.tune.close_load()
+        self.models.close_down()
         self.chat.close()
         self.store.close()
+
+    def start(self) -> None:
+        """What waits until the window is on the screen."""
+        self.models.start()
 
     def _on_opened(self, config: EngineConfig, chosen: object) -> None:
         self.chat_page.set_suggestions(suggestions_for(config.model))
@@ -78,3 +94,21 @@ class Pages:
         text = f"{remark.cause} {remark.remedy}".strip()
         action, do = remark.actions[0] if remark.actions else ("", None)
         self.chat_page.set_model_notice(text, action, do)
+
+
+def make_models_page(
+    bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+) -> ModelsPage:
+    """The Models page over the hub and the cache that huggingface_hub is set to."""
+
+    def in_use() -> int:
+        return bridge.plan.predicted if bridge.plan is not None else 0
+
+    def is_open(path: str) -> bool:
+        return session.current is not None and session.current.path == path
+
+    hub = Hub()
+    queue = DownloadQueue(hub, downloads_file())
+    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open)
+    page.model_chosen.connect(session.open)
+    return page

@@ -18,11 +18,11 @@ from pathlib import Path
 from PySide6.QtCore import QEventLoop, QSize, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineState
+from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineBridge, EngineState
 from app.models.session import LOAD
-from app.models.sources import shape_sources
+from app.models.sources import is_starter, shape_sources
 from app.panels.server_dialog import ServerDialog
-from app.paths import starter_model
+from app.paths import starter_draft, starter_model
 from app.settings_store import ThemeMode
 from app.suggestions import long_prompts, suggestions_for
 from app.window import Application, make_application
@@ -101,6 +101,9 @@ class Photographer:
         yield from self._pages()
         yield from self._latency()
         yield from self._tune()
+        yield from self._tokens()
+        yield from self._recording()
+        yield from self._speculation(model)
         yield from self._palette()
         yield from self._in_both_modes("engine-settings", self._window.settings_dock)
         yield from self._open_model()
@@ -159,6 +162,67 @@ class Photographer:
         yield from self._in_both_modes("server-command", dialog)
         dialog.reject()
         self._window.show_page(0)
+
+    def _tokens(self) -> Iterator[Path]:
+        """The tokens of a reply, and one that branches from it."""
+        page = self._application.pages.chat_page
+        story = self._ask(suggestions_for(str(starter_model()))[0][1], MAX_TOKENS)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.tokens.show_last()
+        yield from self._in_both_modes("tokens", self._window)
+        page.tokens.popover.branch.click()
+        self._wait(lambda: bool(story()), REPLY_TIMEOUT_S, "the branch did not begin")
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.tokens.show_last()
+        page.tokens.popover.paint_by.setCurrentIndex(2)
+        yield from self._in_both_modes("tokens-branch", self._window)
+        page.tokens.popover.hide()
+        self._chat.edit(self._chat.current.path()[0].id, "What is the KV cache?")
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.open_branches()
+        yield from self._in_both_modes("branches", self._window)
+        page.branches.hide()
+    def _recording(self) -> Iterator[Path]:
+        """What the flight recorder kept of all this, opened again."""
+        flight = self._window.flight
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
+            flight.save(path)
+            self._wait(lambda: "recording" in self._window.notices.keys, 30.0, "nothing was saved")
+            flight.open(path)
+            self._wait(lambda: bool(flight.windows), 30.0, "the recording did not open")
+        self._window.notices.dismiss("recording")
+        window = flight.windows[0]
+        self._wait(lambda: window.player.position > 0, 30.0, "the recording did not begin")
+        self._wait(lambda: not window.player.is_jumping, 30.0, "the recording was not read")
+        for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
+            dock.raise_()
+            yield from self._in_both_modes(f"recording-{dock.objectName()}", window)
+        window.close()
+
+    def _speculation(self, model: str) -> Iterator[Path]:
+        """The starter pair: what was drafted, what stood, and what it gained."""
+        if not is_starter(model):
+            return
+        bridge, page = self._application.bridge, self._application.pages.chat_page
+        bridge.reconfigure(
+            speculative_method="draft_model",
+            speculative_model=str(starter_draft()),
+            speculative_adaptive=False,
+        )
+        self._wait(lambda: _drafts(bridge), LOAD_TIMEOUT_S, "the draft model was not loaded")
+        self._start_chats(model)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        pause(2 * SNAPSHOT_INTERVAL_MS)
+        self._window.views.speculation_dock.raise_()
+        yield from self._in_both_modes("speculation", self._window)
+        self._window.charts_dock.raise_()
+        self._ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
+        self._wait(lambda: not self._is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+        page.tokens.show_last()
+        page.tokens.popover.paint_by.setCurrentText("Drafts")
+        yield from self._in_both_modes("tokens-drafts", self._window)
+        page.tokens.popover.hide()
 
     def _palette(self) -> Iterator[Path]:
         """Everything that the window can do."""
@@ -235,6 +299,10 @@ class Photographer:
             if not widget.grab().save(str(file)):
                 raise ScreenshotError(f"{file} cannot be written.", "Check folder and disk.")
             yield file
+
+
+def _drafts(bridge: EngineBridge) -> bool:
+    return bridge.config is not None and bridge.config.speculative_method != "off"
 
 
 def pause(milliseconds: int) -> None:

@@ -166,6 +166,19 @@ class SettingsStore:
         wanted = RecentModel(path, load_format)
         return next((known.settings for known in self.recent if known.is_same(wanted)), {})
 
+    @property
+    def folders(self) -> list[str]:
+        """Folders in which the user keeps models."""
+        try:
+            stored = json.loads(self._text("models/folders", "[]"))
+            return [path for path in stored if isinstance(path, str)]
+        except (ValueError, TypeError):
+            return []
+
+    @folders.setter
+    def folders(self, paths: list[str]) -> None:
+        self._ini.setValue("models/folders", json.dumps(paths))
+
     def _write_recent(self, models: list[RecentModel]) -> None:
         entries = [asdict(model) for model in models[:MAX_RECENT]]
         self._ini.setValue("models/recent", json.dumps(entries))

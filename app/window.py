@@ -21,11 +21,13 @@ from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
 from app.log import start_logging, stop_logging
 from app.main_window import MainWindow
+from app.models.download_work import DownloadWork
 from app.models.session import ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import starter_model
+from app.peaks import PeaksKeeper, PeaksStore
 from app.settings_store import SettingsStore
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
@@ -112,9 +114,14 @@ class Application(QObject):
         latency.popover.name = self.pages.name_of
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
+        self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
+        models = self.pages.models
+        models.wants_front.connect(lambda: self.window.show_widget(models))
+        self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
+        self.gpu.devices.connect(self.window.views.memory.update_gpus)
 
     def show(self) -> None:
         self.window.show()
@@ -122,6 +129,7 @@ class Application(QObject):
     def start(self, given: Mapping[str, Any]) -> None:
         """What waits until the window is on the screen."""
         self.gpu.start()
+        self.pages.start()
         self.open_first_model(given)
 
     def on_fault(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig
 
 from engine.attention import register
 from engine.attention.cpu import CPUAttention
@@ -24,6 +26,9 @@ from engine.machine import default_dtype, machine_info
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
 from engine.snapshot import MemoryPlan, ModelInfo
+from engine.speculation.draft_loading import Draft, load_draft, make_proposer
+from engine.speculation.draft_source import check_draft
+from engine.speculation.proposer import Proposer
 from engine.tokenization import Tokenizer
 from engine.trial import check_architecture
 
@@ -45,10 +50,22 @@ class Assembly:
     plan: MemoryPlan
     runner: ModelRunner
     info: ModelInfo
+    draft: Draft | None = None
+    proposer: Proposer | None = None
+
+    @property
+    def weights_bytes(self) -> int:
+        """Of the model and of the draft model beside it, measured."""
+        return self.loaded.weights_bytes + (self.draft.weights_bytes if self.draft else 0)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.runner.backend.nbytes + (self.proposer.cache_bytes if self.proposer else 0)
 
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
         self.loaded = dataclasses.replace(self.loaded, model=nn.Module())
+        self.draft = self.proposer = None
         self.runner.drop()
 
 
@@ -96,6 +113,7 @@ def build(
     assert config.num_threads is not None and config.max_model_len is not None
     torch.set_num_threads(config.num_threads)
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
+    source = draft_source(config, checkpoint, tokenizer)
     plan = plan_memory(checkpoint, config)
     check_architecture(checkpoint.config, resolve_class(checkpoint))
     loaded = load_model(
@@ -109,8 +127,12 @@ def build(
         cancelled=cancelled,
     )
     layers = probe_kv(loaded.model)
+    draft = None
+    if source is not None:
+        draft = load_draft(config, source, checkpoint, progress, cancelled)
     plan = with_layers(plan, layers, config)
-    runner = ModelRunner(loaded.model, build_cache(config, layers, plan))
+    cache, proposer = build_caches(config, layers, draft, plan)
+    runner = ModelRunner(loaded.model, cache)
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
@@ -123,19 +145,32 @@ def build(
         plan=plan,
         runner=runner,
         info=_describe(config, checkpoint, tokenizer, loaded, layers),
+        draft=draft,
+        proposer=proposer,
     )
 
 
-def build_cache(
-    config: EngineConfig, layers: dict[int, LayerSpec], plan: MemoryPlan
-) -> CPUAttention:
-    """The KV cache of `plan`; OutOfMemoryError with the numbers where it does not fit."""
+def draft_source(
+    config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer
+) -> Checkpoint | None:
+    """The checkpoint of the draft model, checked against the model's; None where there is none."""
+    if config.speculative_method != "draft_model":
+        return None
+    return check_draft(config, checkpoint, tokenizer)
+
+
+def build_caches(
+    config: EngineConfig, layers: dict[int, LayerSpec], draft: Draft | None, plan: MemoryPlan
+) -> tuple[CPUAttention, Proposer | None]:
+    """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
+    the numbers where they do not fit."""
     dtype = DTYPES[config.dtype]
     fast = dtype is torch.float32 or machine_info().fast_bf16
     try:
-        return CPUAttention(
+        cache = CPUAttention(
             layers, plan.num_blocks, config.block_size, dtype, dtype if fast else torch.float32
         )
+        return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
@@ -150,7 +185,7 @@ def with_layers(
     its config alone may differ for an architecture that nobody has met."""
     itemsize = DTYPES[config.dtype].itemsize
     per_token = sum(layer.bytes_per_token(itemsize) for layer in layers.values())
-    per_block = per_token * config.block_size
+    per_block = per_token * config.block_size + plan.draft_bytes_per_block
     if per_block == plan.bytes_per_block:
         return plan
     blocks = max(1, plan.kv_cache // per_block)
@@ -181,6 +216,8 @@ def _describe(
     notices = list(loaded.notices)
     if tokenizer.notice:
         notices.append(tokenizer.notice)
+    num_experts, experts_per_token = _experts(text)
+    is_tied = getattr(text, "tie_word_embeddings", False)
     if config.load_format == "dummy":
         notices.append("Random weights: replies are noise, speed and memory are real.")
     return ModelInfo(
@@ -202,4 +239,20 @@ def _describe(
         has_chat_template=tokenizer.has_chat_template,
         kernels=dict(loaded.kernels),
         notices=tuple(notices),
+        num_lookup_parameters=0 if is_tied else text.vocab_size * text.hidden_size,
+        num_expert_parameters=_expert_parameters(loaded.model) if num_experts else 0,
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
     )
+
+
+def _experts(text: PretrainedConfig) -> tuple[int, int]:
+    """(experts of a layer, those that a token uses); (0, 0) for a model without."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((n for name in names if (n := getattr(text, name, None))), 0)
+    return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
+
+
+def _expert_parameters(model: nn.Module) -> int:
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    return sum(tensor.numel() for name, tensor in named if ".experts." in name)

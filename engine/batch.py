@@ -1,9 +1,10 @@
-"""Packs a step's plan into ragged, unpadded tensors."""
+"""Packs what a step computes into ragged, unpadded tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,31 +56,57 @@ def slots(block_table: Sequence[int], start: int, end: int, block_size: int) -> 
     return result
 
 
-def pack(plan: StepPlan, block_size: int) -> Batch:
-    """The tensors (int64) of a plan with at least one grant, on the CPU."""
+class Span(NamedTuple):
+    """Tokens of one sequence that are computed together: token_ids stand at positions from `start`
+    on, K and V go to the blocks of `block_table`, and the last `num_rows` of them are sampled."""
+
+    token_ids: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    num_rows: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.token_ids)
+
+
+def spans_of(plan: StepPlan) -> list[Span]:
+    """What a plan computes. A request with drafts is sampled after its last token and after every
+    draft."""
+    return [
+        Span(
+            token_ids=(
+                *grant.request.token_ids[grant.start : grant.start + grant.num_tokens],
+                *grant.draft_token_ids,
+            ),
+            start=grant.start,
+            block_table=grant.request.block_table,
+            num_rows=1 + len(grant.draft_token_ids) if grant.samples else 0,
+        )
+        for grant in plan.grants
+    ]
+
+
+def pack(spans: Sequence[Span], block_size: int) -> Batch:
+    """The tensors (int64) of at least one span, on the CPU."""
     input_ids: list[int] = []
     positions: list[int] = []
     slot_mapping: list[int] = []
     logits_indices: list[int] = []
     query_start_loc = [0]
-    for grant in plan.grants:
-        end = grant.start + grant.num_tokens
-        input_ids += grant.request.token_ids[grant.start : end]
-        positions += range(grant.start, end)
-        slot_mapping += slots(grant.request.block_table, grant.start, end, block_size)
+    for span in spans:
+        input_ids += span.token_ids
+        positions += range(span.start, span.end)
+        slot_mapping += slots(span.block_table, span.start, span.end, block_size)
         query_start_loc.append(len(input_ids))
-        if grant.samples:
-            logits_indices.append(len(input_ids) - 1)
+        logits_indices += range(len(input_ids) - span.num_rows, len(input_ids))
     return Batch(
         input_ids=torch.tensor(input_ids),
         positions=torch.tensor(positions),
         slot_mapping=torch.tensor(slot_mapping),
         logits_indices=torch.tensor(logits_indices, dtype=torch.int64),
         query_start_loc=query_start_loc,
-        seq_lens=[grant.start + grant.num_tokens for grant in plan.grants],
-        block_tables=[
-            grant.request.block_table[: -(-(grant.start + grant.num_tokens) // block_size)]
-            for grant in plan.grants
-        ],
+        seq_lens=[span.end for span in spans],
+        block_tables=[list(span.block_table[: -(-span.end // block_size)]) for span in spans],
         block_size=block_size,
     )

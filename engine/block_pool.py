@@ -47,7 +47,11 @@ def chain_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
 
 
 class BlockPool:
-    """`num_blocks` physical blocks of `block_size` tokens. Every operation is O(1) per block."""
+    """`num_blocks` physical blocks of `block_size` tokens. Every operation is O(1) per block.
+
+    `has_draft_kv[b]`: all tokens of block b also have the KV of a draft model, whose layers lie
+    under the same block ids. A block that was filled while nothing was drafted has none.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 1 or block_size < 1:
@@ -57,6 +61,7 @@ class BlockPool:
         # Flat buffers, so that a snapshot copies them at once.
         self.ref_count = array("i", [0]) * num_blocks
         self.is_published = bytearray(num_blocks)
+        self.has_draft_kv = bytearray(num_blocks)
         self.block_hash: list[bytes | None] = [None] * num_blocks
         self.num_evictions = 0
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
@@ -88,6 +93,7 @@ class BlockPool:
                 self._unpublish(block)
                 self.num_evictions += 1
             self.ref_count[block] = 1
+            self.has_draft_kv[block] = False
             blocks.append(block)
         return blocks
 

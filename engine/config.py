@@ -144,6 +144,39 @@ class EngineConfig:
         "Fraction of the blocks kept free when a request is admitted: prevents preemption thrash.",
         minimum=0.0, maximum=0.5,
     )
+    num_speculative_tokens: int = _setting(
+        int, 4, Change.LIVE, "Drafted tokens",
+        "Most tokens that are drafted for a request and verified in one step. 0 switches drafting "
+        "off.",
+        minimum=0, maximum=16, unit="tokens",
+    )
+    speculative_adaptive: bool = _setting(
+        bool, True, Change.LIVE, "Adaptive drafts",
+        "Draft as many tokens as pay, from the measured acceptance of each request and the "
+        "measured cost of a step; none where drafting is slower. Off: always the number above.",
+    )
+    prompt_lookup_min: int = _setting(
+        int, 2, Change.LIVE, "Shortest n-gram",
+        "Of the method ngram: fewest tokens at the end of the text that must have occurred before.",
+        minimum=1, maximum=16, unit="tokens",
+    )
+    prompt_lookup_max: int = _setting(
+        int, 5, Change.LIVE, "Longest n-gram",
+        "Of the method ngram: most tokens that are looked for.",
+        minimum=1, maximum=16, unit="tokens",
+    )
+    speculative_method: str = _setting(
+        str, "off", Change.CACHE_REBUILD, "Speculative decoding",
+        "Something cheap drafts tokens, the model verifies them in one step: the same text in "
+        "fewer steps. draft_model: a small model of the same vocabulary drafts; ngram: what "
+        "followed the last time that the text ended like this.",
+        choices=("off", "draft_model", "ngram"),
+    )
+    speculative_model: str | None = _setting(
+        str, None, Change.CACHE_REBUILD, "Draft model",
+        "Folder of the model that drafts, for the method draft_model. None: no draft model.",
+        optional=True,
+    )
     block_size: int = _setting(
         int, 16, Change.CACHE_REBUILD, "Block size",
         "Tokens per KV block: small loses less to partly filled blocks, large costs less "

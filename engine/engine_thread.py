@@ -18,12 +18,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
-from engine.errors import InferdeckError, InvalidRequestError, LoadCancelled, describe
+from engine.errors import (
+    DraftModelError,
+    ErrorInfo,
+    InferdeckError,
+    InvalidRequestError,
+    LoadCancelled,
+    OutOfMemoryError,
+    describe,
+)
 from engine.messages import (
     Abort,
     AddRequest,
     BlockInspected,
     Command,
+    CountTokens,
     EngineCrashed,
     Event,
     InspectBlock,
@@ -31,16 +40,20 @@ from engine.messages import (
     Loaded,
     LoadFailed,
     LoadProgress,
+    MeasurePeaks,
     OutputEvent,
+    PeaksMeasured,
     Reconfigure,
     Reconfigured,
     ReconfigureFailed,
     RequestFailed,
     SnapshotEvent,
     Stop,
+    TokensCounted,
     Unload,
     Unloaded,
 )
+from engine.peaks import measure_peaks
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -151,6 +164,11 @@ class EngineThread(threading.Thread):
                 case InspectBlock(block):
                     details = None if self._engine is None else self._engine.inspect_block(block)
                     self._emit(BlockInspected(block, details))
+                case MeasurePeaks():
+                    self._emit(self._measure_peaks())
+                case CountTokens(key, text):
+                    count = None if self._engine is None else self._engine.count_tokens(text)
+                    self._emit(TokensCounted(key, count))
                 case Stop():
                     self._stopping.set()
         except Exception as error:  # a fault of the engine: say so, and serve on
@@ -161,12 +179,20 @@ class EngineThread(threading.Thread):
         if before is not None and not self._can_open(config, before):
             return
         self._close_engine()
+        without_draft = None
         try:
-            self._engine = self._factory(config, self._progress, self._cancel.is_set)
+            try:
+                self._engine = self._factory(config, self._progress, self._cancel.is_set)
+            except (DraftModelError, OutOfMemoryError) as error:
+                if config.speculative_method != "draft_model":
+                    raise
+                plain = config.replace(speculative_method="off")
+                self._engine = self._factory(plain, self._progress, self._cancel.is_set)
+                without_draft = error.info()
         except (InferdeckError, MemoryError, OSError) as error:
             self._load_failed(error, before)
             return
-        self._announce()
+        self._announce(without_draft)
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
         """Refuse what cannot be loaded while the model before it still serves untouched."""
@@ -193,10 +219,10 @@ class EngineThread(threading.Thread):
         if self._engine is not None:
             self._announce()
 
-    def _announce(self) -> None:
+    def _announce(self, without_draft: ErrorInfo | None = None) -> None:
         engine = self._engine
         assert engine is not None
-        self._emit(Loaded(engine.config, engine.model_info, engine.plan))
+        self._emit(Loaded(engine.config, engine.model_info, engine.plan, without_draft))
 
     def _add(self, command: AddRequest) -> None:
         if self._engine is None:
@@ -204,7 +230,9 @@ class EngineThread(threading.Thread):
             self._emit(RequestFailed(command.request_id, error.info()))
             return
         try:
-            self._engine.add_request(command.prompt, command.params, command.request_id)
+            self._engine.add_request(
+                command.prompt, command.params, command.request_id, command.begin_with
+            )
         except InferdeckError as error:
             self._emit(RequestFailed(command.request_id, error.info()))
 
@@ -221,6 +249,21 @@ class EngineThread(threading.Thread):
         notices = engine.model_info.notices[num_notices:]
         seconds = time.perf_counter() - began
         self._emit(Reconfigured(engine.config, change, seconds, notices))
+
+    def _measure_peaks(self) -> PeaksMeasured:
+        """Only while nothing is computed: each would spoil the other."""
+        engine = self._engine
+        if engine is None:
+            return PeaksMeasured(None, "No model is loaded.")
+        if engine.has_unfinished:
+            return PeaksMeasured(None, "The engine is busy.")
+        config = engine.config
+        if config.device != "cpu":
+            return PeaksMeasured(None, f"Peaks of {config.device} cannot be measured.")
+        try:
+            return PeaksMeasured(measure_peaks(config.dtype, config.num_threads or 1))
+        except (MemoryError, RuntimeError) as error:
+            return PeaksMeasured(None, describe(error).cause)
 
     def _step(self) -> None:
         engine = self._engine

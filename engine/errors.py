@@ -35,6 +35,11 @@ class ConfigError(InferdeckError):
     """A setting, or a combination of settings, that cannot be honoured."""
 
 
+class DraftModelError(ConfigError):
+    """A draft model that cannot draft for the model: another vocabulary, too large, not named. The
+    model itself can be loaded without it."""
+
+
 class InvalidRequestError(InferdeckError):
     """A request that is refused when it is added: bad parameters, too long, can never fit."""
 

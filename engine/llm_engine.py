@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.admission import check_token_ids, longest_length, refit
 from engine.assembly import Cancelled, Progress, resolve
-from engine.batch import pack
+from engine.batch import pack, spans_of
 from engine.config import Change, EngineConfig
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
 from engine.messages import OutputEvent, Prompt
@@ -21,7 +21,7 @@ from engine.output import OutputStream, RequestOutput
 from engine.prompts import encode_prompt
 from engine.recorder import Recorder, StepTimer, entries_of, finished_in, sampling_grants
 from engine.request import Request
-from engine.sampler import SampledTokens, SamplingRow
+from engine.sampler import SamplingRow, row_of
 from engine.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
@@ -32,6 +32,9 @@ from engine.snapshot import (
     MemoryPlan,
     ModelInfo,
 )
+from engine.speculation.proposer import NOTHING, Proposer
+from engine.speculation.speculator import Speculator
+from engine.speculation.verify import Verified, verify
 from engine.tokenization import Tokenizer
 
 NUMERICAL_FAILURE = NumericalError(
@@ -67,6 +70,7 @@ class LLMEngine:
         self._seeds = random.Random(config.seed)
         self._host = ModelHost(config, progress, cancelled)
         self._scheduler = Scheduler(self.config, *self._host.new_pool())
+        self._speculator = self._host.new_speculator()
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -94,12 +98,21 @@ class LLMEngine:
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
         return observe(
-            self._host.assembly, self._scheduler, self._recorder, self._meter, self._clock()
+            self._host.assembly,
+            self._scheduler,
+            self._recorder,
+            self._meter,
+            self._speculator.snapshot(),
+            self._clock(),
         )
 
     def inspect_block(self, block: int) -> BlockDetails | None:
         """What a KV block holds now; None where the cache has no such block."""
         return inspect_block(self._scheduler, self.tokenizer.decode, block)
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, without those that stand at the beginning of every prompt."""
+        return len(self.tokenizer.encode(text)) - len(self.tokenizer.encode(""))
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""
@@ -114,8 +127,10 @@ class LLMEngine:
         prompt: Prompt | Sequence[Any],
         params: SamplingParams | None = None,
         request_id: str | None = None,
+        begin_with: Sequence[int] = (),
     ) -> str:
-        """Queue a prompt (text, token ids, or chat messages); returns its id.
+        """Queue a prompt (text, token ids, or chat messages); returns its id. The output begins
+        with the tokens `begin_with`, as if they had been sampled.
 
         Raises InvalidRequestError where it can never be served, with the numbers.
         """
@@ -127,7 +142,7 @@ class LLMEngine:
                 f"A request {request_id!r} is running.", "Give each request its own id."
             )
         encoded = encode_prompt(prompt, self.tokenizer, params)
-        check_token_ids(encoded.token_ids, self.model_info.vocab_size)
+        check_token_ids([*encoded.token_ids, *begin_with], self.model_info.vocab_size)
         check_parameter_ids(params, self.model_info.vocab_size)
         request = Request(
             request_id=request_id,
@@ -142,8 +157,16 @@ class LLMEngine:
             eos_token_ids=self._host.eos_token_ids,
         )
         self._requests[request_id] = request
-        self._streams[request_id] = OutputStream(request, self.tokenizer)
-        self._scheduler.add(request)
+        stream = self._streams[request_id] = OutputStream(request, self.tokenizer)
+        ended = stream.open(begin_with)
+        if ended is None:
+            self._scheduler.add(request)
+        else:
+            request.finished = request.arrival_time
+            self._pending.append(
+                stream.closing_event(ended, request.arrival_time, self._recorder.num_steps)
+            )
+            self._forget(request)
         return request_id
 
     def abort(self, request_id: str) -> None:
@@ -189,25 +212,32 @@ class LLMEngine:
         """Run one step and return what became visible with it."""
         events, self._pending = self._pending, []
         timer = StepTimer(self._clock())
+        self._speculator.set_limits(self._scheduler.running, len(self._scheduler.waiting))
         plan = self._scheduler.plan(timer.start)
         if not plan.grants:
             return events
-        batch = pack(plan, self._scheduler.pool.block_size)
-        entries = entries_of(plan)
-        sampling = sampling_grants(plan)
         planned = self._clock()
+        plan, proposals = self._speculator.propose(plan)
+        drafted = self._clock()
+        batch = pack(spans_of(plan), self._scheduler.pool.block_size)
+        sampling = sampling_grants(plan)
+        packed = self._clock()
         logits = self._host.runner.execute(batch)
         computed = self._clock()
-        rows = [self._row(grant.request) for grant in sampling]
-        sampled = self._host.sampler.sample(logits, rows)
+        drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
+        rows = [_rows(grant) for grant in sampling]
+        verified = verify(self._host.sampler, logits, rows, drafts)
         drawn = self._clock()
-        outcomes = self._accept(sampling, sampled)
+        outcomes = self._accept(sampling, verified)
+        entries = entries_of(plan, outcomes)
         finished = finished_in(plan, outcomes)
         self._clear_failed(plan, outcomes)
         self._scheduler.commit(plan, outcomes, self._clock())
         now = self._clock()
-        timer.schedule_s, timer.model_s = planned - timer.start, computed - planned
+        timer.schedule_s = planned - timer.start + packed - drafted
+        timer.draft_s, timer.model_s = drafted - planned, computed - packed
         timer.sample_s, timer.commit_s = drawn - computed, now - drawn
+        self._speculator.observe(plan, outcomes, timer.draft_s, timer.model_s, now - timer.start)
         for request in finished:
             request.finished = now
         for grant in sampling:
@@ -221,29 +251,15 @@ class LLMEngine:
         self._recorder.step(plan, entries, finished, self._scheduler, timer, now)
         return events
 
-    def _row(self, request: Request) -> SamplingRow:
-        return SamplingRow(
-            request_id=request.request_id,
-            params=request.params,
-            seed=request.seed,
-            position=request.num_tokens,
-            prompt_token_ids=request.prompt_token_ids,
-            output_token_ids=request.output_token_ids,
-            eos_token_ids=request.eos_token_ids,
-        )
-
-    def _accept(self, sampling: list[Grant], sampled: SampledTokens) -> dict[str, Outcome]:
+    def _accept(self, sampling: list[Grant], verified: list[Verified]) -> dict[str, Outcome]:
         outcomes = {}
-        failed = set(sampled.failed)
-        for row, grant in enumerate(sampling):
-            request = grant.request
-            if row in failed:
-                outcomes[request.request_id] = Outcome((), FinishReason.ERROR)
-                continue
-            stream = self._streams[request.request_id]
-            outcomes[request.request_id] = stream.accept(
-                sampled.token_ids[row], sampled.logprobs[row]
-            )
+        for grant, found in zip(sampling, verified, strict=True):
+            request_id = grant.request.request_id
+            if found.token_ids:
+                stream = self._streams[request_id]
+                outcomes[request_id] = stream.accept(found, grant.draft_token_ids)
+            else:  # the logits were NaN or infinite
+                outcomes[request_id] = Outcome((), FinishReason.ERROR)
         return outcomes
 
     def _clear_failed(self, plan: StepPlan, outcomes: dict[str, Outcome]) -> None:
@@ -280,11 +296,12 @@ class LLMEngine:
         if change is Change.LIVE:
             self._host.use(wanted)
             self._scheduler.update(wanted)
+            self._speculator.update(wanted)
         elif change is Change.CACHE_REBUILD:
             plan = self._host.plan_for(wanted)
             self._refit(wanted, plan)
             with self._exchange():
-                self._host.rebuild_cache(wanted, plan)
+                self._host.rebuild_cache(wanted, plan, progress, cancelled)
         elif change is Change.RELOAD:
             resolved, checkpoint = resolve(wanted)
             self._refit(resolved, self._host.plan_for(resolved, checkpoint))
@@ -296,19 +313,28 @@ class LLMEngine:
     def _exchange(self) -> Iterator[None]:
         """Around an exchange of the cache: everybody gives up their blocks and comes back."""
         self._scheduler.preempt_all()
+        self._speculator.close()
         try:
             yield
         finally:
             self._scheduler.replace_pool(self.config, *self._host.new_pool())
+            self._speculator = self._host.new_speculator()
 
     def _refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
         places = plan.num_blocks * config.block_size
         refit(self._requests.values(), places, config.max_model_len or places)
 
+    def use_proposer(self, proposer: Proposer | None) -> None:
+        """Draft with a proposer of the caller's own, until the next cache rebuild or reload; for
+        measurements."""
+        self._speculator.close()
+        self._speculator = Speculator(self.config, proposer)
+
     def shutdown(self) -> None:
         """Abort what runs and give the model's memory back. The engine cannot be used again."""
         for request in list(self._requests.values()):
             self._end(request, FinishReason.ABORT)
+        self._speculator.close()
         self._host.drop()
 
     @property
@@ -329,4 +355,11 @@ class LLMEngine:
         del self._requests[request.request_id]
         del self._streams[request.request_id]
         self._host.sampler.forget(request.request_id)
+        self._speculator.forget(request.request_id)
+
+
+def _rows(grant: Grant) -> list[SamplingRow]:
+    """The rows that are sampled for a request: after its last token, and after every draft."""
+    drafts = grant.draft_token_ids
+    return [row_of(grant.request, drafts[:count]) for count in range(len(drafts) + 1)]
 

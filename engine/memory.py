@@ -20,6 +20,7 @@ from engine.loading.architecture import describe_checkpoint
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import free_memory
 from engine.snapshot import MemoryPlan
+from engine.speculation.draft_source import draft_dtype, open_draft
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
@@ -40,6 +41,10 @@ class ModelSizes:
     head_dim: int
     vocab_size: int
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self.kv_elements_per_token * self.itemsize
+
 
 def plan_memory(
     checkpoint: Checkpoint,
@@ -55,7 +60,11 @@ def plan_memory(
     """
     free, total = memory or free_memory()
     sizes = model_sizes(checkpoint, getattr(torch, config.dtype))
-    return plan(sizes, config, free=min(free + in_use, total), total=total)
+    draft = None
+    if config.speculative_method == "draft_model":
+        source = open_draft(config)
+        draft = model_sizes(source, getattr(torch, draft_dtype(config, source)))
+    return plan(sizes, config, free=min(free + in_use, total), total=total, draft=draft)
 
 
 def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> ModelSizes:
@@ -64,8 +73,16 @@ def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> ModelSizes:
     return _sizes(_Held(checkpoint, key), dtype)
 
 
-def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> MemoryPlan:
-    """Divide `free` of `total` bytes.
+def plan(
+    sizes: ModelSizes,
+    config: EngineConfig,
+    *,
+    free: int,
+    total: int,
+    draft: ModelSizes | None = None,
+) -> MemoryPlan:
+    """Divide `free` of `total` bytes. Of a draft model, weights and KV are counted in: its layers
+    lie under the same blocks.
 
     The KV cache takes what is left, but no more than max_num_seqs requests of max_model_len
     tokens can use; or exactly kv_cache_memory_bytes, rounded down to blocks.
@@ -73,8 +90,13 @@ def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> M
     assert config.max_model_len is not None, "max_model_len has to be resolved first"
     reserve, limit = reserve_and_limit(config, free=free, total=total)
     activations = activation_bytes(sizes, config)
-    bytes_per_block = config.block_size * sizes.kv_elements_per_token * sizes.itemsize
-    base = sizes.weights + activations
+    draft_weights = draft_per_block = 0
+    if draft is not None:
+        draft_weights = draft.weights
+        draft_per_block = config.block_size * draft.kv_bytes_per_token
+    bytes_per_block = config.block_size * sizes.kv_bytes_per_token + draft_per_block
+    weights = sizes.weights + draft_weights
+    base = weights + activations
     if config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // bytes_per_block
         if num_blocks < 1:
@@ -91,7 +113,7 @@ def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> M
                 limit,
                 free,
                 total,
-                sizes,
+                weights,
                 activations,
                 num_blocks * bytes_per_block,
                 "a smaller kv_cache_memory_bytes",
@@ -107,7 +129,7 @@ def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> M
                 limit,
                 free,
                 total,
-                sizes,
+                weights,
                 activations,
                 kv,
                 f"a context length (max_model_len) below {config.max_model_len:,}",
@@ -117,11 +139,13 @@ def plan(sizes: ModelSizes, config: EngineConfig, *, free: int, total: int) -> M
         free=free,
         reserve=reserve,
         limit=limit,
-        weights=sizes.weights,
+        weights=weights,
         activations=activations,
         kv_cache=num_blocks * bytes_per_block,
         bytes_per_block=bytes_per_block,
         num_blocks=num_blocks,
+        draft_weights=draft_weights,
+        draft_bytes_per_block=draft_per_block,
     )
 
 
@@ -162,13 +186,13 @@ def _does_not_fit(
     limit: int,
     free: int,
     total: int,
-    sizes: ModelSizes,
+    weights: int,
     activations: int,
     kv: int,
     remedy: str,
 ) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"{_gib(needed)} are needed (weights {_gib(sizes.weights)}, activations "
+        f"{_gib(needed)} are needed (weights {_gib(weights)}, activations "
         f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
         f"({_gib(free)} of {_gib(total)} are free).",
         f"Choose {remedy}, a smaller model or a 16-bit dtype; or close other programs.",

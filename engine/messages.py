@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
+from engine.peaks import Peaks
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BlockDetails,
@@ -42,11 +43,16 @@ class Unload:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed."""
+    """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed.
+
+    The output begins with the tokens `begin_with`, as if they had been sampled: their text comes
+    with the first event, their ids do not come again.
+    """
 
     request_id: str
     prompt: Prompt
     params: SamplingParams = field(default_factory=SamplingParams)
+    begin_with: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,35 @@ class InspectBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasurePeaks:
+    """How fast does this machine read memory and compute? Takes less than a second, in which no
+    step runs. Answered by PeaksMeasured."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """How many tokens does a text have for the model that is loaded? Answered by TokensCounted."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread after aborting what runs."""
 
 
-Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | Stop
+Command = (
+    Load
+    | Unload
+    | AddRequest
+    | Abort
+    | Reconfigure
+    | InspectBlock
+    | MeasurePeaks
+    | CountTokens
+    | Stop
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +119,16 @@ class TokenLogprob:
     logprob: float
     rank: int
     alternatives: tuple[tuple[int, str, float], ...] = ()
+
+
+class DraftRound(NamedTuple):
+    """What was drafted for a request in one step, and how many of these tokens, from the first,
+    became its output. The token after those is the model's own. `rejected`: the texts of the drafts
+    that did not stand, where log probabilities were asked for."""
+
+    token_ids: tuple[int, ...]
+    num_accepted: int
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +145,7 @@ class Loaded:
     config: EngineConfig  # with dtype, max_model_len and num_threads resolved
     model: ModelInfo
     plan: MemoryPlan
+    without_draft: ErrorInfo | None = None  # why the draft model that was asked for is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +179,7 @@ class OutputEvent:
     times: RequestTimes | None = None  # with the finish only
     is_first: bool = False
     error: ErrorInfo | None = None  # with finish_reason ERROR
+    drafts: DraftRound | None = None  # where drafts were verified in the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +218,22 @@ class BlockInspected:
 
 
 @dataclass(frozen=True, slots=True)
+class PeaksMeasured:
+    """`peaks` is None where they could not be measured now, and `why_not` says why."""
+
+    peaks: Peaks | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """`num_tokens` is None where no model is loaded."""
+
+    key: str
+    num_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCrashed:
     """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
 
@@ -194,5 +252,7 @@ Event = (
     | ReconfigureFailed
     | SnapshotEvent
     | BlockInspected
+    | PeaksMeasured
+    | TokensCounted
     | EngineCrashed
 )

@@ -10,7 +10,8 @@ from engine.assembly import (
     Progress,
     assemble,
     build,
-    build_cache,
+    build_caches,
+    draft_source,
     release_memory,
     with_layers,
 )
@@ -22,6 +23,8 @@ from engine.memory import plan_memory
 from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
 from engine.snapshot import MemoryPlan, ModelInfo
+from engine.speculation.draft_loading import load_draft
+from engine.speculation.speculator import Speculator
 from engine.tokenization import Tokenizer
 
 _epochs = itertools.count()
@@ -59,6 +62,11 @@ class ModelHost:
     def eos_token_ids(self) -> frozenset[int]:
         return self.assembly.checkpoint.eos_token_ids | self.tokenizer.eos_token_ids
 
+    def new_speculator(self) -> Speculator:
+        """What drafts for the model as it is loaded now; nothing where the method is off."""
+        draft = self.assembly.draft
+        return Speculator(self.config, self.assembly.proposer, draft.name if draft else "")
+
     def new_pool(self) -> tuple[BlockPool, bytes]:
         """A pool for the cache as it is, and the root of its hash chains: KV of another model,
         precision or cache must never be taken for this one's."""
@@ -67,7 +75,7 @@ class ModelHost:
 
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
-        taken = self.assembly.loaded.weights_bytes + self.runner.backend.nbytes
+        taken = self.assembly.weights_bytes + self.assembly.cache_bytes
         plan = plan_memory(checkpoint or self.assembly.checkpoint, config, in_use=taken)
         return with_layers(plan, self.assembly.layers, config)
 
@@ -75,12 +83,15 @@ class ModelHost:
         """Take over live settings."""
         self.assembly.config = config
 
-    def rebuild_cache(self, config: EngineConfig, plan: MemoryPlan) -> None:
+    def rebuild_cache(
+        self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
+    ) -> None:
+        """Exchange the cache, and the draft model where another is asked for."""
         before, plan_before = self.config, self.plan
         try:
-            self._replace_cache(config, plan)
-        except InferdeckError:
-            self._replace_cache(before, plan_before)
+            self._replace_cache(config, plan, progress, cancelled)
+        except (InferdeckError, MemoryError):
+            self._replace_cache(before, plan_before, progress, lambda: False)
             raise
 
     def reload(
@@ -108,8 +119,21 @@ class ModelHost:
         self.assembly = assembly
         self.sampler = Sampler(assembly.info.vocab_size, assembly.config.device)
 
-    def _replace_cache(self, config: EngineConfig, plan: MemoryPlan) -> None:
+    def _replace_cache(
+        self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
+    ) -> None:
+        assembly = self.assembly
+        source = draft_source(config, assembly.checkpoint, self.tokenizer)
+        draft, assembly.draft, assembly.proposer = assembly.draft, None, None
         self.runner.drop_cache()  # the old one goes first: both may not fit
+        if source is None or _draft_of(config) != _draft_of(self.config):
+            draft = None
         release_memory()
-        self.runner.backend = build_cache(config, self.assembly.layers, plan)
-        self.assembly.plan, self.assembly.config = plan, config
+        if source is not None and draft is None:
+            draft = load_draft(config, source, assembly.checkpoint, progress, cancelled)
+        self.runner.backend, assembly.proposer = build_caches(config, assembly.layers, draft, plan)
+        assembly.draft, assembly.plan, assembly.config = draft, plan, config
+
+
+def _draft_of(config: EngineConfig) -> tuple[str, str | None]:
+    return config.speculative_method, config.speculative_model

@@ -20,6 +20,7 @@ from engine.snapshot import (
     BlockSnapshot,
     EngineSnapshot,
     MemorySnapshot,
+    SpeculationSnapshot,
 )
 
 MEMORY_INTERVAL_S = 0.5
@@ -46,6 +47,7 @@ def observe(
     scheduler: Scheduler,
     recorder: Recorder,
     meter: MemoryMeter,
+    speculation: SpeculationSnapshot | None,
     now: float,
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
@@ -63,6 +65,7 @@ def observe(
         steps=steps,
         ttft=ttft,
         itl=itl,
+        speculation=speculation,
     )
 
 
@@ -126,12 +129,12 @@ def observe_memory(
     plan = assembly.plan
     process, free, total = figures
     used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
-    weights = assembly.loaded.weights_bytes
+    weights = assembly.weights_bytes
     bytes_per_token = plan.bytes_per_block // blocks.block_size
     return MemorySnapshot(
         plan=plan,
         weights=weights,
-        kv_cache=assembly.runner.backend.nbytes,
+        kv_cache=assembly.cache_bytes,
         kv_used=used,
         kv_cached=cached,
         other=max(0, process - weights - used - cached),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.detokenizer import IncrementalDetokenizer
 from engine.errors import ErrorInfo
-from engine.messages import OutputEvent, TokenLogprob
+from engine.messages import DraftRound, OutputEvent, TokenLogprob
 from engine.request import Request
 from engine.sampler import RowLogprobs
 from engine.scheduler import Outcome
 from engine.snapshot import FinishReason, RequestTimes
+from engine.speculation.acceptance import num_accepted
+from engine.speculation.verify import Verified
 from engine.tokenization import Tokenizer
 
 
@@ -27,6 +30,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     metrics: RequestTimes | None = None
     error: ErrorInfo | None = None
+    drafts: list[DraftRound] = field(default_factory=list)
 
     def extend(self, event: OutputEvent) -> None:
         self.text += event.text
@@ -36,6 +40,8 @@ class RequestOutput:
         self.finish_reason = event.finish_reason
         self.metrics = event.times
         self.error = event.error
+        if event.drafts is not None:
+            self.drafts.append(event.drafts)
 
 
 class OutputStream:
@@ -48,39 +54,79 @@ class OutputStream:
             tokenizer, request.params, request.prompt_token_ids
         )
         self._text = ""
+        self._opening = ""  # text of tokens that were given, until it has gone out
         self._logprobs: tuple[TokenLogprob, ...] = ()
+        self._drafts: DraftRound | None = None
         self.error: ErrorInfo | None = None
 
-    def accept(self, token_id: int, logprobs: RowLogprobs | None) -> Outcome:
-        """The outcome of sampling `token_id`, which the scheduler has not booked yet."""
-        reason = self.request.stop_reason(token_id)
+    def open(self, token_ids: Sequence[int]) -> FinishReason | None:
+        """Begin the output with tokens that were not sampled; the reason where one of them ends
+        it."""
+        for token_id in token_ids:
+            text, reason = self._push(token_id)
+            self._opening += text
+            self.request.token_ids.append(token_id)
+            if reason is not None:
+                return reason
+        return None
+
+    def accept(self, verified: Verified, draft_token_ids: tuple[int, ...] = ()) -> Outcome:
+        """The outcome of a step's tokens, which the scheduler has not booked yet. They are cut
+        where the request ends: at EOS, a stop string or its length."""
+        kept: list[int] = []
+        described: list[TokenLogprob] = []
+        self._text, reason = "", None
+        for token_id, logprobs in zip(*verified, strict=True):
+            text, reason = self._push(token_id, num_before=len(kept))
+            self._text += text
+            kept.append(token_id)
+            if logprobs is not None:
+                described.append(self._describe(token_id, logprobs))
+            if reason is not None:
+                break
+        self._logprobs = tuple(described)
+        self._drafts = self._round(draft_token_ids, kept, reason) if draft_token_ids else None
+        return Outcome(tuple(kept), reason)
+
+    def _round(
+        self, drafts: tuple[int, ...], kept: list[int], reason: FinishReason | None
+    ) -> DraftRound:
+        accepted = num_accepted(drafts, kept)
+        # behind the end of the output nothing was rejected
+        wanted = self.request.params.logprobs is not None and reason is None
+        rejected = drafts[accepted:] if wanted else ()
+        return DraftRound(drafts, accepted, tuple(map(self._tokenizer.token_text, rejected)))
+
+    def _push(self, token_id: int, num_before: int = 0) -> tuple[str, FinishReason | None]:
+        """The text that a token completes, and the reason where the output ends with it.
+        `num_before`: tokens that were pushed and are not the request's yet."""
+        reason = self.request.stop_reason(token_id, num_before)
         stopped_by_token = reason is FinishReason.STOP
         result = self._detokenizer.append(() if stopped_by_token else (token_id,))
-        self._text = result.text
         if result.stopped_by is not None:
-            reason = FinishReason.STOP
-        elif reason is not None:
-            self._text += self._detokenizer.flush()
-        self._logprobs = () if logprobs is None else (self._describe(token_id, logprobs),)
-        return Outcome((token_id,), reason)
+            return result.text, FinishReason.STOP
+        if reason is not None:
+            return result.text + self._detokenizer.flush(), reason
+        return result.text, None
 
     def fail(self, error: ErrorInfo) -> None:
         """The request ends with `error` in this step; its held-back text goes out with it."""
         self.error = error
         self._text = self._detokenizer.flush()
-        self._logprobs = ()
+        self._logprobs, self._drafts = (), None
 
     def closing_event(self, reason: FinishReason, now: float, step_index: int) -> OutputEvent:
         """The last event of a request that ends from outside a step."""
         self._text = self._detokenizer.flush()
-        self._logprobs = ()
+        self._logprobs, self._drafts = (), None
         return self.event(Outcome((), reason), now, step_index)
 
     def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
         request = self.request
+        text, self._opening = self._opening + self._text, ""
         return OutputEvent(
             request_id=request.request_id,
-            text=self._text,
+            text=text,
             token_ids=outcome.token_ids,
             time=now,
             step_index=step_index,
@@ -91,6 +137,7 @@ class OutputStream:
             times=request.times() if outcome.finish_reason else None,
             is_first=len(request.token_events) == 1 and bool(outcome.token_ids),
             error=self.error,
+            drafts=self._drafts,
         )
 
     def _describe(self, token_id: int, row: RowLogprobs) -> TokenLogprob:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from engine.request import Request
 from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
 from engine.snapshot import Counters, Sample, StepEntry, StepRecord, TokenEvent
+from engine.speculation.acceptance import num_accepted
 
 # What is kept when nobody takes snapshots (the library and the command line need not).
 MAX_PENDING = 100_000
@@ -16,11 +17,11 @@ MAX_PENDING = 100_000
 class StepTimer:
     """Times of one step: when it began, and its parts in seconds."""
 
-    __slots__ = ("commit_s", "model_s", "sample_s", "schedule_s", "start")
+    __slots__ = ("commit_s", "draft_s", "model_s", "sample_s", "schedule_s", "start")
 
     def __init__(self, start: float) -> None:
         self.start = start
-        self.schedule_s = self.model_s = self.sample_s = self.commit_s = 0.0
+        self.schedule_s = self.draft_s = self.model_s = self.sample_s = self.commit_s = 0.0
 
 
 class Recorder:
@@ -74,6 +75,7 @@ class Recorder:
                 preempted=tuple(r.request_id for r in plan.preempted),
                 finished=tuple(r.request_id for r in finished),
                 schedule_s=timer.schedule_s,
+                draft_s=timer.draft_s,
                 model_s=timer.model_s,
                 sample_s=timer.sample_s,
                 commit_s=timer.commit_s,
@@ -101,17 +103,23 @@ class Recorder:
         return drained
 
 
-def entries_of(plan: StepPlan) -> list[StepEntry]:
+def entries_of(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[StepEntry]:
     """What each request does in the step, taken before it is committed."""
-    return [
-        StepEntry(
-            request_id=grant.request.request_id,
-            kind="decode" if grant.is_decode else "prefill",
-            num_tokens=grant.num_tokens,
-            num_cached_tokens=grant.num_cached_tokens,
-        )
-        for grant in plan.grants
-    ]
+    return [_entry(grant, outcomes.get(grant.request.request_id)) for grant in plan.grants]
+
+
+def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
+    drafts = grant.draft_token_ids
+    return StepEntry(
+        request_id=grant.request.request_id,
+        kind="decode" if grant.is_decode else "prefill",
+        num_tokens=grant.num_tokens,
+        num_cached_tokens=grant.num_cached_tokens,
+        num_draft=len(drafts),
+        num_accepted=num_accepted(drafts, outcome.token_ids) if outcome else 0,
+        num_context=grant.end,
+        num_logits=1 + len(drafts) if grant.samples else 0,
+    )
 
 
 def sampling_grants(plan: StepPlan) -> list[Grant]:

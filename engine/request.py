@@ -22,6 +22,9 @@ class Request:
     `arrival_index` orders requests by arrival; `seed` keys the request's random numbers together
     with the position of the token that is sampled. `max_num_tokens` is where the request ends at
     the latest: prompt + max_tokens, the context, or the cache, whichever is shortest.
+
+    `draft_limit`: most tokens to draft for it in the next step. `num_draft_kv_tokens`: how many
+    tokens from the beginning also have the KV of the draft model in their blocks.
     """
 
     request_id: str
@@ -41,6 +44,8 @@ class Request:
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
+    draft_limit: int = 0
+    num_draft_kv_tokens: int = 0
     first_scheduled: float | None = None
     token_events: list[TokenEvent] = field(default_factory=list)
     finished: float | None = None
@@ -74,16 +79,17 @@ class Request:
         """Most tokens whose KV is ever stored: the last sampled token needs none."""
         return self.max_num_tokens - 1
 
-    def stop_reason(self, token_id: int) -> FinishReason | None:
-        """Why the request ends with `token_id`, which is sampled but not appended yet; None if it
-        goes on."""
+    def stop_reason(self, token_id: int, num_before: int = 0) -> FinishReason | None:
+        """Why the request ends with `token_id`, which is sampled but not appended yet, as are the
+        `num_before` tokens before it; None if it goes on."""
         params = self.params
-        if self.num_output_tokens + 1 >= params.min_tokens:
+        if self.num_output_tokens + num_before + 1 >= params.min_tokens:
             if token_id in params.stop_token_ids:
                 return FinishReason.STOP
             if token_id in self.eos_token_ids and not params.ignore_eos:
                 return FinishReason.STOP
-        return FinishReason.LENGTH if self.num_tokens + 1 >= self.max_num_tokens else None
+        length = self.num_tokens + num_before + 1
+        return FinishReason.LENGTH if length >= self.max_num_tokens else None
 
     def times(self) -> RequestTimes:
         return RequestTimes(

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from engine.errors import InvalidRequestError
+from engine.request import Request
 from engine.sampling import padded_vocab
-from engine.sampling.draw import inverse_cdf, row_maxima
+from engine.sampling.draw import block_masses, inverse_cdf, row_maxima
 from engine.sampling.edits import apply_edits, has_edits
 from engine.sampling.filters import Filters
 from engine.sampling.logprobs import RowLogprobs, row_logprobs
@@ -34,7 +35,7 @@ from engine.sampling_params import SamplingParams
 
 T = TypeVar("T")
 
-__all__ = ["RowLogprobs", "SampledTokens", "Sampler", "SamplingRow", "check_token_ids"]
+__all__ = ["RowLogprobs", "SampledTokens", "Sampler", "SamplingRow", "check_token_ids", "row_of"]
 
 _GREEDY_TEMPERATURE = 1e-5
 """Below it, dividing by the temperature leaves nothing but the maximum (vLLM's bound)."""
@@ -60,8 +61,30 @@ class SamplingRow(NamedTuple):
         return self.params.temperature < _GREEDY_TEMPERATURE or self.params.top_k == 1
 
     @property
+    def is_rejection_sampled(self) -> bool:
+        """Whether drafts for this row are drawn at random and verified by rejection sampling. With
+        a seed the tokens must be those that come without drafts: then the draft draws with the
+        model's own random numbers, and stands where both draw the same."""
+        return not self.is_greedy and self.params.seed is None
+
+    @property
     def is_argmax_of_raw(self) -> bool:
         return self.is_greedy and not self.params.has_penalties and not has_edits(self)
+
+
+def row_of(request: Request, draft_token_ids: Sequence[int] = ()) -> SamplingRow:
+    """The row that samples what follows a request's tokens and some drafts."""
+    output = request.output_token_ids
+    output += draft_token_ids
+    return SamplingRow(
+        request_id=request.request_id,
+        params=request.params,
+        seed=request.seed,
+        position=request.num_tokens + len(draft_token_ids),
+        prompt_token_ids=request.prompt_token_ids,
+        output_token_ids=output,
+        eos_token_ids=request.eos_token_ids,
+    )
 
 
 class SampledTokens(NamedTuple):
@@ -71,6 +94,14 @@ class SampledTokens(NamedTuple):
     token_ids: list[int]
     logprobs: list[RowLogprobs | None]
     failed: list[int]
+
+
+class _Processed(NamedTuple):
+    """work: float32 [R, padded vocabulary]; maxima: [R, 1]; failed: rows without a finite one."""
+
+    work: Tensor
+    maxima: Tensor
+    failed: set[int]
 
 
 def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
@@ -115,7 +146,33 @@ class Sampler:
             chunk_rows = [rows[i] for i in chunk]
             _place(token_ids, chunk, self._sample_chunk(_select(logits, chunk), chunk_rows))
         failed = [i for i, token_id in enumerate(token_ids) if token_id < 0]
-        return SampledTokens(token_ids, self._logprobs(logits, rows, token_ids), failed)
+        return SampledTokens(token_ids, self.logprobs(logits, rows, token_ids), failed)
+
+    @torch.inference_mode()
+    def distributions(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        """What each row (none greedy) is sampled from, after penalties, temperature and filters:
+        float32 [len(rows), padded vocabulary], sums 1; 0 everywhere in a row that failed."""
+        parts = []
+        for chunk in self._chunks(list(range(len(rows)))):
+            chunk_rows = [rows[i] for i in chunk]
+            processed = self._processed(_select(logits, chunk), chunk_rows)
+            probs, masses = self._probabilities(processed.work, processed.maxima, chunk_rows)
+            parts.append(probs / masses.sum(1, keepdim=True).float())
+            parts[-1][list(processed.failed)] = 0.0
+        return torch.cat(parts)
+
+    @torch.inference_mode()
+    def draw_from(
+        self, logits: Tensor, rows: Sequence[SamplingRow]
+    ) -> tuple[list[int], Tensor]:
+        """The tokens that `sample` would draw for rows none of which is greedy (-1 where a row
+        failed), and the `distributions` that they come from."""
+        probabilities = self.distributions(logits, rows)
+        masses = block_masses(probabilities)
+        u = torch.from_numpy(uniforms([r.seed for r in rows], [r.position for r in rows]))
+        token_ids: list[int] = inverse_cdf(probabilities, masses, u.to(self.device)).tolist()
+        ok = (masses.sum(1) > 0).tolist()
+        return [t if good else -1 for t, good in zip(token_ids, ok, strict=True)], probabilities
 
     def forget(self, request_id: str) -> None:
         """Drop what is kept for a request that has ended; unknown ids are ignored."""
@@ -125,8 +182,8 @@ class Sampler:
         for start in range(0, len(indices), self._chunk_rows):
             yield indices[start : start + self._chunk_rows]
 
-    def _sample_chunk(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-        """Token ids of a few rows, -1 where a row failed."""
+    def _processed(self, logits: Tensor, rows: Sequence[SamplingRow]) -> _Processed:
+        """A few rows of logits after edits and penalties, in the first buffer."""
         work = self._padded(logits)
         maxima = work.amax(1, keepdim=True)
         failed = _zero_bad_rows(work, maxima)
@@ -135,6 +192,11 @@ class Sampler:
             apply_penalties(work, self._penalized(rows))
             torch.amax(work, 1, keepdim=True, out=maxima)
             failed |= _zero_bad_rows(work, maxima)  # everything may be forbidden now
+        return _Processed(work, maxima, failed)
+
+    def _sample_chunk(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+        """Token ids of a few rows, -1 where a row failed."""
+        work, maxima, failed = self._processed(logits, rows)
         greedy = [i for i, row in enumerate(rows) if row.is_greedy]
         sampled = [i for i, row in enumerate(rows) if not row.is_greedy]
         token_ids = [-1] * len(rows)
@@ -148,17 +210,24 @@ class Sampler:
 
     def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
         """Sample every row of `work`, whose maxima [rows, 1] are finite; uses `work` up."""
-        temperatures = torch.tensor([[row.params.temperature] for row in rows])
-        # Less the maximum first: a small temperature cannot overflow then.
-        work.sub_(maxima).div_(temperatures.to(self.device))
-        probs = torch.softmax(work, dim=1, out=self._buffer(1, len(rows)))
-        filters = Filters([row.params for row in rows], self.vocab_size)
-        masses = filters.apply(work, probs, lambda: self._buffer(2, len(rows)))
+        probs, masses = self._probabilities(work, maxima, rows)
         u = uniforms([row.seed for row in rows], [row.position for row in rows])
         token_ids: list[int] = inverse_cdf(
             probs, masses, torch.from_numpy(u).to(self.device)
         ).tolist()
         return token_ids
+
+    def _probabilities(
+        self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]
+    ) -> tuple[Tensor, Tensor]:
+        """What the rows of `work` are sampled from, not normalized, with its block masses. Uses
+        `work` up; the result is in the second buffer."""
+        temperatures = torch.tensor([[row.params.temperature] for row in rows])
+        # Less the maximum first: a small temperature cannot overflow then.
+        work.sub_(maxima).div_(temperatures.to(self.device))
+        probs = torch.softmax(work, dim=1, out=self._buffer(1, len(rows)))
+        filters = Filters([row.params for row in rows], self.vocab_size)
+        return probs, filters.apply(work, probs, lambda: self._buffer(2, len(rows)))
 
     def _penalized(self, rows: Sequence[SamplingRow]) -> list[PenalizedRow]:
         penalized = []
@@ -176,9 +245,11 @@ class Sampler:
             )
         return penalized
 
-    def _logprobs(
+    @torch.inference_mode()
+    def logprobs(
         self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
     ) -> list[RowLogprobs | None]:
+        """Log probabilities of `token_ids` and their alternatives, for the rows that ask."""
         reports: list[RowLogprobs | None] = [None] * len(rows)
         wanted = [
             i for i, row in enumerate(rows) if row.params.logprobs is not None and token_ids[i] >= 0

@@ -1,11 +1,12 @@
 """Which request computes how many tokens in the next step. Pure Python: no torch.
 
-One rule serves prefill, chunked prefill, prefix-cache hits, decode and resume after preemption:
-each step grants a request min(its uncomputed tokens, what is left of the token budget). Running
-requests first, in the order in which they were admitted; then waiting ones, in the order of
-arrival. When blocks run out the request admitted last is preempted: its blocks are freed and it
-is computed again later (with prefix hits where its blocks survived). A step that preempted admits
-nobody.
+One rule serves prefill, chunked prefill, prefix-cache hits, decode, resume after preemption and
+speculative verification: each step grants a request min(its uncomputed tokens and drafts, what is
+left of the token budget). Running requests first, in the order in which they were admitted; then
+waiting ones, in the order of arrival; then drafts, which take what nobody else wants: they never
+delay a prompt and never preempt. When blocks run out the request admitted last is preempted: its
+blocks are freed and it is computed again later (with prefix hits where its blocks survived). A step
+that preempted admits nobody.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ from engine.snapshot import FinishReason, RequestState
 
 
 class Grant(NamedTuple):
-    """`num_tokens` tokens of `request`, from position `start`, are computed in this step."""
+    """`num_tokens` tokens of `request`, from position `start`, are computed in this step.
+
+    There is room, in the budget and in blocks, for `num_draft_places` drafts after them;
+    `draft_token_ids` are those that were proposed, to be verified in this step.
+    """
 
     request: Request
     start: int
     num_tokens: int
     num_cached_tokens: int = 0  # skipped by a prefix hit at admission in this step
+    num_draft_places: int = 0
+    draft_token_ids: tuple[int, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The position after the last one that is computed, drafts included."""
+        return self.start + self.num_tokens + len(self.draft_token_ids)
 
     @property
     def samples(self) -> bool:
@@ -46,14 +58,20 @@ class StepPlan(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        return sum(grant.num_tokens for grant in self.grants)
+        """Tokens computed in the step, drafts included."""
+        return sum(g.num_tokens + len(g.draft_token_ids) for g in self.grants)
 
 
 class Outcome(NamedTuple):
-    """What sampling gave a request: its new tokens, and why it ends if it does."""
+    """What sampling gave a request: its new tokens, and why it ends if it does. All new tokens but
+    the last are drafts that were accepted, and therefore computed already."""
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+
+    @property
+    def num_accepted(self) -> int:
+        return max(0, len(self.token_ids) - 1)
 
 
 @dataclass(slots=True)
@@ -140,18 +158,21 @@ class Scheduler:
             budget -= num_tokens
         if not preempted:
             grants += self._admit(budget, now)
+            grants = self._with_draft_places(grants)
         return StepPlan(tuple(grants), tuple(preempted))
 
     def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
         """Book a computed step: tokens appended, full blocks published, the finished freed."""
         for grant in plan.grants:
             request = grant.request
-            request.num_computed_tokens += grant.num_tokens
             outcome = outcomes.get(request.request_id, Outcome(()))
             failed = outcome.finish_reason is FinishReason.ERROR
+            request.num_computed_tokens += grant.num_tokens + outcome.num_accepted
+            request.token_ids += outcome.token_ids
+            if grant.num_draft_places:
+                self._give_back(request)
             if self.config.enable_prefix_caching and not failed:
                 self._publish(request, now)
-            request.token_ids += outcome.token_ids
             if outcome.finish_reason is not None:
                 if failed:
                     self.pool.withdraw(self.private_blocks(request))
@@ -162,6 +183,40 @@ class Scheduler:
         request.state = RequestState.FINISHED
         request.finish_reason = reason
         request.finished = now
+
+    # -- drafts -----------------------------------------------------------------------------
+
+    def _with_draft_places(self, grants: list[Grant]) -> list[Grant]:
+        """The grants, with room for drafts behind decoding requests as far as the budget and the
+        free blocks go. A draft beyond the request's last token would be computed in vain."""
+        budget = self.config.step_token_limit - sum(grant.num_tokens for grant in grants)
+        result = []
+        for grant in grants:
+            request, places = grant.request, 0
+            if request.draft_limit and grant.is_decode and grant.samples:
+                left = request.max_num_tokens - request.num_tokens - 1
+                room = (len(request.block_table) + self.pool.num_free_blocks) * self.pool.block_size
+                places = min(request.draft_limit, budget, left, room - request.num_tokens)
+            if places > 0:
+                needed = self._missing_blocks(request, request.num_tokens + places)
+                request.block_table += self.pool.allocate(needed)
+                grant = grant._replace(num_draft_places=places)
+                budget -= places
+            result.append(grant)
+        return result
+
+    def _give_back(self, request: Request) -> None:
+        """Free the blocks behind the last computed token: their drafts were rejected. What the
+        draft model computed beyond it counts no longer."""
+        kept = self.pool.blocks_for(self._reserved_tokens(request, request.num_computed_tokens))
+        self.pool.free(request.block_table[kept:])
+        del request.block_table[kept:]
+        valid = min(request.num_draft_kv_tokens, request.num_computed_tokens)
+        request.num_draft_kv_tokens = valid
+        for block in reversed(request.block_table[: valid // self.pool.block_size]):
+            if self.pool.has_draft_kv[block]:
+                break
+            self.pool.has_draft_kv[block] = True
 
     # -- blocks -----------------------------------------------------------------------------
 
@@ -214,12 +269,22 @@ class Scheduler:
             request.first_scheduled = now
             request.num_cached_tokens = num_cached_tokens
             if self.config.enable_prefix_caching:
-                self.prefix.queries += request.num_prompt_tokens
+                self.prefix.queries += request.num_tokens
                 self.prefix.hits += num_cached_tokens
         request.num_computed_tokens = num_cached_tokens
         request.num_published_blocks = num_cached_tokens // self.pool.block_size
+        request.num_draft_kv_tokens = self._leading_draft_kv(request)
         request.state = RequestState.RUNNING
         self.running.append(request)
+
+    def _leading_draft_kv(self, request: Request) -> int:
+        """Tokens from the beginning whose blocks, taken from the prefix cache, have draft KV."""
+        count = 0
+        while count < request.num_published_blocks and (
+            self.pool.has_draft_kv[request.block_table[count]]
+        ):
+            count += 1
+        return count * self.pool.block_size
 
     def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
         """Whether `needed` new blocks and the cached ones leave the watermark free. What running
@@ -285,6 +350,7 @@ class Scheduler:
         request.block_table.clear()
         request.num_computed_tokens = 0
         request.num_published_blocks = 0
+        request.num_draft_kv_tokens = 0
 
     def private_blocks(self, request: Request) -> list[int]:
         """Blocks that no other request references."""
@@ -315,6 +381,10 @@ class Scheduler:
             self._reserved_tokens(request, max(request.num_computed_tokens, 1))
         )
         _require(enough <= len(table), f"{request.request_id} computed more than it holds.")
+        _require(
+            request.num_draft_kv_tokens <= request.num_computed_tokens,
+            f"{request.request_id} has more draft KV than KV.",
+        )
         if self.config.kv_allocation == "paged":
             _require(
                 len(table) <= reserved, f"{request.request_id} holds more blocks than it needs."

@@ -99,9 +99,11 @@ class RequestSnapshot:
 class StepEntry(NamedTuple):
     """What one request did in one step.
 
-    kind: "prefill" (also the recomputation after a preemption) or "decode". `num_tokens` were
-    computed; `num_cached_tokens` were skipped because of a prefix hit at admission in this step;
-    `num_draft` tokens were verified and `num_accepted` of them accepted.
+    kind: "prefill" (also the recomputation after a preemption) or "decode". `num_tokens` of its own
+    tokens were computed; `num_cached_tokens` were skipped because of a prefix hit at admission in
+    this step; `num_draft` drafts behind them were verified, and `num_accepted` of them accepted.
+    `num_context`: tokens whose K and V the step attended over, its own and the drafts among them;
+    `num_logits`: rows of logits that were computed.
     """
 
     request_id: str
@@ -110,6 +112,13 @@ class StepEntry(NamedTuple):
     num_cached_tokens: int = 0
     num_draft: int = 0
     num_accepted: int = 0
+    num_context: int = 0
+    num_logits: int = 0
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that went through the model: its own, and the drafts to verify."""
+        return self.num_tokens + self.num_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +134,7 @@ class StepRecord:
     preempted: tuple[str, ...] = ()
     finished: tuple[str, ...] = ()
     schedule_s: float = 0.0
+    draft_s: float = 0.0
     model_s: float = 0.0
     sample_s: float = 0.0
     commit_s: float = 0.0
@@ -218,6 +228,8 @@ class MemoryPlan:
     kv_cache: int
     bytes_per_block: int
     num_blocks: int
+    draft_weights: int = 0  # part of weights
+    draft_bytes_per_block: int = 0  # part of bytes_per_block
 
     @property
     def predicted(self) -> int:
@@ -261,7 +273,12 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model, in words and numbers."""
+    """The loaded model, in words and numbers.
+
+    `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
+    it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
+    a token uses `experts_per_token` out of `num_experts`.
+    """
 
     name: str
     path: str
@@ -281,6 +298,61 @@ class ModelInfo:
     has_chat_template: bool
     kernels: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    num_lookup_parameters: int = 0
+    num_expert_parameters: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
+
+
+class SpeedUp(NamedTuple):
+    """Tokens per second with drafts over those without, on the same load at the same number of
+    requests; from so many steps with drafts and without."""
+
+    factor: float
+    num_drafted_steps: int
+    num_plain_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSnapshot:
+    """Speculative decoding since its method was chosen.
+
+    method: "ngram" or "draft_model". rounds: verifications of at least one draft.
+    drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
+    token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
+    passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
+    bytes of the draft model's.
+    """
+
+    method: str
+    draft_model: str = ""
+    rounds: int = 0
+    drafted_per_position: tuple[int, ...] = ()
+    accepted_per_position: tuple[int, ...] = ()
+    draft_steps: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    weights: int = 0
+    kv_cache: int = 0
+    speed_up: SpeedUp | None = None
+
+    @property
+    def drafted(self) -> int:
+        return sum(self.drafted_per_position)
+
+    @property
+    def accepted(self) -> int:
+        return sum(self.accepted_per_position)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens of a round: 1 + accepted drafts."""
+        return 1 + self.accepted / self.rounds if self.rounds else None
 
 
 class Sample(NamedTuple):
@@ -306,6 +378,7 @@ class EngineSnapshot:
     steps: tuple[StepRecord, ...] = ()
     ttft: tuple[Sample, ...] = ()
     itl: tuple[Sample, ...] = ()
+    speculation: SpeculationSnapshot | None = None
 
     @property
     def num_running(self) -> int:

@@ -100,6 +100,10 @@ class Tokenizer(ABC):
     def token_text(self, token_id: int) -> str:
         """One token for display; special tokens by name, broken UTF-8 as \\x escapes."""
 
+    def tokens(self) -> list[str]:
+        """Every token by its id, as the vocabulary writes it: equal vocabularies, equal lists."""
+        return [self.token_text(token_id) for token_id in range(self.vocab_size)]
+
     def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
         """The prompt whose continuation is the assistant's next message."""
         return ChatPrompt(
@@ -133,6 +137,10 @@ class CheckpointTokenizer(Tokenizer):
     def has_chat_template(self) -> bool:
         template = getattr(self._hf, "chat_template", None)
         return "default" in template if isinstance(template, dict) else bool(template)
+
+    def tokens(self) -> list[str]:
+        names: list[str] = self._hf.convert_ids_to_tokens(list(range(self._vocab_size)))
+        return names
 
     def encode(self, text: str) -> list[int]:
         return self._encode(text, add_special_tokens=True)

@@ -19,12 +19,9 @@ from torch import nn
 
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import NAME, active, register
-from engine.batch import pack
+from engine.batch import Span, pack
 from engine.errors import UnsupportedModelError
 from engine.model_runner import forward, probe_kv
-from engine.request import Request
-from engine.sampling_params import SamplingParams
-from engine.scheduler import Grant, StepPlan
 
 TESTED = frozenset(
     (
@@ -117,30 +114,31 @@ def _packed(model: nn.Module, sequences: Sequence[list[int]]) -> torch.Tensor:
             f"only {len(layers)} of its {model.config.num_hidden_layers} layers "  # type: ignore[union-attr]
             "reach the attention function of the engine.",
         )
-    requests, first_block = [], 0
-    for index, ids in enumerate(sequences):
-        request = Request(str(index), ids, SamplingParams(), index, 0.0, len(ids) + 1)
+    tables, first_block = [], 0
+    for ids in sequences:
         count = -(-len(ids) // BLOCK_SIZE)
-        request.block_table = list(range(first_block, first_block + count))[::-1]
+        tables.append(list(range(first_block, first_block + count))[::-1])
         first_block += count
-        requests.append(request)
     backend = CPUAttention(layers, first_block, BLOCK_SIZE, torch.float32)
     rows: list[list[torch.Tensor]] = [[] for _ in sequences]
     for half in (0, 1):
-        grants = [
-            Grant(request, start, end - start)
-            for request in requests
-            for start, end in [_half(request.num_tokens, half)]
+        taking_part = [
+            (index, start, end)
+            for index, ids in enumerate(sequences)
+            for start, end in [_half(len(ids), half)]
             if end > start
         ]
-        batch = pack(StepPlan(tuple(grants), ()), BLOCK_SIZE)
+        batch = pack(
+            [Span(sequences[i][start:end], start, tables[i], 0) for i, start, end in taking_part],
+            BLOCK_SIZE,
+        )
         backend.begin_step(batch)
         with active(backend):
             everything = torch.arange(batch.num_tokens)
             logits = forward(model, batch.input_ids, batch.positions, everything)
-        for index, grant in enumerate(grants):
-            part = logits[batch.query_start_loc[index] : batch.query_start_loc[index + 1]]
-            rows[int(grant.request.request_id)].append(part)
+        for place, (index, _, _) in enumerate(taking_part):
+            part = logits[batch.query_start_loc[place] : batch.query_start_loc[place + 1]]
+            rows[index].append(part)
     return torch.cat([part for parts in rows for part in parts])
 
 

@@ -39,10 +39,16 @@ class Swatches(QWidget):
 
     def __init__(self, swatches: Sequence[Swatch], parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._swatches = swatches
-        self.setAccessibleName("Colours: " + ", ".join(swatch.text for swatch in swatches))
+        self.set_swatches(swatches)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
+
+    def set_swatches(self, swatches: Sequence[Swatch]) -> None:
+        """Show others."""
+        self._swatches = swatches
+        self.setAccessibleName("Colours: " + ", ".join(swatch.text for swatch in swatches))
+        self.updateGeometry()
+        self.update()
 
     def sizeHint(self) -> QSize:
         width = sum(swatch.width + SPACE_3 for swatch in self._swatches) - SPACE_3

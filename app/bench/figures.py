@@ -58,6 +58,13 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
             sum(one.prefix_hits for one in seen), sum(one.prefix_queries for one in seen)
         ),
         "preemptions": sum(one.preemptions for one in seen),
+        "acceptance_length": _rate(
+            sum(one.draft_rounds + one.accepted for one in seen),
+            sum(one.draft_rounds for one in seen),
+        ),
+        "acceptance_rate": _rate(
+            sum(one.accepted for one in seen), sum(one.drafted for one in seen)
+        ),
         "weights_bytes": facts.weights_bytes,
         "kv_cache_bytes": facts.kv_cache_bytes,
         "decode_bytes_per_s": decode,

@@ -19,7 +19,7 @@ class Observed:
     peak_kv_usage: of all blocks, those in use at the fullest moment. waste: per look at the cache,
     token places that hold no token, of those in the blocks in use. decode_*: of the steps in which
     every request decoded: how many, their seconds, tokens, and the tokens of context whose KV they
-    read.
+    read. draft_rounds: how often drafts of a request were verified; drafted, accepted: tokens.
     """
 
     steps: tuple[StepRecord, ...]
@@ -32,6 +32,9 @@ class Observed:
     num_decode_steps: int
     decode_s: float
     decode_context_tokens: int
+    draft_rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
 
 class EngineMonitor:
@@ -78,6 +81,9 @@ class EngineMonitor:
             num_decode_steps=totals.num_decode_steps,
             decode_s=totals.decode_s,
             decode_context_tokens=totals.decode_context_tokens,
+            draft_rounds=sum(e.num_draft > 0 for step in self._steps for e in step.entries),
+            drafted=sum(e.num_draft for step in self._steps for e in step.entries),
+            accepted=sum(e.num_accepted for step in self._steps for e in step.entries),
         )
 
     def _look(self, snapshot: EngineSnapshot) -> None:
@@ -116,7 +122,7 @@ def _replay(steps: list[StepRecord], ended: dict[str, int], block_size: int) -> 
             context.pop(request_id, None)
             cached.pop(request_id, None)
         for entry in step.entries:
-            computed = entry.num_cached_tokens + entry.num_tokens
+            computed = entry.num_cached_tokens + entry.num_tokens + entry.num_accepted
             context[entry.request_id] = context.get(entry.request_id, 0) + computed
             cached[entry.request_id] = cached.get(entry.request_id, 0) + entry.num_cached_tokens
         totals.peak_blocks = max(totals.peak_blocks, _blocks_in_use(context, cached, block_size))

@@ -35,6 +35,8 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("KV places wasted, most", lambda f: _share(f["kv_waste"]["max"])),
     ("Prefix cache hits", lambda f: _share(f["prefix_cache_hit_rate"])),
     ("Preemptions", lambda f: str(f["preemptions"])),
+    ("Acceptance length", lambda f: _number(f["acceptance_length"])),
+    ("Drafts accepted", lambda f: _share(f["acceptance_rate"])),
     ("Weights", lambda f: format_bytes(f["weights_bytes"])),
     ("KV cache", lambda f: format_bytes(f["kv_cache_bytes"])),
     ("Read while decoding", lambda f: _number(_giga(f["decode_bytes_per_s"]), " GB/s")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from app.chat.sampling import (
     with_field,
 )
 from app.chat.saver import Saver
-from app.storage import ChatStore, StorageError
+from app.chat.tokens import TokenKeeper
+from app.storage import ChatStore, StorageError, StoredConversation
 from engine.errors import ErrorInfo, InferdeckError
 
 
@@ -49,6 +51,7 @@ class ChatController(QObject):
     settings_changed = Signal(str)  # system prompt, sampling
     presets_changed = Signal()
     deleted = Signal(str, str)  # id, title: can be undone until `purge`
+    archived_one = Signal(str, str)  # id, title
     engine_changed = Signal()
     problem_changed = Signal(object)  # ErrorInfo: chats are not saved; None: they are again
 
@@ -57,7 +60,8 @@ class ChatController(QObject):
         self.engine = engine
         self._store = store
         self._saver = Saver(store, self)
-        self._generation = Generation(engine, self._saver, self)
+        self.tokens = TokenKeeper(store, self._saver)
+        self._generation = Generation(engine, self._saver, self.tokens, self)
         self._presets: list[Preset] = built_in_presets()
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
@@ -82,8 +86,15 @@ class ChatController(QObject):
 
     @property
     def conversations(self) -> list[Conversation]:
-        """All that were stored, the last used first."""
-        return sorted(self._conversations.values(), key=lambda c: c.updated, reverse=True)
+        """Those that are not archived: pinned ones first, then the last used."""
+        listed = [c for c in self._conversations.values() if not c.is_archived]
+        return sorted(listed, key=lambda c: (c.is_pinned, c.updated), reverse=True)
+
+    @property
+    def archived(self) -> list[Conversation]:
+        """The last used first."""
+        kept = [c for c in self._conversations.values() if c.is_archived]
+        return sorted(kept, key=lambda c: c.updated, reverse=True)
 
     def conversation(self, conversation_id: str) -> Conversation | None:
         if conversation_id == self.current.id:
@@ -123,7 +134,8 @@ class ChatController(QObject):
         for reply in self.current.open_replies:
             progress = self._generation.progress(reply.id)
             if progress is not None and progress.num_prompt_tokens:
-                return progress.num_prompt_tokens + progress.num_tokens, limit
+                written = len(reply.opening) + progress.num_tokens
+                return progress.num_prompt_tokens + written, limit
         return self.current.num_context_tokens(), limit
 
     def search(self, query: str) -> list[Found]:
@@ -170,6 +182,36 @@ class ChatController(QObject):
             self._saver.save_now(conversation)
             self.list_changed.emit()
 
+    def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
+        """Keep a conversation on top of the list, or no longer."""
+        conversation = self._conversations.get(conversation_id)
+        if conversation is not None and conversation.is_pinned != is_pinned:
+            conversation.is_pinned = is_pinned
+            self._saver.save_now(conversation)
+            self.list_changed.emit()
+
+    def set_archived(self, conversation_id: str, is_archived: bool) -> None:
+        """Put a conversation away, or back into the list. It can be searched, opened and gone on
+        with as before: a message that is sent in it brings it back."""
+        conversation = self._conversations.get(conversation_id)
+        if conversation is None or conversation.is_archived == is_archived:
+            return
+        conversation.is_archived = is_archived
+        self._saver.save_now(conversation)
+        if is_archived and conversation is self.current:
+            self._show_another()
+        self.list_changed.emit()
+        if is_archived:
+            self.archived_one.emit(conversation_id, conversation.title)
+
+    def _show_another(self) -> None:
+        """The first of the list, in place of one that leaves it."""
+        following = self.conversations
+        if following:
+            self.open(following[0].id)
+        else:
+            self._show(self._draft())
+
     def delete(self, conversation_id: str) -> None:
         """Stop and hide a conversation; `restore` brings it back until `purge`."""
         conversation = self._conversations.pop(conversation_id, None)
@@ -180,11 +222,7 @@ class ChatController(QObject):
         future = self._store.delete_conversation(conversation_id)
         self._saver.watch(future, partial(self._after_delete, conversation))
         if conversation is self.current:
-            following = self.conversations
-            if following:
-                self.open(following[0].id)
-            else:
-                self._show(self._draft())
+            self._show_another()
         self.list_changed.emit()
         self.deleted.emit(conversation_id, conversation.title)
 
@@ -208,6 +246,19 @@ class ChatController(QObject):
         if self._deleted.pop(conversation_id, None) is not None:
             self._loaded.discard(conversation_id)
             self._saver.watch(self._store.purge_deleted(conversation_id), self._saver.report)
+
+    def saved_store(self) -> ChatStore:
+        """The store, with everything on its way to it; `flush` waits until it is there."""
+        self._saver.save()
+        return self._store
+
+    def add_imported(self, records: Sequence[StoredConversation]) -> None:
+        """List conversations that were added to the store, and open the first."""
+        for record in records:
+            self._conversations[record.id] = Conversation.from_record(record)
+        self.list_changed.emit()
+        if records:
+            self.open(records[0].id)
 
     # Messages --------------------------------------------------------------------------------
 
@@ -236,6 +287,30 @@ class ChatController(QObject):
         asked = message.id if message.role is Role.USER else message.parent_id
         reply = conversation.add(Role.ASSISTANT, asked)
         self._store_and_start(conversation, "", reply)
+
+    def branch_refusal(self, message_id: str) -> str:
+        """Why no branch can be started from a token of this reply now; "" where one can."""
+        tokens = self.tokens.of(message_id)
+        model = self.engine.model
+        if tokens is None:
+            return "The tokens of this reply are not kept."
+        if self.is_busy:
+            return "A reply is being written: wait for its end, or stop it."
+        if model is None:
+            return "No model is open."
+        if model.name != tokens.model:
+            return f"These are tokens of {tokens.model}; {model.name} is open."
+        return ""
+
+    def branch_from_token(self, message_id: str, index: int, token_id: int) -> None:
+        """Write another version of a reply: the same tokens before `index`, then `token_id`, which
+        is one of the choices there, then what follows."""
+        message, tokens = self.current.messages.get(message_id), self.tokens.of(message_id)
+        if message is None or tokens is None or self.branch_refusal(message_id):
+            return
+        reply = self.current.add(Role.ASSISTANT, message.parent_id)
+        reply.opening = tokens.opening(index, token_id)
+        self._store_and_start(self.current, "", reply)
 
     def stop(self) -> None:
         """Stop what is waiting or being written in the current conversation."""
@@ -266,7 +341,7 @@ class ChatController(QObject):
         self._store_and_start(conversation, text, user, reply)
 
     def _store_and_start(self, conversation: Conversation, text: str, *messages: Message) -> None:
-        conversation.updated = time.time()
+        conversation.updated, conversation.is_archived = time.time(), False
         records = [message.record() for message in messages]
         future = self._store.add_messages(conversation.record(), *records)
         done = partial(self._after_store, conversation, text, messages)
@@ -369,6 +444,7 @@ class ChatController(QObject):
         if conversation.id not in self._loaded:
             try:
                 conversation.load(self._store.messages(conversation.id))
+                self.tokens.learn(conversation.id)
                 self._loaded.add(conversation.id)
             except StorageError as error:
                 self._report_read(error)

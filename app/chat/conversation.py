@@ -13,16 +13,17 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from app.chat.figures import Figures
-from app.chat.sampling import sampling_from_dict, sampling_to_dict
+from app.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
 from app.storage.records import StoredConversation, StoredMessage
 from engine.errors import ErrorInfo
 from engine.messages import ChatMessages
 from engine.sampling_params import SamplingParams
+from widgets.tokens.record import TokenRecord
 
 NEW_TITLE = "New chat"
 TITLE_LENGTH = 48
@@ -53,6 +54,10 @@ def new_id() -> str:
 
 @dataclass(slots=True)
 class Message:
+    """`opening`: tokens that a reply begins with, from the version that it branches from. They
+    are not stored: with the reply's end its text and tokens are. `attachments`: the files that
+    the user gave with a message, each a "name" and a "text"."""
+
     conversation_id: str
     parent_id: str | None
     role: Role
@@ -63,13 +68,15 @@ class Message:
     error: ErrorInfo | None = None
     id: str = field(default_factory=new_id)
     created: float = field(default_factory=time.time)
+    opening: tuple[TokenRecord, ...] = ()
+    attachments: tuple[Mapping[str, str], ...] = ()
 
     def record(self) -> StoredMessage:
         return StoredMessage(
             self.id, self.conversation_id, self.parent_id, self.role.value, self.text,
             self.state.value, self.shown, self.created,
             self.figures.as_dict() if self.figures else None,
-            self.error._asdict() if self.error else None,
+            self.error._asdict() if self.error else None, self.attachments,
         )  # fmt: skip
 
     @classmethod
@@ -79,7 +86,7 @@ class Message:
             State(record.state), record.shown,
             Figures.from_dict(record.figures) if record.figures else None,
             ErrorInfo(**record.error) if record.error else None,
-            record.id, record.created,
+            record.id, record.created, attachments=record.attachments,
         )  # fmt: skip
 
 
@@ -90,18 +97,21 @@ class Conversation:
     title: str = NEW_TITLE
     title_is_automatic: bool = True
     system_prompt: str = ""
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = DEFAULT
     preset: str = ""
     id: str = field(default_factory=new_id)
     created: float = field(default_factory=time.time)
     updated: float = field(default_factory=time.time)
     is_stored: bool = False
+    is_pinned: bool = False
+    is_archived: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
 
     def record(self) -> StoredConversation:
         return StoredConversation(
             self.id, self.title, self.title_is_automatic, self.system_prompt,
             sampling_to_dict(self.sampling), self.preset, self.created, self.updated,
+            is_pinned=self.is_pinned, is_archived=self.is_archived,
         )  # fmt: skip
 
     @classmethod
@@ -109,7 +119,8 @@ class Conversation:
         return cls(
             record.title, record.title_is_automatic, record.system_prompt,
             sampling_from_dict(record.sampling), record.preset, record.id, record.created,
-            record.updated, is_stored=True,
+            record.updated, is_stored=True, is_pinned=record.is_pinned,
+            is_archived=record.is_archived,
         )  # fmt: skip
 
     def load(self, records: Iterable[StoredMessage]) -> None:

@@ -20,6 +20,7 @@ class ChatEngine(Protocol):
     request_failed: Any  # Signal(RequestFailed)
     crashed: Any  # Signal(EngineCrashed)
     state_changed: Any  # Signal(state): before the event's own signal
+    tokens_counted: Any  # Signal(TokensCounted)
     loaded: Any  # Signal(Loaded)
     model: ModelInfo | None
     config: EngineConfig | None
@@ -29,6 +30,11 @@ class ChatEngine(Protocol):
     @property
     def state(self) -> str: ...
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        begin_with: tuple[int, ...] = (),
     ) -> None: ...
     def abort(self, request_id: str) -> None: ...
+    def count_tokens(self, key: str, text: str) -> None: ...

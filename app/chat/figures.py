@@ -19,6 +19,7 @@ GAP = "    "
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Measurements of one finished reply. Latencies are milliseconds, rates tokens per second.
+    `num_tokens` were written; `num_given_tokens` before them come from another version.
 
     `itl_*` pool the gaps between output events; p99 is None for fewer than 100 samples. The rate
     is that of decoding, after the first token.
@@ -35,6 +36,7 @@ class Figures:
     itl_p50_ms: float | None = None
     itl_p99_ms: float | None = None
     itl_max_ms: float | None = None
+    num_given_tokens: int = 0
 
     @property
     def prefill_ms(self) -> float | None:
@@ -49,7 +51,7 @@ class Figures:
 
     @property
     def num_context_tokens(self) -> int:
-        return self.num_prompt_tokens + self.num_tokens
+        return self.num_prompt_tokens + self.num_given_tokens + self.num_tokens
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -61,7 +63,9 @@ class Figures:
         return cls(**{name: value for name, value in values.items() if name in known})
 
     @classmethod
-    def of(cls, event: OutputEvent, num_tokens: int, model: str) -> Figures:
+    def of(
+        cls, event: OutputEvent, num_tokens: int, model: str, num_given_tokens: int = 0
+    ) -> Figures:
         """From the last event of a reply of `num_tokens` tokens."""
         times = event.times or RequestTimes(arrival=event.time)
         gaps = sorted(gap * 1e3 for gap in times.itl_s)
@@ -78,6 +82,7 @@ class Figures:
             itl_p50_ms=_percentile(gaps, 0.5) if gaps else None,
             itl_p99_ms=_percentile(gaps, 0.99) if len(gaps) >= 100 else None,
             itl_max_ms=gaps[-1] if gaps else None,
+            num_given_tokens=num_given_tokens,
         )
 
 
@@ -96,15 +101,17 @@ def figures_line(figures: Figures) -> str:
     if figures.tokens_per_s is not None:
         groups.append(f"{figures.tokens_per_s:,.0f} tok/s")
     unit = "token" if figures.num_tokens == 1 else "tokens"
-    groups.append(f"{figures.num_tokens:,} {unit}")
+    given = f" after {figures.num_given_tokens:,} kept" if figures.num_given_tokens else ""
+    groups.append(f"{figures.num_tokens:,} {unit}{given}")
     return GAP.join(groups)
 
 
 def _parts_of_ttft(figures: Figures) -> str:
+    given = figures.num_prompt_tokens + figures.num_given_tokens
     cached = (
-        f"{figures.num_cached_tokens:,} of {figures.num_prompt_tokens:,} tokens cached"
+        f"{figures.num_cached_tokens:,} of {given:,} tokens cached"
         if figures.num_cached_tokens
-        else f"{figures.num_prompt_tokens:,} tokens"
+        else f"{given:,} tokens"
     )
     if figures.queue_ms is None or figures.prefill_ms is None:
         return f" ({cached})"
@@ -130,6 +137,8 @@ def figures_details(figures: Figures) -> str:
         f"{figures.num_cached_tokens:,} from the prefix cache"
     )
     lines.append(f"Reply: {figures.num_tokens:,} tokens")
+    if figures.num_given_tokens:
+        lines.append(f"Kept from the version before: {figures.num_given_tokens:,} tokens")
     if figures.finish_reason in FINISHES:
         lines.append(f"Ended: {FINISHES[figures.finish_reason]}")
     return "\n".join(lines)

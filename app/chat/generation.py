@@ -12,9 +12,11 @@ from app.chat.conversation import Conversation, Message, State
 from app.chat.engine import ChatEngine
 from app.chat.figures import Figures, Progress
 from app.chat.saver import Saver
+from app.chat.tokens import TokenKeeper, records_of
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason, RequestTimes
+from widgets.tokens.record import TokenRecord
 
 STATUS_INTERVAL_S = 1.0
 """Figures of replies that are being written are shown anew this often, all at once."""
@@ -35,6 +37,13 @@ class OpenReply:
     reply: Message
     is_sent: bool = False
     progress: Progress = field(default_factory=Progress)
+    tokens: list[TokenRecord] = field(default_factory=list)
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Whether the engine has reported every token with its probability."""
+        count = len(self.reply.opening) + self.progress.num_tokens
+        return 0 < len(self.tokens) == count
 
 
 class Generation(QObject):
@@ -44,10 +53,13 @@ class Generation(QObject):
     text_appended = Signal(str, str, str)
     reply_changed = Signal(str, str)
 
-    def __init__(self, engine: ChatEngine, saver: Saver, parent: QObject | None = None) -> None:
+    def __init__(
+        self, engine: ChatEngine, saver: Saver, tokens: TokenKeeper, parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
         self._engine = engine
         self._saver = saver
+        self._tokens = tokens
         self._open: dict[str, OpenReply] = {}
         # by reply, for those who name requests; a deleted conversation goes by itself
         self._conversations = WeakValueDictionary[str, Conversation]()
@@ -101,7 +113,11 @@ class Generation(QObject):
         entry.reply.state = State.STREAMING
         conversation = entry.conversation
         prompt = conversation.prompt_for(entry.reply)
-        self._engine.add_request(entry.reply.id, prompt, conversation.sampling)
+        opening = entry.reply.opening
+        entry.tokens = list(opening)
+        self._engine.add_request(
+            entry.reply.id, prompt, conversation.sampling, tuple(t.token_id for t in opening)
+        )
         self._changed(entry)
 
     def _on_state(self, state: object) -> None:
@@ -124,6 +140,7 @@ class Generation(QObject):
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
         for event in batch:
             entry.progress.add(event)
+            entry.tokens += records_of(event)
         text = "".join(event.text for event in batch)
         if text:
             entry.reply.text += text
@@ -132,7 +149,10 @@ class Generation(QObject):
         if last.finish_reason is not None:
             model = self._engine.model
             name = model.name if model is not None else ""
-            entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name)
+            num_given = len(entry.reply.opening)
+            entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
+            if entry.has_all_tokens:
+                self._tokens.keep(entry.reply.id, name, entry.tokens)
             if last.times is not None and last.times.tokens:
                 self._times[entry.reply.id] = last.times
                 if len(self._times) > KEPT_TIMES:

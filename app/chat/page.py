@@ -16,8 +16,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.chat.branches import branch_records
 from app.chat.controller import ChatController
-from app.chat.conversation import Role
+from app.chat.conversation import Conversation, Role
 from app.chat.latency import LatencyAccount
 from app.chat.links import ask_to_open
 from app.chat.page_commands import chat_commands
@@ -30,13 +31,18 @@ from app.chat.present import (
     preset_records,
     sampling_fields,
 )
+from app.chat.token_account import TokenAccount
+from app.chat.transfer.actions import ChatTransfer
 from app.commands import Command
+from app.storage.search import terms_of
 from engine.errors import ErrorInfo
+from widgets.chat.branch_popover import BranchPopover
 from widgets.chat.composer import Composer
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
 from widgets.chat.notice import Notice
 from widgets.chat.prompt_popover import PromptPopover
+from widgets.chat.reasoning import without_reasoning
 from widgets.chat.sampling_popover import CUSTOM, SamplingPopover
 from widgets.chat.toast import Toast
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
@@ -61,9 +67,13 @@ class ChatPage(QWidget):
         self.composer = Composer()
         self.model_notice = Notice("info")
         self.problem_notice = Notice("error")
+        self.transfer_notice = Notice("error")
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         self.latency = LatencyAccount(controller, self.transcript, self)
+        self.tokens = TokenAccount(controller, self.transcript, self)
+        self.branches = BranchPopover(self)
+        self.transfer = ChatTransfer(controller, self)
         self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
         self._shown_id = controller.current.id
         self._can = (False, False)  # stop the reply; rename, delete the chat
@@ -123,7 +133,7 @@ class ChatPage(QWidget):
     def copy_last(self) -> None:
         replies = [m for m in self.controller.current.path() if m.role is Role.ASSISTANT]
         if replies:
-            QGuiApplication.clipboard().setText(replies[-1].text)
+            QGuiApplication.clipboard().setText(without_reasoning(replies[-1].text))
 
     def rename_current(self) -> None:
         self.list_panel.show()
@@ -132,11 +142,38 @@ class ChatPage(QWidget):
     def delete_current(self) -> None:
         self.controller.delete(self.controller.current.id)
 
+    def toggle_pinned(self) -> None:
+        current = self.controller.current
+        self.controller.set_pinned(current.id, not current.is_pinned)
+
+    def toggle_archived(self) -> None:
+        current = self.controller.current
+        self.controller.set_archived(current.id, not current.is_archived)
+
     def open_sampling(self) -> None:
         self.sampling.toggle_at(self.composer.sampling)
 
     def open_system_prompt(self) -> None:
         self.system_prompt.toggle_at(self.composer.system_prompt)
+
+    def open_branches(self, message_id: str = "") -> None:
+        """The overview of all branches, at a message or where there is none at the composer."""
+        self.branches.show_branches(branch_records(self.controller.current))
+        view = self.transcript.view(message_id or self._last_version())
+        self.branches.toggle_at(view.versions if view is not None else self.composer.sampling)
+
+    def step_version(self, step: int) -> None:
+        """The version before (-1) or after (+1) of the last message that has several."""
+        self.controller.step_version(self._last_version(), step)
+
+    def _last_version(self) -> str:
+        current = self.controller.current
+        several = [m.id for m in current.path() if len(current.versions(m.parent_id)) > 1]
+        return several[-1] if several else ""
+
+    def _show_branch(self, message_id: str, end_id: str) -> None:
+        self.controller.open_message(self.controller.current.id, end_id)
+        self.transcript.reveal(message_id)
 
     def step(self, step: int) -> None:
         """Open the conversation so many places below this one in the list."""
@@ -193,6 +230,7 @@ class ChatPage(QWidget):
         notices.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, 0)
         notices.setSpacing(SPACE_2)
         notices.addWidget(self.problem_notice)
+        notices.addWidget(self.transfer_notice)
         notices.addWidget(self.model_notice)
         made = QWidget()
         outer = QVBoxLayout(made)
@@ -212,6 +250,13 @@ class ChatPage(QWidget):
         self.list.renamed.connect(controller.rename)
         self.list.delete_requested.connect(controller.delete)
         self.list.search_changed.connect(lambda text: self._show_list())
+        self.list.search_changed.connect(lambda text: self.transcript.unmark())
+        self.list.pin_requested.connect(controller.set_pinned)
+        self.list.archive_requested.connect(controller.set_archived)
+        self.list.archive_shown.connect(lambda is_shown: self._show_list())
+        self.list.export_requested.connect(self.transfer.export_one)
+        self.transfer.done.connect(self._transferred)
+        self.transfer.failed.connect(self._not_transferred)
         self.composer.send_requested.connect(self.send)
         self.composer.stop_requested.connect(controller.stop)
         self.composer.regenerate_requested.connect(lambda: controller.regenerate())
@@ -223,6 +268,8 @@ class ChatPage(QWidget):
         self.transcript.regenerate_requested.connect(controller.regenerate)
         self.transcript.version_requested.connect(controller.step_version)
         self.transcript.link_activated.connect(self.open_link)
+        self.transcript.branches_requested.connect(self.open_branches)
+        self.branches.chosen.connect(self._show_branch)
         self.sampling.changed.connect(controller.set_sampling)
         self.sampling.preset_chosen.connect(controller.apply_preset)
         self.sampling.preset_saved.connect(controller.save_preset)
@@ -240,6 +287,7 @@ class ChatPage(QWidget):
         controller.settings_changed.connect(lambda conversation_id: self._show_settings())
         controller.presets_changed.connect(self._show_settings)
         controller.deleted.connect(self._deleted)
+        controller.archived_one.connect(self._archived)
         controller.engine_changed.connect(self._show_state)
         controller.problem_changed.connect(self._show_problem)
 
@@ -247,20 +295,25 @@ class ChatPage(QWidget):
 
     def _show_list(self) -> None:
         query = self.list.search.text()
+        self.list.set_num_archived(len(self.controller.archived))
         if query.strip():
             records = [found_record(found) for found in self.controller.search(query)]
         else:
             now = time.time()
-            records = [
-                conversation_record(self.controller, c, now) for c in self.controller.conversations
-            ]
+            records = [conversation_record(self.controller, c, now) for c in self._listed()]
         self.list.set_conversations(records, self.controller.current.id)
+
+    def _listed(self) -> list[Conversation]:
+        if self.list.archive.isChecked():
+            return self.controller.archived
+        return self.controller.conversations
 
     def _show_current(self) -> None:
         """Another conversation: its messages, settings, and what was being written to it."""
         current = self.controller.current
         self._drafts[self._shown_id] = self.composer.text
         self._shown_id = current.id
+        self.branches.hide()
         self.composer.set_text(self._drafts.pop(current.id, ""))
         self._show_messages()
         self._show_settings()
@@ -332,9 +385,24 @@ class ChatPage(QWidget):
             lambda: self.controller.purge(conversation_id),
         )
 
+    def _archived(self, conversation_id: str, title: str) -> None:
+        self.toast.show_message(
+            f"“{title}” was archived.",
+            "Undo",
+            lambda: self.controller.set_archived(conversation_id, False),
+        )
+
     def _open_hit(self, conversation_id: str, message_id: str) -> None:
         self.controller.open_message(conversation_id, message_id)
-        self.transcript.reveal(message_id)
+        self.transcript.reveal(message_id, terms_of(self.list.search.text()))
+
+    def _transferred(self, text: str) -> None:
+        self.transfer_notice.say("")
+        self.toast.show_message(text)
+
+    def _not_transferred(self, error: ErrorInfo) -> None:
+        text = f"{error.cause} {error.remedy}".strip()
+        self.transfer_notice.say(text, "Close", lambda: self.transfer_notice.say(""))
 
     def _show_problem(self, problem: ErrorInfo | None) -> None:
         text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""

@@ -40,6 +40,23 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
         ),
         Command(
+            "chat.tokens", "Tokens of the last reply", page.tokens.show_last, "Chat",
+            "Ctrl+T", "tokens", section="reply",
+        ),
+        Command(
+            "chat.branches", "Branches of this chat", page.open_branches, "Chat",
+            "Ctrl+Shift+G", "branch", section="branch",
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.version_before", "Version before", lambda: page.step_version(-1), "Chat",
+            "Alt+Left", section="branch", is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.version_after", "Version after", lambda: page.step_version(1), "Chat",
+            "Alt+Right", section="branch", is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
             "chat.sampling", "Sampling settings…", page.open_sampling, "Chat", "", "tune",
             section="settings",
         ),
@@ -51,6 +68,26 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "chat.rename", "Rename chat", page.rename_current, "Chat", "F2", "edit",
             section="this", is_enabled=lambda: controller.current.is_stored,
         ),
+        Command(
+            "chat.pin", "Pin chat on top", page.toggle_pinned, "Chat", "Ctrl+D", "pin",
+            section="this", is_checked=lambda: controller.current.is_pinned,
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.archive", "Archive chat", page.toggle_archived, "Chat", "", "archive",
+            section="this", is_checked=lambda: controller.current.is_archived,
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.export", "Export chat…", lambda: page.transfer.export_one(controller.current.id),
+            "Chat", "Ctrl+S", "download", section="file",
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.export_all", "Export all chats…", page.transfer.export_all, "Chat",
+            section="file",
+        ),
+        Command("chat.import", "Import chats…", page.transfer.import_some, "Chat", section="file"),
         Command(
             "chat.delete", "Delete chat", page.delete_current, "Chat", "", "delete",
             section="this", is_enabled=lambda: controller.current.is_stored,

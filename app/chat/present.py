@@ -44,6 +44,7 @@ def message_record(
         version=version,
         num_versions=count,
         has_latency=controller.generation.times_of(message.id) is not None,
+        has_tokens=controller.tokens.has(message.id),
     )
 
 
@@ -84,7 +85,10 @@ def conversation_record(
 ) -> ConversationRecord:
     busy = conversation.open_replies
     detail = _busy_detail(controller, busy[-1]) if busy else date_text(conversation.updated, now)
-    return ConversationRecord(conversation.id, conversation.title, detail, bool(busy))
+    return ConversationRecord(
+        conversation.id, conversation.title, detail, bool(busy),
+        is_pinned=conversation.is_pinned, is_archived=conversation.is_archived,
+    )  # fmt: skip
 
 
 def _busy_detail(controller: ChatController, reply: Message) -> str:
@@ -102,8 +106,9 @@ def found_record(found: Found) -> ConversationRecord:
     marks = found.marks if found.message_id else ()
     detail = found.snippet if found.message_id else "title"
     return ConversationRecord(
-        conversation.id, conversation.title, detail, False, marks, found.message_id
-    )
+        conversation.id, conversation.title, detail, False, marks, found.message_id,
+        conversation.is_pinned, conversation.is_archived,
+    )  # fmt: skip
 
 
 def date_text(moment: float, now: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.cli.options import (
@@ -19,7 +20,7 @@ from engine.errors import ErrorInfo, InferdeckError, InvalidRequestError
 
 # What follows needs numpy or torch, which `--help` need not wait for.
 if TYPE_CHECKING:
-    from engine.messages import OutputEvent, Prompt, TokenLogprob
+    from engine.messages import DraftRound, OutputEvent, Prompt, TokenLogprob
     from engine.output import RequestOutput
     from engine.snapshot import RequestTimes
 
@@ -84,10 +85,21 @@ def as_json(output: RequestOutput, *, wants_logprobs: bool) -> dict[str, Any]:
         "num_prompt_tokens": output.num_prompt_tokens,
         "num_cached_tokens": output.num_cached_tokens,
         "metrics": _metrics(output.metrics),
+        "speculative": _speculative(output.drafts),
     }
     if wants_logprobs:
         result["top_logprobs"] = [_alternatives(entry) for entry in output.logprobs]
     return result
+
+
+def _speculative(rounds: Sequence[DraftRound]) -> dict[str, Any]:
+    """Tokens drafted and accepted, and how many were accepted at each place of a draft."""
+    longest = max((len(r.token_ids) for r in rounds), default=0)
+    return {
+        "drafted": sum(len(r.token_ids) for r in rounds),
+        "accepted": sum(r.num_accepted for r in rounds),
+        "per_position": [sum(r.num_accepted > i for r in rounds) for i in range(longest)],
+    }
 
 
 def _metrics(times: RequestTimes | None) -> dict[str, Any]:
@@ -147,6 +159,9 @@ def _summary(output: RequestOutput) -> str:
     parts.append(f"{len(output.token_ids)} out ({output.finish_reason})")
     if times is not None and times.ttft_s is not None:
         parts.append(f"TTFT {times.ttft_s * 1000:.1f} ms")
+        if output.drafts:
+            figures = _speculative(output.drafts)
+            parts.append(f"{figures['accepted']} of {figures['drafted']} drafts accepted")
         if pace := times.tpot_s:
             parts.append(f"{pace * 1000:.2f} ms per token ({1 / pace:.1f} a second)")
     return "[" + ", ".join(parts) + "]"

@@ -23,8 +23,8 @@ from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOAD, ENGINE = "load", "engine"
-"""Keys of the notices: about loading, about the engine."""
+LOAD, ENGINE, DRAFT = "load", "engine", "draft"
+"""Keys of the notices: about loading, about the engine, about its draft model."""
 
 
 class ModelSession(QObject):
@@ -65,7 +65,7 @@ class ModelSession(QObject):
 
     def load(self, config: EngineConfig) -> None:
         log.info("loading %s", config)
-        for key in (LOAD, ENGINE):
+        for key in (LOAD, ENGINE, DRAFT):
             self.notice_gone.emit(key)
         self._opening = config
         self._bridge.load(config)
@@ -107,6 +107,9 @@ class ModelSession(QObject):
         self._tell_about(event)
 
     def _tell_about(self, event: messages.Loaded) -> None:
+        if event.without_draft is not None:
+            title = "Speculative decoding is off: the draft model was not loaded."
+            self.notice.emit(error_notice(DRAFT, title, event.without_draft))
         look = ("Open a model…", lambda: self.wants_dialog.emit(""))
         remarks = " ".join(event.model.notices)
         if is_starter(event.config.model):

@@ -26,7 +26,7 @@ from PySide6.QtWidgets import (
 from widgets.icons import set_icon
 from widgets.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Raised when docks are added or removed in a way that a stored layout cannot describe."""
 
 
@@ -38,8 +38,11 @@ class DockPlan:
 
     settings: Literal["left", "right", "closed"] = "right"
     below: tuple[tuple[str, ...], ...] = (
-        ("live-charts", "kv-blocks", "step-timeline", "requests"),
-    )
+        (
+            "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
+            "memory",
+        ),
+    )  # fmt: skip
     height: int = 372
 
 

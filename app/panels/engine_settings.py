@@ -6,17 +6,18 @@ collected and applied together. What is known is in `SettingsModel`; this is its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
+from app.panels.draft_models import METHOD, MODEL, DraftModels
 from app.panels.hints import Hints
 from app.panels.profile_menu import ProfileMenu
 from app.panels.server_dialog import ServerDialog
-from app.panels.setting_specs import Machine, sections
+from app.panels.setting_specs import Machine, matters, sections
 from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.profiles import Profile, ProfileStore
@@ -26,7 +27,8 @@ from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot
-from widgets.setting_row import SettingRow
+from widgets.path_control import PathControl
+from widgets.setting_row import HintTone, SettingRow
 from widgets.theme import SPACE_1, SPACE_3
 
 LIVE_DELAY_MS = 250
@@ -49,7 +51,10 @@ class EngineSettingsPanel(QWidget):
         profiles: ProfileStore,
         machine: Machine | None = None,
         parent: QWidget | None = None,
+        *,
+        recent: Callable[[], Sequence[tuple[str, str, str]]] = tuple,
     ) -> None:
+        """`recent`: models that were open before, as (path, load format, title)."""
         super().__init__(parent)
         self._bridge = bridge
         self.model = SettingsModel()
@@ -73,6 +78,12 @@ class EngineSettingsPanel(QWidget):
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
         layout.addWidget(self._make_foot(profiles))
+        path = self._rows[MODEL].control
+        assert isinstance(path, PathControl)
+        self._draft_note: tuple[str, HintTone] = ("", "small")
+        self.drafts = DraftModels(path, recent, self)
+        self.drafts.checked.connect(self._on_draft_checked)
+        self.drafts.found.connect(self._choose_draft)
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
@@ -175,7 +186,22 @@ class EngineSettingsPanel(QWidget):
             self._delay.start()
             return
         self.model.choose(name, value)
+        if name == MODEL:
+            self.drafts.describe(value)
+        elif name == METHOD and value == "draft_model":
+            self.drafts.search()
+            self._choose_draft()
         self._show_values()
+
+    def _choose_draft(self) -> None:
+        """The draft model that fits best, where one is needed and none is chosen."""
+        needed = self.model.shown(METHOD) == "draft_model" and self.model.shown(MODEL) is None
+        if needed and self.model.applied is not None and self.drafts.recommended is not None:
+            self._on_chosen(MODEL, self.drafts.recommended)
+
+    def _on_draft_checked(self, text: str, tone: HintTone) -> None:
+        self._draft_note = (text, tone)
+        self._show_hints()
 
     def _send_live(self) -> None:
         unsent, self._unsent = self._unsent, {}
@@ -197,6 +223,8 @@ class EngineSettingsPanel(QWidget):
         self._errors.clear()
         self._hints.clear()
         self.model.open(config, chosen)
+        self.drafts.show_model(config)
+        self.drafts.describe(config.speculative_model)
         self._show_values()
 
     def _on_state(self, state: EngineState) -> None:
@@ -257,7 +285,8 @@ class EngineSettingsPanel(QWidget):
     def _show_values(self) -> None:
         """Everything again: values, hints, buttons."""
         for name, row in self._rows.items():
-            row.setEnabled(self.model.applied is not None)
+            is_open = self.model.applied is not None
+            row.setEnabled(is_open and matters(name, self.model.shown(METHOD)))
             if name not in self._unsent:
                 row.set_value(self.model.shown(name))
         self._show_state()
@@ -297,6 +326,8 @@ class EngineSettingsPanel(QWidget):
         for name, row in self._rows.items():
             if name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
+            elif name == MODEL and self._draft_note[0]:
+                row.set_hint(*self._draft_note)
             elif self.model.is_pending(name):
                 now = _short(getattr(self.model.applied, name))
                 row.set_hint(f"not applied yet: now {now}", "warning")

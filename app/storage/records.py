@@ -24,6 +24,8 @@ class StoredConversation:
     created: float = 0.0
     updated: float = 0.0
     deleted_at: float | None = None
+    is_pinned: bool = False
+    is_archived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class StoredMessage:
     """One message of the tree of a conversation.
 
     Messages with the same parent are versions of one another; the one with the greatest `shown`
-    is the one on the screen. `figures` are the reply's measurements, `error` its cause and remedy.
+    is the one on the screen. `figures` are the reply's measurements, `error` its cause and remedy,
+    `attachments` the files that the user gave with it: each a "name" and a "text".
     """
 
     id: str
@@ -44,6 +47,7 @@ class StoredMessage:
     created: float = 0.0
     figures: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
+    attachments: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

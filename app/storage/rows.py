@@ -17,9 +17,12 @@ from app.storage.records import (
 from app.storage.search import indexed
 
 CONVERSATION = (
-    "id, title, title_is_automatic, system_prompt, sampling, preset, created, updated, deleted_at"
+    "id, title, title_is_automatic, system_prompt, sampling, preset, created, updated, deleted_at,"
+    " is_pinned, is_archived"
 )
-MESSAGE = "id, conversation_id, parent_id, role, text, state, shown, created, figures, error"
+MESSAGE = (
+    "id, conversation_id, parent_id, role, text, state, shown, created, figures, error, attachments"
+)
 
 
 def mark_interrupted(connection: sqlite3.Connection) -> None:
@@ -34,27 +37,29 @@ def mark_interrupted(connection: sqlite3.Connection) -> None:
 
 def put_conversation(connection: sqlite3.Connection, c: StoredConversation) -> None:
     connection.execute(
-        f"INSERT INTO conversations({CONVERSATION}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        f"INSERT INTO conversations({CONVERSATION}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET title = excluded.title,"
         " title_is_automatic = excluded.title_is_automatic,"
         " system_prompt = excluded.system_prompt, sampling = excluded.sampling,"
-        " preset = excluded.preset, updated = excluded.updated",
+        " preset = excluded.preset, updated = excluded.updated,"
+        " is_pinned = excluded.is_pinned, is_archived = excluded.is_archived",
         (
             c.id, c.title, c.title_is_automatic, c.system_prompt, json.dumps(dict(c.sampling)),
-            c.preset, c.created, c.updated, c.deleted_at,
+            c.preset, c.created, c.updated, c.deleted_at, c.is_pinned, c.is_archived,
         ),
     )  # fmt: skip
 
 
 def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
     ((number,),) = connection.execute(
-        f"INSERT INTO messages({MESSAGE}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        f"INSERT INTO messages({MESSAGE}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET text = excluded.text, state = excluded.state,"
         " shown = excluded.shown, figures = excluded.figures, error = excluded.error"
         " RETURNING number",
         (
             m.id, m.conversation_id, m.parent_id, m.role, m.text, m.state, m.shown, m.created,
             to_json(m.figures), to_json(m.error),
+            json.dumps([dict(a) for a in m.attachments]) if m.attachments else None,
         ),
     ).fetchall()  # fmt: skip
     # a tail that is saved every second is indexed once, when it is finished
@@ -72,15 +77,17 @@ def _index(connection: sqlite3.Connection, number: int, text: str) -> None:
 def conversation_of(row: tuple) -> StoredConversation:
     """The record of a row of CONVERSATION's columns."""
     return StoredConversation(
-        row[0], row[1], bool(row[2]), row[3], json.loads(row[4]), row[5], row[6], row[7], row[8]
-    )
+        row[0], row[1], bool(row[2]), row[3], json.loads(row[4]), row[5], row[6], row[7], row[8],
+        bool(row[9]), bool(row[10]),
+    )  # fmt: skip
 
 
 def message_of(row: tuple) -> StoredMessage:
     """The record of a row of MESSAGE's columns."""
     figures, error = from_json(row[8]), from_json(row[9])
+    attachments = tuple(json.loads(row[10])) if row[10] else ()
     return StoredMessage(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], figures, error
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], figures, error, attachments
     )
 
 

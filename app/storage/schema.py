@@ -1,6 +1,7 @@
 """The tables, as a list of migrations: the n-th brings a file of version n to version n + 1.
 
     conversations 1 --- n messages; messages form a tree by parent_id
+    messages 1 --- 0..1 reply_tokens: the tokens of a reply, packed (see app.chat.tokens)
     messages_fts: the words of every message that is not being written any more, by rowid
 
 The trigram tokenizer finds any three characters in a row: parts of words, code, and languages
@@ -47,6 +48,15 @@ MIGRATIONS: tuple[str, ...] = (
         DELETE FROM messages_fts WHERE rowid = old.number;
     END;
     CREATE TABLE presets(name TEXT PRIMARY KEY, sampling TEXT NOT NULL);
+    """,
+    """
+    ALTER TABLE conversations ADD COLUMN is_pinned INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE conversations ADD COLUMN is_archived INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE messages ADD COLUMN attachments TEXT;
+    CREATE TABLE reply_tokens(
+        message_id TEXT PRIMARY KEY REFERENCES messages(id) ON DELETE CASCADE,
+        packed BLOB NOT NULL
+    );
     """,
 )
 

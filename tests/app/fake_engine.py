@@ -6,7 +6,14 @@ from PySide6.QtCore import QObject, Signal
 
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, OutputEvent, Prompt, RequestFailed
+from engine.messages import (
+    EngineCrashed,
+    OutputEvent,
+    Prompt,
+    RequestFailed,
+    TokenLogprob,
+    TokensCounted,
+)
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, ModelInfo, RequestTimes, TokenEvent
 
@@ -24,6 +31,7 @@ class FakeEngine(QObject):
     crashed = Signal(object)
     loaded = Signal(object)
     state_changed = Signal(object)
+    tokens_counted = Signal(object)
 
     def __init__(self, state: str = "ready") -> None:
         super().__init__()
@@ -33,8 +41,12 @@ class FakeEngine(QObject):
             EngineConfig(max_model_len=8192) if state == "ready" else None
         )
         self.requests: dict[str, tuple[Prompt, SamplingParams]] = {}
+        self.begun_with: dict[str, tuple[int, ...]] = {}
+        self.spread: tuple[tuple[int, str, float], ...] = ()  # reported beside every token
+        self.ids: dict[str, int] = {}
         self.order: list[str] = []
         self.aborted: list[str] = []
+        self.counted: list[str] = []
         self.times: dict[str, list[TokenEvent]] = {}
         self.clock = 100.0
         self.step_ms = 18.2
@@ -55,15 +67,26 @@ class FakeEngine(QObject):
         return [(m["role"], m["content"]) for m in prompt]  # type: ignore[index]
 
     def add_request(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | None = None
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        begin_with: tuple[int, ...] = (),
     ) -> None:
         assert request_id not in self.requests
+        self.begun_with[request_id] = begin_with
         self.requests[request_id] = (prompt, params or SamplingParams())
         self.order.append(request_id)
         self.times[request_id] = []
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    def count_tokens(self, key: str, text: str) -> None:
+        """A word is a token."""
+        self.counted.append(text)
+        if self.is_ready:
+            self.tokens_counted.emit(TokensCounted(key, len(text.split())))
 
     def set_state(self, state: str) -> None:
         self.state = state
@@ -77,16 +100,22 @@ class FakeEngine(QObject):
         is_first = not times and bool(text)
         if text:
             times.append(TokenEvent(self.clock, 1))
+        token_id = self.ids.setdefault(text, len(self.ids) + 1)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if text and self.spread:
+            known = ((token_id, text, -0.51), *self.spread)
+            logprobs = (TokenLogprob(token_id, text, -0.51, 1, known),)
         first = times[0].time if times else self.clock
         arrival, scheduled = first - 0.084, first - 0.081
         return OutputEvent(
             request_id,
             text,
-            (1,) if text else (),
+            (token_id,) if text else (),
             self.clock,
             48_000 + len(times),
             self.prompt_tokens,
             self.cached_tokens,
+            logprobs,
             finish_reason=reason,
             times=RequestTimes(arrival, scheduled, tuple(times), self.clock) if reason else None,
             is_first=is_first,

@@ -117,7 +117,7 @@ def test_regenerating_keeps_the_version_before(chat: Chat) -> None:
     chat.engine.finish()
     chat.settle()
     view = chat.page.transcript.views[-1]
-    assert chat.texts == ["Name one", "Beta"] and view._versions.text() == "2/2"
+    assert chat.texts == ["Name one", "Beta"] and view._versions.text() == "2 / 2"
     view._versions._before.click()
     assert chat.texts == ["Name one", "Alpha"]
     chat.settle()
@@ -277,6 +277,22 @@ def test_search_shows_the_version_that_was_found(chat: Chat, qtbot: QtBot) -> No
     qtbot.waitUntil(lambda: chat.page.list.records[0].hit != "")
     qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Return)
     assert chat.texts == ["Name one", "Aardvark"]
+
+
+def test_search_marks_the_words_and_scrolls_to_them(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("Tell", "\n\n".join(["A paragraph of prose."] * 60) + "\n\nThe watermark, at last.")
+    chat.ask("More", "Nothing")
+    chat.page.list.search.setText("WATERMARK last")
+    qtbot.waitUntil(lambda: chat.page.list.records[0].hit != "")
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Return)
+    text = chat.page.transcript.views[1].text
+    marks = text.extraSelections()
+    assert [m.cursor.selectedText() for m in marks] == ["watermark", "last"]  # type: ignore[attr-defined]
+    place = text.cursorRect(marks[0].cursor)  # type: ignore[attr-defined]
+    shown = chat.page.transcript.viewport()
+    assert shown.rect().contains(text.viewport().mapTo(shown, place.center()))
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Escape)
+    qtbot.waitUntil(lambda: not text.extraSelections())
 
 
 def test_a_refused_request_is_shown_in_its_place(chat: Chat) -> None:

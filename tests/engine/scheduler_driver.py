@@ -4,12 +4,13 @@ the right output of a request is known however it is scheduled."""
 from __future__ import annotations
 
 import itertools
+import random
 
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
 from engine.request import Request
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Outcome, Scheduler, StepPlan
+from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
 from engine.snapshot import FinishReason
 
 VOCAB = 50
@@ -28,10 +29,16 @@ def expected_output(prompt: list[int], max_tokens: int) -> list[int]:
 
 
 class Driver:
-    """A scheduler, a pool, and a fake KV cache that remembers which token each slot holds."""
+    """A scheduler, a pool, and a fake KV cache that remembers which token each slot holds.
 
-    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+    With `drafts` every decoding request has that many drafts in a step, of which the first
+    `num_right` (drawn anew by `random`) are what comes next.
+    """
+
+    def __init__(self, config: EngineConfig, num_blocks: int, drafts: int = 0) -> None:
         self.config = config
+        self.drafts = drafts
+        self.random = random.Random(0)
         self.arrivals = itertools.count()
         self.done: dict[str, Request] = {}
         self.wanted: dict[str, list[int]] = {}
@@ -67,17 +74,17 @@ class Driver:
         self.scheduler.replace_pool(config, self.pool, self.root)
 
     def step(self) -> StepPlan:
+        for request in self.scheduler.running:
+            request.draft_limit = self.random.randint(0, self.drafts)
         plan = self.scheduler.plan()
+        plan = plan._replace(grants=tuple(self._draft(grant) for grant in plan.grants))
         self._check_plan(plan)
         outcomes: dict[str, Outcome] = {}
         for grant in plan.grants:
-            self._write(grant.request, grant.start, grant.num_tokens)
-            self._check_read(grant.request, grant.start + grant.num_tokens)
+            self._write(grant)
+            self._check_read(grant)
             if grant.samples:
-                token = next_token(grant.request.token_ids)
-                last = grant.request.num_tokens + 1 >= grant.request.max_num_tokens
-                reason = FinishReason.LENGTH if last else None
-                outcomes[grant.request.request_id] = Outcome((token,), reason)
+                outcomes[grant.request.request_id] = self._sample(grant)
         self.scheduler.commit(plan, outcomes)
         self.scheduler.check_integrity()
         for grant in plan.grants:
@@ -93,22 +100,51 @@ class Driver:
             assert self.step().grants, "a step that computes nothing would repeat for ever"
         raise AssertionError(f"not finished after {limit} steps")
 
+    def _draft(self, grant: Grant) -> Grant:
+        """Fill the places with drafts, the first of them right; the draft's own KV is there for
+        all of them but the last."""
+        if not grant.num_draft_places:
+            return grant
+        request = grant.request
+        tokens = list(request.token_ids)
+        num_right = self.random.randint(0, grant.num_draft_places)
+        for i in range(grant.num_draft_places):
+            tokens.append(next_token(tokens) if i < num_right else VOCAB)
+        drafts = tuple(tokens[request.num_tokens :])
+        request.num_draft_kv_tokens = request.num_tokens + len(drafts) - 1
+        return grant._replace(draft_token_ids=drafts)
+
+    def _sample(self, grant: Grant) -> Outcome:
+        request = grant.request
+        tokens, new = list(request.token_ids), list[int]()
+        for draft in (*grant.draft_token_ids, None):
+            new.append(next_token(tokens))
+            tokens.append(new[-1])
+            if len(tokens) >= request.max_num_tokens:
+                return Outcome(tuple(new), FinishReason.LENGTH)
+            if new[-1] != draft:
+                break
+        return Outcome(tuple(new))
+
     def _slot(self, request: Request, position: int) -> int:
         block, offset = divmod(position, self.pool.block_size)
         return request.block_table[block] * self.pool.block_size + offset
 
-    def _write(self, request: Request, start: int, count: int) -> None:
-        for position in range(start, start + count):
+    def _write(self, grant: Grant) -> None:
+        request = grant.request
+        tokens = (*request.token_ids, *grant.draft_token_ids)
+        for position in range(grant.start, grant.end):
             block = request.block_table[position // self.pool.block_size]
             assert self.pool.ref_count[block] == 1, "writes into a block that is shared"
             assert self.pool.block_hash[block] is None, "writes into a published block"
-            self.slots[self._slot(request, position)] = (position, request.token_ids[position])
+            self.slots[self._slot(request, position)] = (position, tokens[position])
 
-    def _check_read(self, request: Request, end: int) -> None:
-        for position in range(end):
-            assert self.slots[self._slot(request, position)] == (
+    def _check_read(self, grant: Grant) -> None:
+        tokens = (*grant.request.token_ids, *grant.draft_token_ids)
+        for position in range(grant.end):
+            assert self.slots[self._slot(grant.request, position)] == (
                 position,
-                request.token_ids[position],
+                tokens[position],
             ), "the cache holds another token than the sequence"
 
     def _check_plan(self, plan: StepPlan) -> None:
@@ -118,10 +154,11 @@ class Driver:
         written = [
             self._slot(grant.request, position)
             for grant in plan.grants
-            for position in range(grant.start, grant.start + grant.num_tokens)
+            for position in range(grant.start, grant.end)
         ]
         assert len(set(written)) == len(written), "two tokens go to one slot"
         if self.config.kv_allocation == "paged":
             for grant in plan.grants:
                 held = len(grant.request.block_table) * self.pool.block_size
-                assert held - (grant.start + grant.num_tokens) < self.pool.block_size
+                end = grant.start + grant.num_tokens + grant.num_draft_places
+                assert held - end < self.pool.block_size

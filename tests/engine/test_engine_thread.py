@@ -24,7 +24,9 @@ from engine.messages import (
     Loaded,
     LoadFailed,
     LoadProgress,
+    MeasurePeaks,
     OutputEvent,
+    PeaksMeasured,
     Reconfigure,
     Reconfigured,
     ReconfigureFailed,
@@ -173,6 +175,26 @@ def test_a_model_that_cannot_be_opened_leaves_the_one_before_serving(
     assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
 
 
+def test_a_draft_that_does_not_fit_is_left_out_with_the_reason(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
+) -> None:
+    wanted = config.replace(
+        speculative_method="draft_model", speculative_model=str(tmp_path / "gone")
+    )
+    thread.submit(Load(wanted))
+    loaded = events.wait(Loaded)
+    assert loaded.config.speculative_method == "off"
+    assert loaded.without_draft is not None
+    assert "The draft model cannot be used" in loaded.without_draft.cause
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
+    thread.submit(Reconfigure({"speculative_method": "ngram", "prompt_lookup_min": 1}))
+    events.wait(Reconfigured)
+    thread.submit(AddRequest("b", PROMPT, GREEDY))
+    events.wait(OutputEvent, finished("b"))
+    assert tokens(events, "a") == tokens(events, "b")
+
+
 def test_cancelling_a_load_brings_the_model_before_back(
     events: Recorder, config: EngineConfig
 ) -> None:
@@ -282,3 +304,21 @@ def test_when_the_model_before_is_gone_too_both_causes_are_said(
         assert not events.of(EngineCrashed)
     finally:
         assert thread.stop(20)
+
+
+def test_peaks_are_measured_while_the_engine_rests_and_never_beside_a_step(
+    events: Recorder, thread: EngineThread, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.peaks.SUM_BYTES", 2**20)
+    monkeypatch.setattr("engine.peaks.LEAST_SUM_BYTES", 2**20)
+    thread.submit(MeasurePeaks())
+    assert "No model" in events.wait(PeaksMeasured).why_not
+    thread.submit(Load(config))
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    thread.submit(MeasurePeaks())
+    assert events.wait(PeaksMeasured, lambda e: "busy" in e.why_not).peaks is None
+    events.wait(OutputEvent, finished("a"))
+    thread.submit(MeasurePeaks())
+    peaks = events.wait(PeaksMeasured, lambda e: e.peaks is not None).peaks
+    assert peaks is not None and (peaks.dtype, peaks.num_threads) == ("float32", 1)
+    assert peaks.read_bytes_per_s > 1e8 and peaks.flops_per_s > 1e8

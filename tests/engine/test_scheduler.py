@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine.config import EngineConfig
-from engine.scheduler import waste
+from engine.scheduler import Outcome, StepPlan, waste
 from engine.snapshot import FinishReason, RequestState
-from tests.engine.scheduler_driver import Driver
+from tests.engine.scheduler_driver import VOCAB, Driver, next_token
 
 configs = st.builds(
     EngineConfig,
@@ -32,9 +32,11 @@ jobs = st.lists(st.tuples(prompts, st.integers(1, 12)), min_size=1, max_size=8)
 class SchedulerMachine(RuleBasedStateMachine):
     """Adds, aborts, reconfigures and steps at random; the driver checks after every step."""
 
-    @initialize(config=configs, num_blocks=st.integers(8, 40))
-    def start(self, config: EngineConfig, num_blocks: int) -> None:
-        self.driver = Driver(config, num_blocks)
+    @initialize(
+        config=configs, num_blocks=st.integers(8, 40), drafts=st.sampled_from([0, 0, 1, 3, 8])
+    )
+    def start(self, config: EngineConfig, num_blocks: int, drafts: int) -> None:
+        self.driver = Driver(config, num_blocks, drafts)
 
     @rule(prompt=prompts, max_tokens=st.integers(1, 12))
     def add(self, prompt: list[int], max_tokens: int) -> None:
@@ -77,21 +79,23 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
-@given(config=configs, num_blocks=st.integers(8, 60), work=jobs)
+@given(
+    config=configs, num_blocks=st.integers(8, 60), work=jobs, drafts=st.sampled_from([0, 2, 5])
+)
 def test_every_request_gets_its_own_tokens(
-    config: EngineConfig, num_blocks: int, work: list[tuple[list[int], int]]
+    config: EngineConfig, num_blocks: int, work: list[tuple[list[int], int]], drafts: int
 ) -> None:
-    driver = Driver(config, num_blocks)
+    driver = Driver(config, num_blocks, drafts)
     accepted = [r for prompt, count in work if (r := driver.add(prompt, count))]
     driver.run()
     assert set(driver.done) == {r.request_id for r in accepted}
 
 
-@given(config=configs, work=jobs)
+@given(config=configs, work=jobs, drafts=st.sampled_from([0, 4]))
 def test_paging_loses_less_than_a_block_per_request(
-    config: EngineConfig, work: list[tuple[list[int], int]]
+    config: EngineConfig, work: list[tuple[list[int], int]], drafts: int
 ) -> None:
-    driver = Driver(config.replace(kv_allocation="paged"), 60)
+    driver = Driver(config.replace(kv_allocation="paged"), 60, drafts)
     for prompt, count in work:
         driver.add(prompt, count)
     while driver.scheduler.has_unfinished:
@@ -211,3 +215,62 @@ def test_contiguous_allocation_reserves_the_longest_length(allocation: str, fits
         driver.add([0, 1, 0, 1], 20)
     driver.step()
     assert len(driver.scheduler.running) == fits
+
+
+def test_drafts_take_only_what_nobody_else_wants() -> None:
+    config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=10, block_size=4)
+    driver = Driver(config, 40)
+    first, second = driver.add([1, 0], 20), driver.add([0] * 30, 4)
+    assert first and second
+    driver.step()
+    first.draft_limit = 8
+    plan = driver.scheduler.plan()  # the prompt takes the rest of the budget
+    assert [grant.num_draft_places for grant in plan.grants] == [0, 0]
+
+
+def test_drafts_never_preempt_and_never_pass_the_end_of_the_request() -> None:
+    config = EngineConfig(max_num_seqs=4, block_size=1, watermark=0.0, enable_prefix_caching=False)
+    driver = Driver(config, 11)
+    requests = [driver.add([1, 0], 6), driver.add([0, 1], 4)]
+    driver.step()
+    for request in requests:
+        assert request is not None
+        request.draft_limit = 8
+    plan = driver.scheduler.plan()
+    # 11 blocks: 2 x 3 hold tokens; the first may have 6 - 1 - 1 drafts, one block is left then
+    assert [grant.num_draft_places for grant in plan.grants] == [4, 1]
+    assert not plan.preempted
+
+
+def test_rejected_drafts_give_their_blocks_back() -> None:
+    driver = Driver(EngineConfig(block_size=2), 20)
+    request = driver.add([1, 0, 1], 12)
+    assert request is not None
+    driver.step()
+    request.draft_limit = 6
+    plan = driver.scheduler.plan()
+    grant = plan.grants[0]._replace(draft_token_ids=(VOCAB,) * 6)
+    assert len(request.block_table) == 5
+    token = next_token(request.token_ids)
+    driver.scheduler.commit(StepPlan((grant,), ()), {request.request_id: Outcome((token,))})
+    driver.scheduler.check_integrity()
+    assert len(request.block_table) == 2
+    assert driver.pool.num_free_blocks == 18
+
+
+def test_a_prefix_hit_knows_how_much_of_it_has_draft_kv() -> None:
+    driver = Driver(EngineConfig(block_size=2), 30, drafts=3)
+    driver.add([1, 0] * 4, 8)
+    driver.run()
+    driver.drafts = 0
+    with_drafts = driver.add([1, 0] * 4, 2)
+    driver.add([0, 1] * 4, 8)
+    driver.run()
+    without = driver.add([0, 1] * 4, 2)
+    driver.step()
+    assert with_drafts is not None and without is not None
+    assert without.num_cached_tokens == 6 and without.num_draft_kv_tokens == 0
+    again = driver.add([1, 0] * 4, 2)
+    driver.scheduler.plan()
+    assert again is not None
+    assert again.num_cached_tokens == again.num_draft_kv_tokens == 6

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal
 from PySide6.QtGui import QEnterEvent, QFontMetrics, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -11,12 +13,15 @@ from PySide6.QtWidgets import (
     QPlainTextEdit,
     QPushButton,
     QSizePolicy,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
 from widgets.chat.buttons import CopyButton, IconButton, QuietButton
 from widgets.chat.message_text import MessageText
+from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
+from widgets.chat.reasoning_block import ReasoningBlock
 from widgets.chat.records import MessageRecord
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
@@ -33,6 +38,8 @@ class MessageView(QWidget):
     version_requested = Signal(str, int)  # id, -1 or +1
     link_activated = Signal(str)
     latency_requested = Signal(str)
+    tokens_requested = Signal(str)
+    branches_requested = Signal(str)
 
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -43,8 +50,18 @@ class MessageView(QWidget):
         self._versions.stepped.connect(
             lambda step: self.version_requested.emit(self.record.id, step)
         )
-        self._copy = CopyButton("Copy message", lambda: self.record.text)
+        self._versions.overview.connect(lambda: self.branches_requested.emit(self.record.id))
+        self._copy = CopyButton("Copy message", lambda: without_reasoning(self.record.text))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def mark(self, words: Sequence[str]) -> QRect | None:
+        """Mark `words`; where the first one stands, in this view's coordinates, or None."""
+        place = self.text.mark(words)
+        return None if place is None else place.translated(self.text.mapTo(self, QPoint()))
+
+    @property
+    def versions(self) -> VersionSwitcher:
+        return self._versions
 
     def show_record(self, record: MessageRecord) -> None:
         """Show what has changed, all but the text, which `append` extends."""
@@ -134,6 +151,9 @@ class AssistantMessageView(MessageView):
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(record, parent)
         self.text.setAccessibleName("Reply")
+        self.reasoning = ReasoningBlock()
+        self.reasoning.text.link_activated.connect(self.link_activated)
+        self._answer = ""  # what of it `text` shows
         self._error = ErrorBox()
         self._status = QLabel()
         self._status.setProperty("role", "small")
@@ -151,36 +171,59 @@ class AssistantMessageView(MessageView):
             "Where the time of this reply went",
             lambda: self.latency_requested.emit(self.record.id),
         )
+        self.tokens = IconButton(
+            "tokens",
+            "Tokens of this reply: probabilities, alternatives, branches",
+            lambda: self.tokens_requested.emit(self.record.id),
+        )
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_1)
         foot.addWidget(self._status, 1)
-        for widget in (self._versions, self.latency, self._copy, self._regenerate):
+        for widget in (self._versions, self.latency, self.tokens, self._copy, self._regenerate):
             foot.addWidget(widget)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(SPACE_1)
+        self._column.addWidget(self.reasoning)
         self._column.addWidget(self.text)
         self._column.addWidget(self._error)
         self._column.addLayout(foot)
-        if record.text:
-            self.text.set_markdown(record.text)
         self.show_record(record)
 
     def append(self, text: str) -> None:
         self.record = self.record._replace(text=self.record.text + text)
-        self.text.append(text)
+        self._show_text()
+
+    def mark(self, words: Sequence[str]) -> QRect | None:
+        return super().mark(words) or self.reasoning.mark(words, self)
+
+    def _show_text(self) -> None:
+        """Reasoning and answer; what is shown already is extended."""
+        is_open, text = self.record.is_open, self.record.text
+        thought, answer, is_thinking = split_reasoning(text)
+        if is_open and may_become_reasoning(text):
+            answer = ""
+        self.reasoning.show_thought(thought, is_open and is_thinking)
+        if answer.startswith(self._answer):
+            if answer != self._answer:
+                self.text.append(answer[len(self._answer) :])
+        else:  # only now it is known that what came first was reasoning
+            self.text.set_markdown(answer)
+        self._answer = answer
+        self.text.set_caret(is_open and not is_thinking)
+        self.text.setVisible(bool(answer) or (is_open and not is_thinking))
 
     def show_record(self, record: MessageRecord) -> None:
         super().show_record(record)
+        self._show_text()
         if not record.is_open:
             self.text.render_now()
-        self.text.set_caret(record.is_open)
-        self.text.setVisible(bool(record.text) or record.is_open)
         self._error.show_error(record.error)
         self._say(record.status or record.figures)
         self._status.setToolTip(record.details)
         self._status.setAccessibleDescription(record.details)
         self.latency.setVisible(record.has_latency)
+        self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
         self._copy.setEnabled(bool(record.text))
 
@@ -202,17 +245,21 @@ class AssistantMessageView(MessageView):
 
 
 class VersionSwitcher(QWidget):
-    """ "2/3" between two arrows; hidden where there is one version only."""
+    """ "2 / 3" between two arrows, and a way to all branches; hidden where there is one version
+    only."""
 
     stepped = Signal(int)
+    overview = Signal()
 
     def __init__(self) -> None:
         super().__init__()
         self._before = IconButton("chevron-left", "Version before", lambda: self.stepped.emit(-1))
         self._after = IconButton("chevron-right", "Version after", lambda: self.stepped.emit(1))
-        self._label = QLabel()
-        self._label.setProperty("role", "small")
+        self._label = QToolButton()
         self._label.setFont(figure_font("small"))
+        self._label.setToolTip("Branches of this chat (Ctrl+Shift+G)")
+        self._label.setCursor(Qt.CursorShape.PointingHandCursor)
+        self._label.clicked.connect(self.overview)
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(0)
@@ -221,8 +268,8 @@ class VersionSwitcher(QWidget):
         self.hide()
 
     def show_version(self, version: int, count: int) -> None:
-        self._label.setText(f"{version}/{count}")
-        self._label.setAccessibleName(f"Version {version} of {count}")
+        self._label.setText(f"{version} / {count}")
+        self._label.setAccessibleName(f"Version {version} of {count}: show all branches")
         self._before.setEnabled(version > 1)
         self._after.setEnabled(version < count)
         self.setVisible(count > 1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class MessageRecord(NamedTuple):
     """One message. `status` is said of a reply that is open or ended early; `figures` and
     `details` are measurements in a line and in full; `error` is (cause, remedy).
-    `has_latency`: it is known where its time went."""
+    `has_latency`: it is known where its time went. `has_tokens`: its tokens are."""
 
     id: str
     is_user: bool
@@ -21,6 +21,22 @@ class MessageRecord(NamedTuple):
     version: int = 1
     num_versions: int = 1
     has_latency: bool = False
+    has_tokens: bool = False
+
+
+class BranchRecord(NamedTuple):
+    """Messages from one version to the next fork. `end_id` is the last message on the screen when
+    this branch is; `branches` are the versions at the fork."""
+
+    message_id: str
+    end_id: str
+    title: str
+    created: float
+    num_messages: int
+    version: int
+    num_versions: int
+    is_shown: bool
+    branches: tuple[BranchRecord, ...] = ()
 
 
 class ConversationRecord(NamedTuple):
@@ -33,6 +49,8 @@ class ConversationRecord(NamedTuple):
     is_busy: bool = False
     marks: tuple[tuple[int, int], ...] = ()
     hit: str = ""  # the message that a search found
+    is_pinned: bool = False
+    is_archived: bool = False
 
 
 class SamplingFieldRecord(NamedTuple):

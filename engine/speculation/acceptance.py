@@ -1,0 +1,49 @@
+"""How often a request's drafts stand. Pure Python: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_PRIOR_WEIGHT = 2.0  # drafts for which what is usual counts at the beginning
+_DECAY = 0.85  # per round: about the last seven decide
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """The probability that a draft stands if the one before it did, from the recent rounds.
+
+    A round that drafted k tokens and kept a tried min(a + 1, k) of them: those behind the first
+    rejected one say nothing.
+    """
+
+    usual: float = 0.7
+    _tried: float = _PRIOR_WEIGHT
+    _kept: float = -1.0
+
+    def __post_init__(self) -> None:
+        self._kept = self.usual * _PRIOR_WEIGHT
+
+    def observe(self, num_drafts: int, num_accepted: int) -> None:
+        self._tried = self._tried * _DECAY + min(num_accepted + 1, num_drafts)
+        self._kept = self._kept * _DECAY + num_accepted
+
+    @property
+    def rate(self) -> float:
+        """0 to 0.99; never 1, so that a longer draft is never quite free."""
+        return min(self._kept / self._tried, 0.99)
+
+
+def expected_tokens(rate: float, num_drafts: int) -> float:
+    """Tokens that a round gives: 1 + rate + rate^2 ... (Leviathan et al. 2023)."""
+    if rate >= 1.0:
+        return num_drafts + 1.0
+    return float((1.0 - rate ** (num_drafts + 1)) / (1.0 - rate))
+
+
+def num_accepted(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
+    """How many drafts, from the first, are the tokens that came out."""
+    for i, (draft, token_id) in enumerate(zip(drafts, token_ids, strict=False)):
+        if draft != token_id:
+            return i
+    return min(len(drafts), len(token_ids))

@@ -1,0 +1,102 @@
+"""Loads a draft model, and makes the proposer that a configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from engine.attention.cpu import CPUAttention
+from engine.attention.interface import LayerSpec
+from engine.config import EngineConfig
+from engine.errors import CheckpointError, UnsupportedModelError
+from engine.loading.architecture import resolve_class
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.loader import load_model
+from engine.machine import machine_info
+from engine.model_runner import ModelRunner, probe_kv
+from engine.speculation.draft_model import DraftModelProposer
+from engine.speculation.draft_source import draft_dtype, unusable
+from engine.speculation.ngram import NgramProposer
+from engine.speculation.proposer import Proposer
+from engine.trial import check_architecture
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A loaded draft model. `vocab_size`: ids that it shares with the large model."""
+
+    name: str
+    model: nn.Module
+    dtype: torch.dtype
+    weights_bytes: int
+    layers: dict[int, LayerSpec]
+    vocab_size: int
+    max_model_len: int
+
+
+def load_draft(
+    config: EngineConfig,
+    draft: Checkpoint,
+    target: Checkpoint,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> Draft:
+    """Load a draft that was checked. Raises DraftModelError, OutOfMemoryError or LoadCancelled."""
+    try:
+        return _load(config, draft, target, progress, cancelled)
+    except (CheckpointError, UnsupportedModelError) as error:
+        raise unusable(error) from error
+
+
+def _load(
+    config: EngineConfig,
+    draft: Checkpoint,
+    target: Checkpoint,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> Draft:
+    check_architecture(draft.config, resolve_class(draft))
+    dtype = getattr(torch, draft_dtype(config, draft))
+    assert config.max_model_len is not None, "resolved before"
+    own = draft.max_position_embeddings or config.max_model_len
+    loaded = load_model(
+        draft,
+        dtype=dtype,
+        device=config.device,
+        load_format=config.load_format,
+        seed=config.seed,
+        max_model_len=min(own, config.max_model_len),
+        progress=lambda stage, done, total: progress(f"Draft model: {stage.lower()}", done, total),
+        cancelled=cancelled,
+    )
+    return Draft(
+        name=draft.name,
+        model=loaded.model,
+        dtype=dtype,
+        weights_bytes=loaded.weights_bytes,
+        layers=probe_kv(loaded.model),
+        vocab_size=min(draft.config.vocab_size, target.config.vocab_size),
+        max_model_len=min(own, config.max_model_len),
+    )
+
+
+def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) -> Proposer | None:
+    """The proposer of `config.speculative_method`; a draft model's with a cache of its own over as
+    many blocks as the model's. Raises MemoryError or RuntimeError where it cannot be allocated."""
+    if config.speculative_method == "ngram":
+        return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
+    if config.speculative_method == "off" or draft is None:
+        return None
+    fast = draft.dtype is torch.float32 or machine_info().fast_bf16
+    compute = draft.dtype if fast else torch.float32
+    cache = CPUAttention(draft.layers, num_blocks, config.block_size, draft.dtype, compute)
+    return DraftModelProposer(
+        ModelRunner(draft.model, cache),
+        weights_bytes=draft.weights_bytes,
+        block_size=config.block_size,
+        vocab_size=draft.vocab_size,
+        max_model_len=draft.max_model_len,
+    )

@@ -1,0 +1,153 @@
+"""A small model of the same vocabulary drafts for the large one.
+
+Its KV layers lie under the same block tables as the large model's. It runs after the large model:
+what it has not seen of a request (a prompt, the last draft of a round that was accepted whole, all
+that was written while nothing was drafted) it computes in the first pass of a proposal, within a
+budget, so that a long prompt delays no other request:
+
+    tokens     | prompt ............ | output ...  last |  d1   d2  ...
+    first pass       | num_draft_kv_tokens -> ......... |           gives d1
+    then                                                | d1        gives d2, and so on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.batch import Span, pack
+from engine.model_runner import ModelRunner
+from engine.request import Request
+from engine.sampler import Sampler, SamplingRow, row_of
+from engine.scheduler import Grant
+from engine.speculation.proposer import NOTHING, Proposal
+
+
+@dataclass(slots=True)
+class _Drafting:
+    """A request that is drafted for: what it has so far. `places`: most drafts that it may get."""
+
+    request: Request
+    places: int
+    tokens: list[int] = field(default_factory=list)
+    probabilities: list[Tensor] = field(default_factory=list)
+
+    @property
+    def row(self) -> SamplingRow:
+        return row_of(self.request, self.tokens)
+
+    def take(self, token_id: int) -> bool:
+        """Add a draft; False where no other makes sense after it."""
+        if token_id < 0:  # NaN logits of the draft are no reason to stop the request
+            return False
+        self.tokens.append(token_id)
+        if token_id in self.request.eos_token_ids and not self.request.params.ignore_eos:
+            return False
+        return len(self.tokens) < self.places
+
+    @property
+    def proposal(self) -> Proposal:
+        if not self.tokens:
+            return NOTHING
+        probabilities = torch.stack(self.probabilities) if self.probabilities else None
+        return Proposal(tuple(self.tokens), probabilities)
+
+
+class DraftModelProposer:
+    """`runner`: the draft model over a cache of as many blocks as the large model's. `vocab_size`:
+    tokens that both models have; `max_model_len`: the draft's own context, in tokens."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        *,
+        weights_bytes: int,
+        block_size: int,
+        vocab_size: int,
+        max_model_len: int,
+    ) -> None:
+        self.weights_bytes = weights_bytes
+        self._runner = runner
+        self._block_size = block_size
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._sampler = Sampler(vocab_size)
+        self._failed: set[str] = set()  # requests at which the draft gave NaN
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._runner.backend.nbytes
+
+    def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
+        items = [_Drafting(grant.request, self._places(grant)) for grant in grants]
+        drafting = self._catch_up([item for item in items if item.places > 0], budget)
+        while drafting:
+            spans = [self._next_span(item) for item in drafting]
+            logits = self._runner.execute(pack(spans, self._block_size))
+            for item in drafting:
+                item.request.num_draft_kv_tokens += 1
+            drafting = self._draw(logits, drafting)
+        return [item.proposal for item in items]
+
+    def forget(self, request_id: str) -> None:
+        self._sampler.forget(request_id)
+        self._failed.discard(request_id)
+
+    def _places(self, grant: Grant) -> int:
+        if grant.request.request_id in self._failed:
+            return 0
+        return min(grant.num_draft_places, self._max_model_len - grant.request.num_tokens)
+
+    def _catch_up(self, items: list[_Drafting], budget: int) -> list[_Drafting]:
+        """Compute what the draft has not seen of the requests. Those whose last token was reached
+        have their first draft now; returns who may have more."""
+        spans: list[Span] = []
+        seen: list[_Drafting] = []
+        for item in items:
+            request, start = item.request, item.request.num_draft_kv_tokens
+            missing = request.num_tokens - start
+            count = min(missing, 1 + budget)
+            tokens = request.token_ids[start : start + count]
+            if max(tokens) >= self._vocab_size:  # the draft cannot read this text
+                continue
+            budget -= count - 1
+            spans.append(Span(tokens, start, request.block_table, int(count == missing)))
+            seen.append(item)
+        if not spans:
+            return []
+        logits = self._runner.execute(pack(spans, self._block_size))
+        for item, span in zip(seen, spans, strict=True):
+            item.request.num_draft_kv_tokens = span.end
+        ready = [item for item, span in zip(seen, spans, strict=True) if span.num_rows]
+        return self._draw(logits, ready) if ready else []
+
+    def _next_span(self, item: _Drafting) -> Span:
+        request = item.request
+        position = request.num_tokens + len(item.tokens) - 1
+        return Span(item.tokens[-1:], position, request.block_table, 1)
+
+    def _draw(self, logits: Tensor, drafting: list[_Drafting]) -> list[_Drafting]:
+        """One draft each from logits[len(drafting), V]; returns who may have more."""
+        logits = logits[:, : self._vocab_size]
+        rows = [item.row for item in drafting]
+        drawn = dict.fromkeys(range(len(rows)), -1)
+        random = [i for i, row in enumerate(rows) if row.is_rejection_sampled]
+        others = [i for i, row in enumerate(rows) if not row.is_rejection_sampled]
+        if random:
+            found = self._sampler.draw_from(logits[random], [rows[i] for i in random])
+            for i, token_id, probabilities in zip(random, *found, strict=True):
+                drawn[i] = token_id
+                if token_id >= 0:
+                    drafting[i].probabilities.append(probabilities)
+        if others:
+            sampled = self._sampler.sample(logits[others], [rows[i] for i in others])
+            drawn |= dict(zip(others, sampled.token_ids, strict=True))
+        for i, token_id in drawn.items():
+            if token_id < 0:
+                # NaN in a block would reach whoever gets it next through masked, zero-weight keys
+                self._runner.backend.clear_blocks(drafting[i].request.block_table)
+                self._failed.add(rows[i].request_id)
+        return [item for i, item in enumerate(drafting) if item.take(drawn[i])]

@@ -1,0 +1,87 @@
+"""Prompt lookup: what followed the last time that the text ended like this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.scheduler import Grant
+from engine.speculation.proposer import NOTHING, Proposal
+
+
+class NgramProposer:
+    """Drafts from the request's own tokens (Saxena 2023, "prompt lookup decoding").
+
+    The longest suffix of `shortest` to `longest` tokens that occurred before proposes what followed
+    its most recent occurrence. Needs no model and no memory to speak of.
+    """
+
+    weights_bytes = 0
+    cache_bytes = 0
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self.set_lengths(shortest, longest)
+        self._texts: dict[str, _Text] = {}
+
+    def set_lengths(self, shortest: int, longest: int) -> None:
+        self._shortest, self._longest = min(shortest, longest), longest
+
+    def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
+        return [self._propose(grant) for grant in grants]
+
+    def forget(self, request_id: str) -> None:
+        self._texts.pop(request_id, None)
+
+    def _propose(self, grant: Grant) -> Proposal:
+        request = grant.request
+        text = self._texts.setdefault(request.request_id, _Text())
+        tokens = text.follow(request.token_ids)
+        found = continuation(tokens, grant.num_draft_places, self._shortest, self._longest)
+        return Proposal(tuple(found)) if found else NOTHING
+
+
+class _Text:
+    """A request's tokens as an array that grows: converting them anew in every step would cost
+    more than the search."""
+
+    def __init__(self) -> None:
+        self._tokens = np.empty(0, dtype=np.int32)
+        self._length = 0
+
+    def follow(self, token_ids: list[int]) -> NDArray[np.int32]:
+        count = len(token_ids)
+        if count > len(self._tokens):
+            grown = np.empty(max(256, 2 * count), dtype=np.int32)
+            grown[: self._length] = self._tokens[: self._length]
+            self._tokens = grown
+        self._tokens[self._length : count] = token_ids[self._length :]
+        self._length = count
+        return self._tokens[:count]
+
+
+def continuation(
+    tokens: NDArray[np.int32], count: int, shortest: int, longest: int
+) -> list[int]:
+    """Up to `count` tokens that followed the longest repeated suffix of `tokens`; [] if no suffix
+    of `shortest` tokens or more occurred before. An occurrence that reaches into the suffix goes on
+    with the proposal itself, so that a period is continued however short it is."""
+    end = len(tokens)
+    if count < 1 or end < shortest + 1:
+        return []
+    ends = np.flatnonzero(tokens[: end - 1] == tokens[end - 1])  # where an occurrence may end
+    best = ends if shortest <= 1 else ends[:0]
+    for length in range(2, min(longest, end - 1) + 1):
+        ends = ends[ends >= length - 1]
+        ends = ends[tokens[ends - (length - 1)] == tokens[end - length]]
+        if not len(ends):
+            break
+        if length >= shortest:
+            best = ends
+    if not len(best):
+        return []
+    start = int(best[-1]) + 1
+    text = tokens[start:].tolist()
+    period = len(text)
+    return [text[i % period] for i in range(count)]

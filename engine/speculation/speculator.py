@@ -1,0 +1,173 @@
+"""Speculative decoding around the engine's step: how much to draft, the drafts, and the figures.
+
+    set_limits(requests)   before the plan: how many drafts each request may have
+    propose(plan)          after it: the plan with drafts in its places
+    observe(...)           after the commit: what stood, and what it cost
+
+The tokens that come out never depend on any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.config import EngineConfig
+from engine.request import Request
+from engine.scheduler import Grant, Outcome, StepPlan
+from engine.snapshot import SpeculationSnapshot
+from engine.speculation.acceptance import Acceptance, num_accepted
+from engine.speculation.lengths import CostModel, choose_lengths
+from engine.speculation.ngram import NgramProposer
+from engine.speculation.proposer import NOTHING, Proposal, Proposer
+from engine.speculation.speedup import SpeedMeter
+
+PROBE_ROUNDS = 16
+"""A request for which drafting does not pay is tried again with one draft after so many steps."""
+
+
+class Speculator:
+    """Owns the proposer of a loaded model, and what was learned about its drafts."""
+
+    def __init__(self, config: EngineConfig, proposer: Proposer | None, name: str = "") -> None:
+        self._config = config
+        self._proposer = proposer
+        self._name = name
+        self._usual = Acceptance()
+        self._acceptance: dict[str, Acceptance] = {}
+        self._idle: dict[str, int] = {}  # steps since a request had drafts
+        self._costs = CostModel()
+        self._meter = SpeedMeter()
+        self._drafted: list[int] = []
+        self._accepted: list[int] = []
+        self._rounds = self._steps = 0
+        self._draft_s = self._verify_s = 0.0
+
+    @property
+    def proposer(self) -> Proposer | None:
+        return self._proposer
+
+    def update(self, config: EngineConfig) -> None:
+        """Live settings hold from the next step on."""
+        self._config = config
+        if isinstance(self._proposer, NgramProposer):
+            self._proposer.set_lengths(config.prompt_lookup_min, config.prompt_lookup_max)
+
+    def close(self) -> None:
+        """Let go of the draft model and its cache; nothing is drafted any more."""
+        self._proposer = None
+
+    def forget(self, request_id: str) -> None:
+        self._acceptance.pop(request_id, None)
+        self._idle.pop(request_id, None)
+        if self._proposer is not None:
+            self._proposer.forget(request_id)
+
+    # -- before the step --------------------------------------------------------------------
+
+    def set_limits(self, running: Sequence[Request], num_waiting: int) -> None:
+        """Set the draft_limit of every running request for the next plan."""
+        if self._proposer is None:
+            return
+        for request in running:
+            request.draft_limit = 0
+        most = self._config.num_speculative_tokens
+        decoding = [r for r in running if r.num_uncomputed_tokens == 1 and r.num_output_tokens]
+        if most == 0 or not decoding:
+            return
+        alone = num_waiting == 0 and len(decoding) == len(running)
+        if alone and self._meter.wants_plain_step():
+            return
+        for request, limit in zip(decoding, self._limits(decoding, most), strict=True):
+            request.draft_limit = limit
+
+    def _limits(self, decoding: Sequence[Request], most: int) -> list[int]:
+        cost = self._costs.cost if self._config.speculative_adaptive else None
+        if cost is None:
+            return [most] * len(decoding)
+        rates = [self._acceptance.get(r.request_id, self._usual).rate for r in decoding]
+        limits = choose_lengths(rates, [most] * len(decoding), cost)
+        for i, request in enumerate(decoding):
+            idle = 0 if limits[i] else self._idle.get(request.request_id, 0) + 1
+            if idle >= PROBE_ROUNDS:
+                idle, limits[i] = 0, 1
+            self._idle[request.request_id] = idle
+        return limits
+
+    def propose(self, plan: StepPlan) -> tuple[StepPlan, dict[str, Proposal]]:
+        """The plan with drafts where it has places for them, and the proposals by request."""
+        places = [grant for grant in plan.grants if grant.num_draft_places]
+        if self._proposer is None or not places:
+            return plan, {}
+        budget = max(0, self._config.step_token_limit - plan.num_tokens)
+        found = self._proposer.propose(places, budget)
+        proposals = {
+            grant.request.request_id: proposal
+            for grant, proposal in zip(places, found, strict=True)
+        }
+        grants = tuple(_with_drafts(grant, proposals) for grant in plan.grants)
+        return plan._replace(grants=grants), proposals
+
+    # -- after it ---------------------------------------------------------------------------
+
+    def observe(
+        self,
+        plan: StepPlan,
+        outcomes: Mapping[str, Outcome],
+        draft_s: float,
+        model_s: float,
+        step_s: float,
+    ) -> None:
+        """A committed step: seconds of drafting, of the model's pass, and of the whole step."""
+        if self._proposer is None or self._config.num_speculative_tokens == 0:
+            return
+        rounds = [grant for grant in plan.grants if grant.draft_token_ids]
+        for grant in rounds:
+            self._count(grant, outcomes)
+        self._draft_s += draft_s
+        if rounds:
+            self._steps += 1
+            self._verify_s += model_s
+            self._costs.passes(max(len(g.draft_token_ids) for g in rounds), draft_s)
+        if all(grant.is_decode and grant.samples for grant in plan.grants):
+            tokens = sum(len(outcome.token_ids) for outcome in outcomes.values())
+            self._costs.step(plan.num_tokens, step_s - draft_s)
+            self._meter.observe(len(plan.grants), tokens, step_s, drafted=bool(rounds))
+
+    def _count(self, grant: Grant, outcomes: Mapping[str, Outcome]) -> None:
+        request_id, drafted = grant.request.request_id, len(grant.draft_token_ids)
+        accepted = num_accepted(grant.draft_token_ids, outcomes[request_id].token_ids)
+        self._usual.observe(drafted, accepted)
+        known = self._acceptance.get(request_id)
+        if known is None:
+            known = self._acceptance[request_id] = Acceptance(self._usual.rate)
+        known.observe(drafted, accepted)
+        self._rounds += 1
+        for count, by_position in ((drafted, self._drafted), (accepted, self._accepted)):
+            by_position += [0] * (count - len(by_position))
+            for position in range(count):
+                by_position[position] += 1
+
+    def snapshot(self) -> SpeculationSnapshot | None:
+        if self._proposer is None:
+            return None
+        missing = len(self._drafted) - len(self._accepted)
+        return SpeculationSnapshot(
+            method=self._config.speculative_method,
+            draft_model=self._name,
+            rounds=self._rounds,
+            drafted_per_position=tuple(self._drafted),
+            accepted_per_position=(*self._accepted, *[0] * missing),
+            draft_steps=self._steps,
+            draft_s=self._draft_s,
+            verify_s=self._verify_s,
+            weights=self._proposer.weights_bytes,
+            kv_cache=self._proposer.cache_bytes,
+            speed_up=self._meter.speed_up,
+        )
+
+
+def _with_drafts(grant: Grant, proposals: Mapping[str, Proposal]) -> Grant:
+    if not grant.num_draft_places:
+        return grant
+    proposal = proposals.get(grant.request.request_id, NOTHING)
+    return grant._replace(draft_token_ids=proposal.token_ids)

@@ -1,0 +1,392 @@
+"""With drafts the tokens are those without, whatever drafts and however good it is."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine import EngineConfig, LLMEngine, SamplingParams
+from engine.config import Change
+from engine.errors import ConfigError, DraftModelError, OutOfMemoryError
+from engine.scheduler import Grant
+from engine.snapshot import FinishReason
+from engine.speculation.proposer import Proposal
+from tests.engine import tiny_models
+
+MakeEngine = Callable[..., LLMEngine]
+LENGTH = 24
+PROMPTS = tiny_models.make_prompts((5, 30, 17, 41))
+PROMPTS.append(PROMPTS[3][:32] + PROMPTS[0])
+GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True, logprobs=2)
+SEEDED = SamplingParams(temperature=1.0, seed=7, max_tokens=LENGTH, ignore_eos=True)
+PARAMS = [
+    GREEDY,
+    SEEDED,
+    SamplingParams(temperature=0.8, seed=1, top_p=0.9, min_p=0.01, max_tokens=LENGTH,
+                   ignore_eos=True),
+    SamplingParams(temperature=0, repetition_penalty=1.4, frequency_penalty=0.4, logprobs=1,
+                   presence_penalty=0.3, max_tokens=LENGTH, ignore_eos=True),
+    SamplingParams(temperature=1.2, seed=3, top_k=20, logit_bias={9: 4.0}, min_tokens=6,
+                   max_tokens=LENGTH),
+]  # fmt: skip
+
+
+class Scripted:
+    """Knows what comes next: drafts the right tokens, but each with probability `wrong` another."""
+
+    weights_bytes = cache_bytes = 0
+
+    def __init__(self, texts: Sequence[Sequence[int]], wrong: float) -> None:
+        self.texts, self.wrong = [list(text) for text in texts], wrong
+        self.random = random.Random(0)
+
+    def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
+        return [Proposal(self._drafts(grant)) for grant in grants]
+
+    def forget(self, request_id: str) -> None:
+        pass
+
+    def _drafts(self, grant: Grant) -> tuple[int, ...]:
+        known = grant.request.token_ids
+        text = next(t for t in self.texts if t[: len(known)] == known)
+        right = text[len(known) : len(known) + grant.num_draft_places]
+        return tuple(
+            self.random.randrange(tiny_models.VOCAB_SIZE)
+            if self.random.random() < self.wrong
+            else token
+            for token in right
+        )
+
+
+def results(engine: LLMEngine, params: Sequence[SamplingParams] = PARAMS) -> list[Any]:
+    found = []
+    for output in engine.generate(PROMPTS, list(params)):
+        chances = [pytest.approx(entry.logprob, abs=1e-4) for entry in output.logprobs]
+        found.append((output.token_ids, output.text, output.finish_reason, chances))
+    engine.check_integrity()
+    return found
+
+
+@pytest.fixture(scope="session")
+def plain(tiny_folder: Path) -> list[Any]:
+    config = EngineConfig(model=str(tiny_folder), dtype="float32", num_threads=1, block_size=8,
+                          kv_cache_memory_bytes=2**20)  # fmt: skip
+    engine = LLMEngine(config)
+    found = results(engine)
+    engine.shutdown()
+    return found
+
+
+@pytest.fixture(scope="session")
+def draft_folder(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with noise in its weights: its drafts are sometimes right."""
+    draft = copy.deepcopy(tiny_model)
+    torch.manual_seed(5)
+    for parameter in draft.parameters():
+        parameter.data += 0.02 * torch.randn_like(parameter)
+    return tiny_models.save(draft, tmp_path_factory.mktemp("tiny-draft"))
+
+
+def draft_settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "speculative_method": "draft_model", "speculative_model": str(folder),
+        "speculative_adaptive": False, **changes,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [1, 4, 9])
+@pytest.mark.parametrize(
+    "tight",
+    [
+        {},
+        {"max_num_batched_tokens": 16, "block_size": 3},
+        {"kv_cache_memory_bytes": 2**16, "block_size": 4, "watermark": 0.0},  # preemptions
+        {"batching": "static", "max_num_seqs": 2, "enable_prefix_caching": False},
+    ],
+)
+def test_a_draft_model_changes_no_token(
+    k: int, tight: dict[str, Any], make_engine: MakeEngine, draft_folder: Path, plain: list[Any]
+) -> None:
+    engine = make_engine(**draft_settings(draft_folder, num_speculative_tokens=k, **tight))
+    assert results(engine) == plain
+    figures = engine.snapshot().speculation
+    assert figures is not None and 0 < figures.accepted < figures.drafted
+    if "kv_cache_memory_bytes" in tight:
+        assert engine.snapshot().counters.preemptions > 0
+    assert results(engine) == plain  # now with prefix hits, which serve the draft too
+
+
+def test_ngrams_change_no_token(make_engine: MakeEngine, plain: list[Any]) -> None:
+    engine = make_engine(
+        speculative_method="ngram", prompt_lookup_min=1, speculative_adaptive=False
+    )
+    assert results(engine) == plain
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.drafted > 0
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])
+def test_a_perfect_and_an_adversarial_proposer(
+    wrong: float, make_engine: MakeEngine, plain: list[Any]
+) -> None:
+    engine = make_engine(num_speculative_tokens=5, speculative_adaptive=False)
+    texts = [prompt + found[0] for prompt, found in zip(PROMPTS, plain, strict=True)]
+    engine.use_proposer(Scripted(texts, wrong))
+    assert results(engine) == plain
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.acceptance_rate is not None
+    if wrong == 0.0:
+        assert figures.acceptance_rate == 1.0
+    if wrong == 1.0:
+        assert figures.acceptance_rate < 0.05
+
+
+def test_a_perfect_proposer_gives_k_plus_one_tokens_a_step(
+    make_engine: MakeEngine, plain: list[Any]
+) -> None:
+    engine = make_engine(num_speculative_tokens=5, speculative_adaptive=False)
+    engine.use_proposer(Scripted([PROMPTS[0] + plain[0][0]], 0.0))
+    (output,) = engine.generate(PROMPTS[:1], GREEDY)
+    assert output.token_ids == plain[0][0]
+    sizes = [event.num_tokens for event in output.metrics.tokens]
+    # one from the prompt, three full rounds of six, and the rest up to 24
+    assert sizes == [1, 6, 6, 6, 5]
+    assert [len(r.token_ids) for r in output.drafts] == [5, 5, 5, 4]
+    assert sum(len(r.token_ids) == r.num_accepted for r in output.drafts) == 4
+
+
+def test_the_same_model_as_its_own_draft_is_always_right(
+    make_engine: MakeEngine, tiny_folder: Path, plain: list[Any]
+) -> None:
+    engine = make_engine(**draft_settings(tiny_folder))
+    assert results(engine) == plain
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.acceptance_rate == 1.0
+    sampled = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
+    engine.generate(PROMPTS, sampled)  # by rejection: p = q accepts everything
+    again = engine.snapshot().speculation
+    assert again is not None and again.acceptance_rate is not None
+    assert again.acceptance_rate > 0.99
+
+
+def test_the_end_is_where_it_is_without_drafts(
+    make_engine: MakeEngine, tiny_folder: Path, plain: list[Any]
+) -> None:
+    tokens = plain[0][0]
+    first_seen = [t for i, t in enumerate(tokens) if t not in tokens[:i]]
+    ends = [
+        SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 2, 3, 7, 11)
+    ] + [
+        SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True, **stop)
+        for token in first_seen[1:6]
+        for stop in (
+            {"stop_token_ids": (token,)},
+            {"stop": (f"t{token}",)},
+            {"stop": (f"t{token}",), "include_stop_str_in_output": True},
+        )
+    ]
+    alone, drafting = make_engine(), make_engine(**draft_settings(tiny_folder))
+    for params in ends:
+        (wanted,) = alone.generate(PROMPTS[:1], params)
+        (found,) = drafting.generate(PROMPTS[:1], params)
+        assert (found.token_ids, found.text) == (wanted.token_ids, wanted.text)
+        assert found.finish_reason is wanted.finish_reason
+        drafting.check_integrity()
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_random_driver_never_changes_the_tokens(
+    data: st.DataObject, make_engine: MakeEngine, draft_folder: Path, plain: list[Any]
+) -> None:
+    """Add, abort, change and exchange in any order, with drafts from whatever it is."""
+    engine = make_engine(kv_cache_memory_bytes=2**17, **draft_settings(draft_folder))
+    running: dict[str, int] = {}
+    produced: dict[str, list[int]] = {}
+    for _ in range(data.draw(st.integers(5, 25))):
+        action = data.draw(st.sampled_from(["add", "add", "step", "step", "abort", "live", "swap"]))
+        if action == "add":
+            choice = data.draw(st.integers(0, len(PROMPTS) - 1))
+            running[engine.add_request(PROMPTS[choice], PARAMS[choice])] = choice
+        elif action == "abort" and running:
+            engine.abort(data.draw(st.sampled_from(sorted(running))))
+        elif action == "live":
+            engine.reconfigure(
+                num_speculative_tokens=data.draw(st.integers(0, 6)),
+                speculative_adaptive=data.draw(st.booleans()),
+                prompt_lookup_min=data.draw(st.integers(1, 3)),
+                max_num_batched_tokens=data.draw(st.integers(1, 64)),
+                max_num_seqs=data.draw(st.integers(1, 5)),
+                enable_prefix_caching=data.draw(st.booleans()),
+            )
+        elif action == "swap":
+            engine.reconfigure(
+                speculative_method=data.draw(st.sampled_from(["off", "ngram", "draft_model"])),
+                block_size=data.draw(st.integers(1, 20)),
+            )
+        _step(engine, running, produced, plain)
+    while engine.has_unfinished:
+        _step(engine, running, produced, plain)
+
+
+def _step(
+    engine: LLMEngine, running: dict[str, int], produced: dict[str, list[int]], plain: list[Any]
+) -> None:
+    for event in engine.step():
+        produced.setdefault(event.request_id, []).extend(event.token_ids)
+        if event.finish_reason in (FinishReason.LENGTH, FinishReason.STOP):
+            assert produced[event.request_id] == plain[running[event.request_id]][0]
+        if event.finish_reason is not None:
+            running.pop(event.request_id, None)
+    engine.check_integrity()
+
+
+# -- the draft's own KV ---------------------------------------------------------------------
+
+
+def test_a_prompt_that_was_computed_without_drafts_is_caught_up_with(
+    make_engine: MakeEngine, tiny_folder: Path
+) -> None:
+    """Drafting begins in the middle of a reply, over a prefix that has no draft KV; acceptance is
+    what it would have been."""
+    engine = make_engine(
+        **draft_settings(tiny_folder, num_speculative_tokens=0, max_num_batched_tokens=16)
+    )
+    engine.generate(PROMPTS[3:4], GREEDY)
+    engine.add_request(PROMPTS[3], GREEDY)
+    for _ in range(4):
+        engine.step()
+    engine.reconfigure(num_speculative_tokens=4)
+    while engine.has_unfinished:
+        engine.step()
+        engine.check_integrity()
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.drafted > 0
+    assert figures.acceptance_rate == 1.0
+
+
+def test_a_context_that_the_draft_cannot_hold_ends_drafting(
+    make_engine: MakeEngine, tmp_path: Path, tiny_model: Any
+) -> None:
+    draft = tiny_models.make_model("llama", max_position_embeddings=40)
+    draft.load_state_dict(tiny_model.state_dict())
+    tiny_models.save(draft, tmp_path)
+    engine = make_engine(**draft_settings(tmp_path))
+    plain_engine = make_engine()
+    (found,), (wanted,) = (e.generate(PROMPTS[1:2], GREEDY) for e in (engine, plain_engine))
+    assert found.token_ids == wanted.token_ids
+    lengths = [len(r.token_ids) for r in found.drafts]
+    assert 0 < sum(lengths) <= 10 and lengths[0] == 4
+
+
+# -- settings -------------------------------------------------------------------------------
+
+
+def test_methods_are_exchanged_in_mid_reply(
+    make_engine: MakeEngine, draft_folder: Path, plain: list[Any]
+) -> None:
+    engine = make_engine(speculative_adaptive=False)
+    ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
+    produced: dict[str, list[int]] = {i: [] for i in ids}
+    changes: list[dict[str, Any]] = [
+        {"speculative_method": "ngram", "prompt_lookup_min": 1},
+        {"num_speculative_tokens": 7},
+        {"speculative_method": "draft_model", "speculative_model": str(draft_folder)},
+        {"num_speculative_tokens": 1},
+        {"speculative_method": "off"},
+    ]
+    classes = []
+    while engine.has_unfinished:
+        for event in engine.step():
+            produced[event.request_id] += event.token_ids
+        if changes and len(produced[ids[0]]) >= 3 * (6 - len(changes)):
+            classes.append(engine.reconfigure(**changes.pop(0)))
+    assert [produced[i] for i in ids] == [found[0] for found in plain]
+    rebuild, live = Change.CACHE_REBUILD, Change.LIVE
+    assert classes == [rebuild, live, rebuild, live, rebuild]
+
+
+def test_memory_counts_the_draft(make_engine: MakeEngine, draft_folder: Path) -> None:
+    alone, drafting = make_engine(), make_engine(**draft_settings(draft_folder))
+    memory, before = drafting.snapshot().memory, alone.snapshot().memory
+    assert memory.weights == 2 * before.weights  # the draft has the model's own shape
+    assert memory.plan.draft_weights * 2 == memory.plan.weights
+    assert memory.plan.bytes_per_block == 2 * before.plan.bytes_per_block
+    assert memory.kv_cache == memory.plan.kv_cache <= 2**20
+    drafting.reconfigure(speculative_method="off")
+    assert drafting.snapshot().memory.weights == before.weights
+    assert drafting.snapshot().speculation is None
+
+
+def refused(engine: LLMEngine, **changes: Any) -> ConfigError:
+    before = engine.config
+    request_id = engine.add_request(PROMPTS[0], GREEDY)
+    engine.step()
+    with pytest.raises((ConfigError, OutOfMemoryError)) as caught:
+        engine.reconfigure(**changes)
+    assert engine.config == before
+    tokens = [e.token_ids for e in _rest(engine) if e.request_id == request_id]
+    assert sum(map(len, tokens)) == LENGTH - 1  # the conversation goes on
+    return caught.value
+
+
+def _rest(engine: LLMEngine) -> list[Any]:
+    events = []
+    while engine.has_unfinished:
+        events += engine.step()
+    return events
+
+
+def test_a_draft_of_another_vocabulary_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
+    other = tiny_models.make_model("llama", vocab_size=150)
+    other.save_pretrained(tmp_path)
+    tiny_models.save_tokenizer(tmp_path, 150)
+    error = refused(make_engine(), **draft_settings(tmp_path))
+    assert isinstance(error, DraftModelError)
+    assert "another vocabulary" in error.cause and "150 and 199" in error.cause
+
+
+def test_padding_of_the_vocabulary_may_differ(
+    make_engine: MakeEngine, tmp_path: Path, plain: list[Any]
+) -> None:
+    padded = tiny_models.save(tiny_models.make_model("llama", vocab_size=256), tmp_path)
+    with pytest.raises(DraftModelError, match="more than"):  # padding made it the larger one
+        make_engine(**draft_settings(padded))
+    smaller = tiny_models.make_model("llama", vocab_size=256, num_hidden_layers=1)
+    engine = make_engine(**draft_settings(tiny_models.save(smaller, tmp_path)))
+    assert results(engine) == plain
+
+
+def test_a_draft_larger_than_its_model_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
+    large = tiny_models.save(tiny_models.make_model("llama", num_hidden_layers=3), tmp_path)
+    error = refused(make_engine(), **draft_settings(large))
+    assert "more than the" in error.cause and "smaller" in error.remedy
+
+
+def test_a_missing_draft_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
+    with pytest.raises(DraftModelError, match="needs a draft model"):
+        make_engine(speculative_method="draft_model")
+    engine = make_engine()
+    with pytest.raises(Exception, match=str(tmp_path / "nothing")):
+        engine.reconfigure(**draft_settings(tmp_path / "nothing"))
+
+
+def test_a_draft_that_does_not_fit_is_refused(make_engine: MakeEngine, draft_folder: Path) -> None:
+    engine = make_engine(kv_cache_memory_bytes=2**14, block_size=16)
+    error = refused(engine, **draft_settings(draft_folder, kv_cache_memory_bytes=2**10))
+    assert "smaller than one block" in error.cause
+
+
+@pytest.mark.parametrize("k", [-1, 17])
+def test_impossible_numbers_of_drafts(k: int) -> None:
+    with pytest.raises(ConfigError, match="num_speculative_tokens"):
+        EngineConfig(num_speculative_tokens=k)
+    assert EngineConfig(num_speculative_tokens=0).num_speculative_tokens == 0

@@ -1,0 +1,134 @@
+"""Drafts are as long as they pay."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.speculation.acceptance import Acceptance, expected_tokens, num_accepted
+from engine.speculation.lengths import CostModel, StepCost, choose_lengths
+from engine.speculation.speedup import PROBE_INTERVAL, SpeedMeter
+
+costs = st.builds(StepCost, st.floats(0.001, 1), st.floats(0, 0.5), st.floats(0, 0.5))
+rates = st.lists(st.floats(0, 0.99), min_size=1, max_size=4)
+
+
+def tokens_per_second(rates: list[float], lengths: list[int], cost: StepCost) -> float:
+    tokens = sum(expected_tokens(r, n) for r, n in zip(rates, lengths, strict=True))
+    seconds = cost.step(len(rates) + sum(lengths)) + max(lengths) * cost.per_pass
+    return tokens / seconds
+
+
+@given(rates=rates, limit=st.integers(0, 8), cost=costs)
+def test_limits_hold_and_nothing_is_worse_than_no_drafts(
+    rates: list[float], limit: int, cost: StepCost
+) -> None:
+    lengths = choose_lengths(rates, [limit] * len(rates), cost)
+    assert all(0 <= n <= limit for n in lengths)
+    plain = tokens_per_second(rates, [0] * len(rates), cost)
+    assert tokens_per_second(rates, lengths, cost) >= plain * (1 - 1e-9)
+
+
+@given(rate=st.floats(0, 0.99), cost=costs)
+def test_for_one_request_the_choice_is_the_best(rate: float, cost: StepCost) -> None:
+    (length,) = choose_lengths([rate], [6], cost)
+    best = max(tokens_per_second([rate], [n], cost) for n in range(7))
+    assert tokens_per_second([rate], [length], cost) == pytest.approx(best)
+
+
+def test_a_large_batch_that_is_limited_by_arithmetic_drafts_less() -> None:
+    bandwidth, arithmetic = StepCost(1.0, 0.001, 0.05), StepCost(0.01, 1.0, 0.05)
+    assert choose_lengths([0.8] * 16, [4] * 16, bandwidth) == [4] * 16
+    assert choose_lengths([0.8] * 16, [4] * 16, arithmetic) == [0] * 16
+
+
+def test_who_is_accepted_more_drafts_more() -> None:
+    lengths = choose_lengths([0.95, 0.3, 0.02], [8, 8, 8], StepCost(1.0, 0.05, 0.02))
+    assert lengths[0] > lengths[1] >= lengths[2]
+
+
+def test_a_slow_draft_model_is_not_asked() -> None:
+    assert choose_lengths([0.7], [4], StepCost(1.0, 0.0, 0.9)) == [0]
+
+
+def test_costs_are_found_from_steps_of_different_size() -> None:
+    model = CostModel()
+    assert model.cost is None
+    for tokens, _ in itertools.product((1, 5, 3, 2), range(5)):
+        model.step(tokens, 0.010 + 0.002 * tokens)
+        model.passes(3, 0.006)
+    assert model.cost is not None
+    assert model.cost == pytest.approx((0.010, 0.002, 0.002))
+
+
+def test_steps_that_are_all_alike_say_nothing_about_a_token() -> None:
+    model = CostModel()
+    for _ in range(20):
+        model.step(4, 0.02)
+        model.passes(1, 0.001)
+    assert model.cost is None
+
+
+def test_the_rate_follows_what_happens_now() -> None:
+    acceptance = Acceptance()
+    for _ in range(40):
+        acceptance.observe(4, 4)
+    assert acceptance.rate > 0.95
+    for _ in range(20):
+        acceptance.observe(4, 0)
+    assert acceptance.rate < 0.2
+
+
+def test_drafts_behind_a_rejected_one_do_not_count() -> None:
+    acceptance = Acceptance(usual=0.5)
+    for _ in range(100):
+        acceptance.observe(8, 1)  # one stood, one was rejected, six say nothing
+    assert acceptance.rate == pytest.approx(0.5, abs=0.01)
+
+
+def test_expected_tokens_of_a_round() -> None:
+    assert expected_tokens(0.8, 4) == pytest.approx(3.36, abs=0.005)
+    assert expected_tokens(0.0, 4) == 1
+    assert expected_tokens(1.0, 4) == 5
+
+
+@given(st.lists(st.integers(0, 2), max_size=5), st.lists(st.integers(0, 2), max_size=6))
+def test_accepted_is_the_common_beginning(drafts: list[int], tokens: list[int]) -> None:
+    count = num_accepted(drafts, tokens)
+    assert drafts[:count] == tokens[:count]
+    if count < min(len(drafts), len(tokens)):
+        assert drafts[count] != tokens[count]
+
+
+def test_the_speed_up_is_that_of_the_steps() -> None:
+    meter = SpeedMeter()
+    assert meter.speed_up is None
+    for _ in range(30):
+        meter.observe(2, 6, 0.030, drafted=True)
+    for _ in range(5):
+        meter.observe(2, 2, 0.020, drafted=False)
+    found = meter.speed_up
+    assert found is not None
+    assert found.factor == pytest.approx(2.0)
+    assert (found.num_drafted_steps, found.num_plain_steps) == (30, 5)
+
+
+def test_batches_of_another_size_are_not_compared() -> None:
+    meter = SpeedMeter()
+    for _ in range(5):
+        meter.observe(2, 6, 0.030, drafted=True)
+        meter.observe(8, 8, 0.020, drafted=False)
+    assert meter.speed_up is None
+
+
+def test_probing_costs_less_than_two_percent_of_the_steps() -> None:
+    meter, plain = SpeedMeter(), 0
+    for _ in range(4000):
+        probe = meter.wants_plain_step()
+        plain += probe
+        meter.observe(1, 1 if probe else 3, 0.01, drafted=not probe)
+    assert 0 < plain < 4000 * 0.02
+    assert PROBE_INTERVAL >= 50

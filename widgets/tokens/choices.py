@@ -1,0 +1,151 @@
+"""`TokenChoices`: what could have stood at one place of a reply, as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFontMetrics, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from widgets.charts.text import TextPen
+from widgets.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
+from widgets.tokens.record import Alternative, TokenRecord
+from widgets.tokens.words import percent, quoted
+
+NONE = -1
+_TEXT_WIDTH, _FIGURE_WIDTH, _WRITTEN_WIDTH = 160, 76, 68
+_WRITTEN = "written"
+
+
+class TokenChoices(QWidget):
+    """One row for each choice: its text, a bar of its probability, the figure. `selected(row)`
+    with a click or the arrow keys, `activated(row)` with a double click or Enter."""
+
+    selected = Signal(int)
+    activated = Signal(int)
+
+    def __init__(self, num_rows: int, parent: QWidget | None = None) -> None:
+        """`num_rows`: room for so many, so that the height does not jump."""
+        super().__init__(parent)
+        self._num_rows = num_rows
+        self._record: TokenRecord | None = None
+        self._choices: Sequence[Alternative] = ()
+        self.row = NONE
+        self._take_fonts()
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName("What could have stood there")
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        theme_notifier().changed.connect(self._theme_changed)
+
+    def show_token(self, record: TokenRecord | None) -> None:
+        """The choices at the place of `record`; the most probable other one is selected."""
+        self._record = record
+        self._choices = record.choices if record is not None else ()
+        others = [
+            row
+            for row, choice in enumerate(self._choices)
+            if record is not None and choice.token_id != record.token_id
+        ]
+        self.row = NONE
+        self.select(others[0] if others else len(self._choices) - 1)
+
+    def set_num_rows(self, num_rows: int) -> None:
+        self._num_rows = num_rows
+        self.setMinimumHeight(self.sizeHint().height())
+
+    @property
+    def choice(self) -> Alternative | None:
+        """The one that is selected."""
+        return self._choices[self.row] if self.row != NONE else None
+
+    def select(self, row: int) -> None:
+        self.row = row
+        texts = [f"{quoted(c.text)} {percent(c.probability)}" for c in self._choices]
+        here = f"Selected: {texts[row]}. " if row != NONE else ""
+        self.setAccessibleDescription(here + "All: " + ", ".join(texts))
+        self.selected.emit(row)
+        self.update()
+
+    # Geometry ----------------------------------------------------------------------------------
+
+    def sizeHint(self) -> QSize:
+        return QSize(480, max(1, self._num_rows) * self._row_height + 2)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(240, self.sizeHint().height())
+
+    def row_rect(self, row: int) -> QRectF:
+        return QRectF(1, 1 + row * self._row_height, self.width() - 2, self._row_height)
+
+    def row_at(self, y: float) -> int:
+        row = int((y - 1) // self._row_height)
+        return row if 0 <= row < len(self._choices) else NONE
+
+    # Painting ----------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.fillRect(event.rect(), theme().color("panel"))
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        for row, choice in enumerate(self._choices):
+            self._paint_row(painter, row, choice)
+        painter.end()
+
+    def _paint_row(self, painter: QPainter, row: int, choice: Alternative) -> None:
+        table, area = theme(), self.row_rect(row)
+        if row == self.row:
+            painter.setPen(QPen(table.color("accent"), 1) if self.hasFocus() else Qt.PenStyle.NoPen)
+            painter.setBrush(table.color("pressed"))
+            painter.drawRoundedRect(area.adjusted(0.5, 0.5, -0.5, -0.5), SPACE_1, SPACE_1)
+        inner = area.adjusted(SPACE_2, 0, -SPACE_2, 0)
+        painter.setPen(table.color("text"))
+        text = QRectF(inner.left(), inner.top(), _TEXT_WIDTH, inner.height())
+        pen = self._text.use(painter)
+        pen.left(painter, text, pen.elided(quoted(choice.text), _TEXT_WIDTH - SPACE_2))
+        left = inner.left() + _TEXT_WIDTH
+        room = inner.width() - _TEXT_WIDTH - _FIGURE_WIDTH - _WRITTEN_WIDTH
+        bar = QRectF(left, inner.center().y() - 5, max(1.0, room * choice.probability), 10)
+        is_written = self._record is not None and choice.token_id == self._record.token_id
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(table.color("tokens_out" if is_written else "other"))
+        painter.drawRect(bar)
+        pen = self._figure.use(painter)
+        painter.setPen(table.color("text"))
+        figure = QRectF(left + room, inner.top(), _FIGURE_WIDTH, inner.height())
+        pen.right(painter, figure, percent(choice.probability))
+        if is_written:
+            painter.setPen(table.color("text_muted"))
+            pen.right(painter, inner, _WRITTEN)
+
+    def _take_fonts(self) -> None:
+        self._text, self._figure = TextPen(mono_font()), TextPen(figure_font())
+        self._row_height = QFontMetrics(figure_font()).height() + SPACE_2
+
+    def _theme_changed(self) -> None:
+        self._take_fonts()
+        self.updateGeometry()
+        self.update()
+
+    # Mouse and keyboard ------------------------------------------------------------------------
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        row = self.row_at(event.position().y())
+        if row != NONE:
+            self.select(row)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        row = self.row_at(event.position().y())
+        if row != NONE:
+            self.activated.emit(row)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        last = len(self._choices) - 1
+        if event.key() == Qt.Key.Key_Up and last >= 0:
+            self.select(max(0, self.row - 1))
+        elif event.key() == Qt.Key.Key_Down and last >= 0:
+            self.select(min(last, self.row + 1))
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.row != NONE:
+            self.activated.emit(self.row)
+        else:
+            super().keyPressEvent(event)

@@ -1,0 +1,120 @@
+"""What the colour behind a token means. Another meaning is another entry of `PAINTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtGui import QColor
+
+from widgets.colors import mix
+from widgets.swatches import Swatch
+from widgets.theme import Theme
+from widgets.tokens.record import TokenRecord
+
+Background = Callable[[TokenRecord, Theme], QColor | None]
+
+
+@dataclass(frozen=True)
+class PaintBy:
+    """`background` gives the colour behind a token, None for that of the panel; text in the
+    theme's `text` has to be readable on it."""
+
+    name: str
+    help: str
+    legend: tuple[Swatch, ...]
+    background: Background
+    shows_rejected: bool = False  # drafts that did not stand, struck through
+
+
+_HUE = "tokens_out"
+_STRENGTHS = (0.0, 0.16, 0.3, 0.45, 0.6)
+_DARKER = 0.8
+"""Of the strengths in the dark theme: light text has to stay readable on the strongest."""
+
+
+def heat(level: int, table: Theme) -> str:
+    """The colour of a level from 0 (none) to 4 (strongest)."""
+    strength = _STRENGTHS[level] * (_DARKER if table.is_dark else 1.0)
+    return mix(table.panel, table.value(_HUE), strength)
+
+
+def _by_level(level: Callable[[TokenRecord], int | None]) -> Background:
+    def background(record: TokenRecord, table: Theme) -> QColor | None:
+        found = level(record)
+        return QColor(heat(found, table)) if found else None
+
+    return background
+
+
+def _legend(*names: str) -> tuple[Swatch, ...]:
+    """Of the levels from 1 on: what is not coloured needs no name."""
+    return tuple(
+        Swatch(name, lambda table, level=level: (heat(level, table),))  # type: ignore[misc]
+        for level, name in enumerate(names, start=1)
+    )
+
+
+def _level(value: float, *bounds: float) -> int:
+    """How many of the rising `bounds` the value has reached."""
+    return sum(value >= bound for bound in bounds)
+
+
+def probability_level(record: TokenRecord) -> int:
+    return 4 - _level(record.probability, 0.05, 0.2, 0.5, 0.9)
+
+
+def rank_level(record: TokenRecord) -> int:
+    return _level(record.rank, 2, 3, 6, 21)
+
+
+def entropy_level(record: TokenRecord) -> int | None:
+    bits = record.entropy_bits
+    return None if bits is None else _level(bits, 0.25, 0.75, 1.5, 2.5)
+
+
+def _draft_color(table: Theme) -> str:
+    return mix(table.panel, table.value("draft"), 0.32 if table.is_dark else 0.4)
+
+
+def _replaced_color(table: Theme) -> str:
+    return mix(table.panel, table.value("preempted"), 0.24 if table.is_dark else 0.3)
+
+
+def draft_background(record: TokenRecord, table: Theme) -> QColor | None:
+    if record.is_draft:
+        return QColor(_draft_color(table))
+    return QColor(_replaced_color(table)) if record.rejected else None
+
+
+PAINTS: tuple[PaintBy, ...] = (
+    PaintBy(
+        "Probability",
+        "How probable the model held each token, before temperature.",
+        _legend("below 90 %", "below 50 %", "below 20 %", "below 5 %"),
+        _by_level(probability_level),
+    ),
+    PaintBy(
+        "Rank",
+        "How many tokens the model held more probable.",
+        _legend("rank 2", "3 to 5", "6 to 20", "above 20"),
+        _by_level(rank_level),
+    ),
+    PaintBy(
+        "Entropy",
+        "How undecided the model was at each place.",
+        _legend("from 0.25 bits", "from 0.75", "from 1.5", "from 2.5"),
+        _by_level(entropy_level),
+    ),
+    PaintBy(
+        "Drafts",
+        "Which drafts stood, and what the model wrote in place of those that did not.",
+        (
+            Swatch("draft that stood", lambda table: (_draft_color(table),)),
+            Swatch("in place of rejected drafts", lambda table: (_replaced_color(table),)),
+            Swatch("the model's own", lambda table: (table.panel,)),
+        ),
+        draft_background,
+        shows_rejected=True,
+    ),
+)

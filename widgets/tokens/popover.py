@@ -1,0 +1,157 @@
+"""`TokensPopover`: the tokens of one reply, at the button below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QRect, Qt, Signal
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QWidget,
+)
+
+from widgets.chat.popover import Popover
+from widgets.icons import set_icon
+from widgets.swatches import Swatches
+from widgets.theme import SPACE_2, SPACE_4
+from widgets.tokens.choices import TokenChoices
+from widgets.tokens.paint import PAINTS
+from widgets.tokens.record import TokenRecord
+from widgets.tokens.strip import NONE, TokenStrip
+from widgets.tokens.words import quoted, summary_words, token_words
+
+WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
+HINT = (
+    "Point at a token, or use the arrow keys; a click holds it, "
+    "Ctrl and an arrow key go to the next unlikely one."
+)
+NO_ALTERNATIVES = "Alternatives were not kept for this reply: see Alternatives in the sampling."
+
+
+class TokensPopover(Popover):
+    """`branch_wanted(index of a token, token id)`: the user asks for a reply that is the same up
+    to there, and goes on with that token."""
+
+    branch_wanted = Signal(int, int)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Tokens of this reply")
+        self._refusal = ""
+        title = QLabel("Tokens of this reply")
+        title.setProperty("role", "title")
+        self.paint_by = QComboBox()
+        self.paint_by.setAccessibleName("What the colours show")
+        for paint in PAINTS:
+            self.paint_by.addItem(paint.name)
+            self.paint_by.setItemData(
+                self.paint_by.count() - 1, paint.help, Qt.ItemDataRole.ToolTipRole
+            )
+        self.paint_by.currentIndexChanged.connect(self._paint_by)
+        head = QHBoxLayout()
+        head.addWidget(title, 1)
+        head.addWidget(self.paint_by)
+        self.summary, self.line, self.note = QLabel(), QLabel(), QLabel()
+        self.summary.setProperty("role", "muted")
+        self.note.setProperty("role", "small")
+        self.strip = TokenStrip()
+        self.strip.pointed.connect(self._show_token)
+        self.strip.moved.connect(self._follow)
+        self._area = _scrolling(self.strip)
+        self.legend = Swatches(PAINTS[0].legend)
+        self.choices = TokenChoices(5)
+        self._rows = _scrolling(self.choices)
+        self.choices.selected.connect(lambda row: self._show_choice())
+        self.choices.activated.connect(lambda row: self._ask_for_branch())
+        self.strip.activated.connect(self.choices.setFocus)
+        self.branch = QPushButton()
+        set_icon(self.branch, "branch")
+        self.branch.clicked.connect(self._ask_for_branch)
+        self._lay_out(head)
+        self._paint_by(0)
+
+    def _lay_out(self, head: QHBoxLayout) -> None:
+        foot = QHBoxLayout()
+        foot.addWidget(self.note, 1)
+        foot.addWidget(self.branch)
+        self.column.setSpacing(SPACE_2)
+        for label in (self.summary, self.line):
+            label.setFixedWidth(WIDTH)
+        self.note.setWordWrap(True)
+        self.column.addLayout(head)
+        for widget in (self.summary, self._area, self.legend, self.line, self._rows):
+            self.column.addWidget(widget)
+        self.column.addLayout(foot)
+
+    def show_tokens(self, records: Sequence[TokenRecord], refusal: str = "") -> None:
+        """Show a reply. `refusal`: why no branch can be started from it now, or ""."""
+        self._refusal = refusal
+        self.summary.setText(summary_words(records))
+        self.choices.set_num_rows(max((len(record.choices) for record in records), default=1))
+        self._rows.setFixedHeight(min(self.choices.sizeHint().height(), LARGEST_CHOICES))
+        self.strip.resize(WIDTH, self.strip.height())
+        self.strip.show_tokens(records)
+        needed = self.strip.heightForWidth(WIDTH - SPACE_4)
+        self._area.setFixedHeight(min(needed, LARGEST_STRIP))
+        self._show_token(self.strip.pointed_token)
+
+    def first_field(self) -> QWidget:
+        if self.strip.pointed_token != NONE:
+            self._follow(self.strip.rect_of(self.strip.pointed_token).toAlignedRect())
+        return self.strip
+
+    def _paint_by(self, index: int) -> None:
+        paint = PAINTS[index]
+        self.strip.paint_by(paint)
+        self.paint_by.setToolTip(paint.help)
+        self.legend.set_swatches(paint.legend)
+
+    def _follow(self, area: QRect) -> None:
+        """Scroll so far that a token is seen."""
+        centre = area.center()
+        self._area.ensureVisible(centre.x(), centre.y(), 0, area.height() + SPACE_2)
+
+    def _show_token(self, index: int) -> None:
+        records = self.strip.records
+        self.line.setText(token_words(records, index) if index != NONE else "")
+        self.choices.show_token(records[index] if index != NONE else None)
+        has_others = index != NONE and bool(records[index].alternatives)
+        self.note.setText(self._refusal or (HINT if has_others else NO_ALTERNATIVES))
+
+    def _show_choice(self) -> None:
+        choice, index = self.choices.choice, self.strip.pointed_token
+        if choice is not None:
+            centre = self.choices.row_rect(self.choices.row).center().toPoint()
+            self._rows.ensureVisible(0, centre.y(), 0, SPACE_4)
+        if choice is None or index == NONE:
+            self.branch.setText("Start a branch")
+        elif choice.token_id == self.strip.records[index].token_id:
+            self.branch.setText("Write again after it")
+        else:
+            self.branch.setText(f"Start a branch with {quoted(choice.text)[:24]}")
+        self.branch.setEnabled(choice is not None and not self._refusal)
+        tip = "Another version of the reply: the same up to this place, then this token"
+        self.branch.setToolTip(self._refusal or tip)
+
+    def _ask_for_branch(self) -> None:
+        choice, index = self.choices.choice, self.strip.pointed_token
+        if choice is not None and index != NONE and not self._refusal:
+            self.hide()
+            self.branch_wanted.emit(index, choice.token_id)
+
+
+def _scrolling(inside: QWidget) -> QScrollArea:
+    """`inside` as high as it needs, in as much room as there is."""
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.setFixedWidth(WIDTH)
+    area.setWidget(inside)
+    return area

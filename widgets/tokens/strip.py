@@ -1,0 +1,263 @@
+"""`TokenStrip`: the tokens of a reply in rows, each on the colour of what it is painted by."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import (
+    QFont,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+)
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from widgets.charts.text import TextPen
+from widgets.theme import SPACE_1, mono_font, theme, theme_notifier
+from widgets.tokens.flow import Place, flow
+from widgets.tokens.paint import PAINTS, PaintBy
+from widgets.tokens.record import Origin, TokenRecord
+from widgets.tokens.words import shown, token_words
+
+NONE = -1
+_PAD = 4  # around all tokens, for the frame of the focus
+_GAP = 1  # between two backgrounds
+_MOST_SHAPED = 4096
+
+
+class TokenStrip(QWidget):
+    """`pointed(index)`: a token came under the mouse or the keyboard's cursor. A click holds it:
+    then the mouse points at no other, until another click."""
+
+    pointed = Signal(int)
+    moved = Signal(QRect)  # where the token is that the keyboard went to
+    activated = Signal()  # Enter, on a token
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._records: Sequence[TokenRecord] = ()
+        self._places: list[Place] = []
+        self._sizes: tuple[list[float], list[bool]] = ([], [])
+        self._paint_by = PAINTS[0]
+        self.pointed_token = NONE
+        self.is_held = False
+        self._take_font()
+        self.setMouseTracking(True)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAccessibleName("Tokens of the reply")
+        policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        policy.setHeightForWidth(True)
+        self.setSizePolicy(policy)
+        theme_notifier().changed.connect(self._theme_changed)
+
+    # Content -----------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> Sequence[TokenRecord]:
+        return self._records
+
+    def show_tokens(self, records: Sequence[TokenRecord]) -> None:
+        """Show another reply; the least probable token is pointed at."""
+        self._records, self.is_held = records, False
+        self._arrange()
+        self.pointed_token = NONE
+        if records:
+            self.point_at(min(range(len(records)), key=lambda i: records[i].logprob))
+
+    def paint_by(self, paint: PaintBy) -> None:
+        self._paint_by = paint
+        self._arrange()
+
+    def point_at(self, index: int) -> None:
+        if index != self.pointed_token:
+            self.pointed_token = index
+            words = token_words(self._records, index) if index != NONE else ""
+            self.setAccessibleDescription(words)
+            self.pointed.emit(index)
+            self.update()
+
+    # Geometry ----------------------------------------------------------------------------------
+
+    def rect_of(self, index: int) -> QRectF:
+        """Where a token is."""
+        place = self._places[index]
+        top = _PAD + place.row * self._row_height
+        return QRectF(_PAD + place.left, top, place.width, self._row_height)
+
+    def token_at(self, point: QPointF) -> int:
+        """The token at `point`, or NONE."""
+        row = int((point.y() - _PAD) // self._row_height)
+        first = bisect_left(self._places, row, key=lambda place: place.row)
+        for index in range(first, len(self._places)):
+            if self._places[index].row != row:
+                break
+            if self.rect_of(index).contains(point):
+                return index
+        return NONE
+
+    def heightForWidth(self, width: int) -> int:
+        return self._height(flow(*self._sizes, max(1, width - 2 * _PAD)))
+
+    def sizeHint(self) -> QSize:
+        return QSize(480, self._height(self._places))
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(120, self._row_height + 2 * _PAD)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        texts = [shown(record.text) for record in self._records]
+        struck = [self._struck(record) for record in self._records]
+        widths = [
+            self._pen.width(text) + (self._pen.width(before) if before else 0.0) + _GAP + 2
+            for text, before in zip(texts, struck, strict=True)
+        ]
+        breaks = [record.text.endswith("\n") for record in self._records]
+        self._sizes = (widths, breaks)
+        self._places = flow(widths, breaks, max(1, self.width() - 2 * _PAD))
+        self.updateGeometry()
+        self.update()
+
+    def _height(self, places: list[Place]) -> int:
+        rows = places[-1].row + 1 if places else 1
+        return rows * self._row_height + 2 * _PAD
+
+    # Painting ----------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self._pen.use(painter)
+        area = event.rect()
+        painter.fillRect(area, theme().color("panel"))
+        top = (area.top() - _PAD) // self._row_height
+        bottom = (area.bottom() - _PAD) // self._row_height
+        first = bisect_left(self._places, top, key=lambda place: place.row)
+        last = bisect_right(self._places, bottom, key=lambda place: place.row)
+        for index in range(first, last):
+            self._paint_token(painter, index)
+        if self.hasFocus():
+            painter.setPen(QPen(theme().color("accent"), 1))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
+        painter.end()
+
+    def _paint_token(self, painter: QPainter, index: int) -> None:
+        record, table = self._records[index], theme()
+        area = self.rect_of(index).adjusted(0, 1, -_GAP, -1)
+        background = self._paint_by.background(record, table)
+        if background is not None:
+            painter.fillRect(area, background)
+        place = area.adjusted(1, 0, 0, 0)
+        before = self._struck(record)
+        if before:
+            place = self._paint_struck(painter, place, before)
+        painter.setPen(table.color("text"))
+        self._pen.left(painter, place, self._pen.elided(shown(record.text), place.width()))
+        if record.is_unlikely:  # also for those who do not see the colours apart
+            painter.fillRect(
+                QRectF(area.left(), area.bottom() - 2, area.width(), 2),
+                table.line_color("preempted"),
+            )
+        if record.origin is Origin.CHOSEN:
+            self._frame(painter, area, "text_muted", Qt.PenStyle.DashLine)
+        if index == self.pointed_token:
+            self._frame(painter, area, "accent" if self.is_held else "text", Qt.PenStyle.SolidLine)
+
+    def _struck(self, record: TokenRecord) -> str:
+        """The rejected drafts before a token, where they are shown."""
+        if not self._paint_by.shows_rejected:
+            return ""
+        return "".join(shown(text) for text in record.rejected)
+
+    def _paint_struck(self, painter: QPainter, area: QRectF, text: str) -> QRectF:
+        """Rejected drafts at the left of `area`; what is left of it."""
+        painter.setPen(theme().color("text_muted"))
+        text = self._pen.elided(text, area.width())
+        self._pen.left(painter, area, text)
+        width = self._pen.width(text)
+        middle = round(area.center().y()) + 1.5
+        painter.drawLine(QPointF(area.left(), middle), QPointF(area.left() + width, middle))
+        return area.adjusted(width, 0, 0, 0)
+
+    def _frame(self, painter: QPainter, area: QRectF, color: str, style: Qt.PenStyle) -> None:
+        painter.setPen(QPen(theme().color(color), 1, style))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(area.adjusted(-0.5, -0.5, 0.5, 0.5))
+
+    def _take_font(self) -> None:
+        font = mono_font()
+        font.setFeature(QFont.Tag("calt"), 0)  # signs of code stay what they are
+        self._pen = TextPen(font, _MOST_SHAPED)
+        self._row_height = self.fontMetrics().height() + 2 * SPACE_1
+
+    def _theme_changed(self) -> None:
+        self._take_font()
+        self._arrange()
+
+    # Mouse and keyboard ------------------------------------------------------------------------
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        index = self.token_at(event.position())
+        if index != NONE and not self.is_held:  # beside the tokens: what was said stays
+            self.point_at(index)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        index = self.token_at(event.position())
+        self.is_held = index != NONE and not (self.is_held and index == self.pointed_token)
+        if index != NONE:
+            self.point_at(index)
+        self.update()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        target = self._target(Qt.Key(event.key()), event.modifiers())
+        if target != NONE:
+            self.is_held = True
+            self.point_at(target)
+            self.moved.emit(self.rect_of(target).toAlignedRect())
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter) and self.pointed_token != NONE:
+            self.is_held = True
+            self.activated.emit()
+        else:
+            super().keyPressEvent(event)
+
+    def _target(self, key: Qt.Key, modifiers: Qt.KeyboardModifier) -> int:
+        """Where a key leads, or NONE."""
+        here, last = self.pointed_token, len(self._records) - 1
+        if last < 0:
+            return NONE
+        if modifiers & Qt.KeyboardModifier.ControlModifier:
+            unlikely = [i for i, record in enumerate(self._records) if record.is_unlikely]
+            if key == Qt.Key.Key_Left:
+                return max((i for i in unlikely if i < here), default=here)
+            if key == Qt.Key.Key_Right:
+                return min((i for i in unlikely if i > here), default=here)
+        match key:
+            case Qt.Key.Key_Left:
+                return max(0, here - 1)
+            case Qt.Key.Key_Right:
+                return min(last, here + 1)
+            case Qt.Key.Key_Home:
+                return 0
+            case Qt.Key.Key_End:
+                return last
+            case Qt.Key.Key_Up | Qt.Key.Key_Down if here != NONE:
+                down = self._row_height if key == Qt.Key.Key_Down else -self._row_height
+                return self._nearest(self.rect_of(here).center() + QPointF(0, down), here)
+        return NONE
+
+    def _nearest(self, point: QPointF, here: int) -> int:
+        """The token of the row at `point` that is nearest to it; `here` where there is no row."""
+        row = int((point.y() - _PAD) // self._row_height)
+        first = bisect_left(self._places, row, key=lambda place: place.row)
+        end = bisect_right(self._places, row, key=lambda place: place.row)
+        if point.y() < _PAD or first == end:
+            return here
+        return min(range(first, end), key=lambda i: abs(self.rect_of(i).center().x() - point.x()))
