@@ -33,6 +33,7 @@ from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
+from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
 from app.panels.docks import (
@@ -47,6 +48,7 @@ from app.panels.engine_settings import EngineSettingsPanel
 from app.panels.engine_views import EngineViews
 from app.panels.help_dialogs import AboutDialog, ShortcutsDialog
 from app.panels.load_strip import LoadStrip
+from app.panels.log_view import LogPanel
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
@@ -99,6 +101,7 @@ class MainWindow(QMainWindow):
         machine: Machine | None = None,
         clock: RedrawClock | None = None,
         marks: MarkLog | None = None,
+        log: LogKeeper | None = None,
     ) -> None:
         super().__init__()
         self.bridge, self.settings, self.session = bridge, settings, session
@@ -111,7 +114,7 @@ class MainWindow(QMainWindow):
         self.setMinimumSize(*MINIMUM_SIZE)
         self.setAcceptDrops(True)
         # one clock for all: what is drawn, is drawn together
-        self._make_parts(machine, clock or RedrawClock(parent=self), marks)
+        self._make_parts(machine, clock or RedrawClock(parent=self), marks, log)
         self._arrange()
         self.recorder = FlightRecorder(bridge, self)
         self.flight = FlightDesk(self.recorder, self)
@@ -131,7 +134,11 @@ class MainWindow(QMainWindow):
     # Building ----------------------------------------------------------------------------------
 
     def _make_parts(
-        self, machine: Machine | None, clock: RedrawClock, marks: MarkLog | None
+        self,
+        machine: Machine | None,
+        clock: RedrawClock,
+        marks: MarkLog | None,
+        log: LogKeeper | None,
     ) -> None:
         self.rail = NavRail()
         self.stack = QStackedWidget()
@@ -153,6 +160,7 @@ class MainWindow(QMainWindow):
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
         self.views.speculation.settings_wanted.connect(self.show_settings)
+        self.log = LogPanel(log or LogKeeper())
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -167,6 +175,7 @@ class MainWindow(QMainWindow):
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
+        self.log_dock = CardDock("Log", "log", self.log)
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)
@@ -189,6 +198,7 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
         self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
@@ -259,6 +269,7 @@ class MainWindow(QMainWindow):
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
+            (self.log_dock, "Ctrl+Shift+Y"),
         ]
 
     def show_settings(self) -> None:
@@ -269,7 +280,8 @@ class MainWindow(QMainWindow):
 
     def reset_docks(self) -> None:
         """The docks where they are at the first visit of this page."""
-        others = [self.charts_dock, *(dock for dock, _ in self.views.docks)]
+        views = [dock for dock, _ in self.views.docks]
+        others = [self.charts_dock, *views, self.log_dock]
         self.dock_area.arrange(self.page.docks, self.settings_dock, others)
         self._size_docks()
 

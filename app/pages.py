@@ -9,8 +9,11 @@ from app.hub.hub import Hub
 from app.hub.trash import Trash
 from app.main_window import Page
 from app.models.downloads import DownloadQueue
+from app.models.estimate import estimate
+from app.models.first_run import ModelsPlace
 from app.models.page import ModelsPage
 from app.models.session import ModelSession
+from app.models.welcome import WelcomePage
 from app.panels.docks import DockPlan
 from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
@@ -23,7 +26,7 @@ from engine.errors import ErrorInfo
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
 
-CHAT_LIST = "chat-list"
+CHAT_LIST, WELCOMED = "chat-list", "welcomed"
 TUNE_DOCKS = DockPlan(
     "left",
     (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
@@ -49,14 +52,15 @@ class Pages:
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
         self.tune = TunePage(bridge, settings, clock, marks)
-        self.models = make_models_page(bridge, settings, session)
+        self.models_place = make_models_place(bridge, settings, session)
+        self.models = self.models_place.page
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(
                 "Tune", "tune", self.tune, tuple(self.tune.commands()),
                 (self.tune.commands_changed,), TUNE_DOCKS,
             ),
-            Page("Models", "models", self.models, tuple(self.models.commands())),
+            Page("Models", "models", self.models_place, tuple(self.models_place.commands())),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
@@ -84,6 +88,13 @@ class Pages:
         """What waits until the window is on the screen."""
         self.models.start()
 
+    def welcome(self) -> None:
+        """Show the first-run page, once: at the first start on a machine where nothing was opened
+        yet."""
+        if not self._settings.recent and not self._settings.flag(WELCOMED, False):
+            self._settings.set_flag(WELCOMED, True)
+            self.models_place.show_welcome()
+
     def _on_opened(self, config: EngineConfig, chosen: object) -> None:
         self.chat_page.set_suggestions(suggestions_for(config.model))
 
@@ -96,9 +107,9 @@ class Pages:
         self.chat_page.set_model_notice(text, action, do)
 
 
-def make_models_page(
+def make_models_place(
     bridge: EngineBridge, settings: SettingsStore, session: ModelSession
-) -> ModelsPage:
+) -> ModelsPlace:
     """The Models page over the hub and the cache that huggingface_hub is set to."""
 
     def in_use() -> int:
@@ -109,6 +120,6 @@ def make_models_page(
 
     hub = Hub()
     queue = DownloadQueue(hub, downloads_file())
-    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open)
+    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open, estimate)
     page.model_chosen.connect(session.open)
-    return page
+    return ModelsPlace(page, WelcomePage(in_use, estimate))

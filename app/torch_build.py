@@ -13,6 +13,7 @@ from engine.config import SETTINGS
 PYPI = "https://pypi.org/simple"
 CUDA_WHEELS = "https://download.pytorch.org/whl/cu130"
 """On Windows the wheels of PyPI are for the CPU only; on Linux they are built for CUDA."""
+LATER = "This version's engine computes on the CPU in any case; to prepare for another one: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,11 @@ def advice(
     index = PYPI if (system or platform.system()) == "Linux" else CUDA_WHEELS
     there = gpus[0] if len(gpus) == 1 else f"{len(gpus)} GPUs ({gpus[0]})"
     verb = "is" if len(gpus) == 1 else "are"
-    limit = "" if "cuda" in SETTINGS["device"].choices else " (this version's engine uses the CPU)"
+    later = "" if "cuda" in SETTINGS["device"].choices else LATER
     return Advice(
         f"{there} {verb} there, and PyTorch {build.version} is built for the CPU only: it cannot "
         f"use {'it' if len(gpus) == 1 else 'them'}.",
-        f"Close the program and install the build for CUDA{limit}:",
+        f"{later}Close the program and install the build for CUDA:",
         # forced: to pip the build for the CPU is the same version
         f'"{python or sys.executable}" -m pip install --force-reinstall "torch=={number}" '
         f"--index-url {index}",

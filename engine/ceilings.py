@@ -6,7 +6,10 @@ with that part as small as the knob could make it and all else as it is. Pure Py
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -44,7 +47,8 @@ class Ceiling(NamedTuple):
         return max(self.factor, self.loose or 0.0) >= WORTH
 
 
-class Situation(NamedTuple):
+@dataclass(frozen=True)
+class Situation:
     """What the ceilings are made from: the costed steps, and the engine after them."""
 
     steps: Sequence[CostedStep]
@@ -52,9 +56,16 @@ class Situation(NamedTuple):
     peaks: Peaks
     snapshot: EngineSnapshot
 
-    @property
-    def decode_only(self) -> list[CostedStep]:
-        return [s for s in self.steps if all(e.kind == "decode" for e in s.step.entries)]
+    @cached_property
+    def whole(self) -> Split:
+        """The sum of all splits."""
+        return total(self.steps)
+
+    @cached_property
+    def decoding(self) -> Situation:
+        """The steps alone that do nothing but decode."""
+        chosen = [s for s in self.steps if all(e.kind == "decode" for e in s.step.entries)]
+        return dataclasses.replace(self, steps=chosen)
 
 
 def ceilings(situation: Situation) -> list[Ceiling]:
@@ -86,7 +97,7 @@ def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
         body = work.weights - work.fixed_weights
         return work._replace(weights=work.fixed_weights + body * factor)
 
-    share = total(situation.steps).shares().weights
+    share = situation.whole.shares().weights
     why = (
         f"Reading weights is {_percent(share)} of the time; {name} reads {factor:.2f} of their "
         "bytes, the output layer as it is, and the arithmetic stays."
@@ -96,7 +107,7 @@ def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
 
 def _kv_dtype(situation: Situation) -> Ceiling | None:
     bits = ITEM_BITS.get(str(situation.snapshot.model.dtype), 16)
-    share = total(situation.steps).shares().kv
+    share = situation.whole.shares().kv
     why = (
         f"Reading the KV cache is {_percent(share)} of the time; 8 bits are {8 / bits:.2f} of its "
         "bytes (and hold as many more tokens)."
@@ -117,7 +128,7 @@ def _of_work(
     why: str,
 ) -> Ceiling:
     """The ceiling of a knob that changes the work of every step."""
-    before, after, loose = total(situation.steps).total, 0.0, 0.0
+    before, after, loose = situation.whole.total, 0.0, 0.0
     for step in situation.steps:
         floor = step.split.floor
         changed = least_time(change(step.work), situation.peaks).floor * step.speed
@@ -134,7 +145,7 @@ def _of_work(
 
 def _batch_size(situation: Situation) -> Ceiling:
     config: Any = situation.snapshot.config
-    places, steps = config.max_num_seqs, situation.decode_only
+    places, steps = config.max_num_seqs, situation.decoding.steps
     label, setting = "Running requests", "max_num_seqs"
     running = fmean([len(s.step.entries) for s in situation.steps])
     waiting = fmean([s.step.num_waiting for s in situation.steps])
@@ -149,7 +160,7 @@ def _batch_size(situation: Situation) -> Ceiling:
             work.attention * growth,
         )  # fmt: skip
 
-    slower = 1 / _of_work(situation._replace(steps=steps), setting, label, "", more, "").factor
+    slower = 1 / _of_work(situation.decoding, setting, label, "", more, "").factor
     why = (
         f"{waiting:.1f} requests wait on average. If they ran too, a step would take "
         f"{slower:.2f} times as long for {growth:.2f} times the tokens: the weights are read once."
@@ -161,7 +172,7 @@ def _batch_size(situation: Situation) -> Ceiling:
 def _prefix_caching(situation: Situation) -> Ceiling:
     """At most all prompt tokens but the last of each prompt are found."""
     config: Any = situation.snapshot.config
-    before, after, loose = total(situation.steps).total, 0.0, 0.0
+    before, after, loose = situation.whole.total, 0.0, 0.0
     for step in situation.steps:
         kept = [left for entry in step.step.entries if (left := _without_prompt(entry)) is not None]
         if kept:
@@ -197,7 +208,7 @@ def _chunk_budget(situation: Situation) -> Ceiling:
     """Chunks that no other request needed would be computed with the next one of their prompt."""
     config: Any = situation.snapshot.config
     setting, label = "max_num_batched_tokens", "Token budget"
-    before = total(situation.steps).total
+    before = situation.whole.total
     saved, count = 0.0, 0
     for step in situation.steps:
         if any(entry.num_logits for entry in step.step.entries) or not step.step.entries:
@@ -219,8 +230,7 @@ def _chunk_budget(situation: Situation) -> Ceiling:
 
 
 def _speculation(situation: Situation) -> Ceiling | None:
-    steps = situation.decode_only
-    if not steps:
+    if not situation.decoding.steps:
         return None
     rows = DRAFT_LENGTH + 1
 
@@ -228,7 +238,7 @@ def _speculation(situation: Situation) -> Ceiling | None:
         return work._replace(linear=work.linear * rows, attention=work.attention * rows)
 
     setting, label = "speculative_method", "Speculation"
-    ratio = 1 / _of_work(situation._replace(steps=steps), setting, label, "", verify, "").factor
+    ratio = 1 / _of_work(situation.decoding, setting, label, "", verify, "").factor
     tokens = tokens_per_round(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
         f"A draft that costs nothing and is right {_percent(DRAFT_ACCEPTANCE)} of the time gives "
@@ -258,12 +268,14 @@ def verdict(split: Split) -> str:
     sides = {
         "memory-bound": shares.weights + shares.kv,
         "bound by arithmetic": shares.arithmetic,
-        "bound by launching and small operations": shares.launch,
+        "neither memory nor arithmetic": shares.launch,
         "bound by Python": shares.python,
         "waiting between steps": shares.queue,
         "bound by drafting": shares.draft,
     }
     side = max(sides, key=lambda name: sides[name])
+    if side == "neither memory nor arithmetic":
+        return f"{side}: launch and rest {_percent(shares.launch)}"
     if side == "memory-bound":
         part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
         return f"{side}: {part} {_percent(share)}"

@@ -59,9 +59,6 @@ class Split(NamedTuple):
         """What the counted bytes and operations take at least."""
         return self.weights + self.kv + self.arithmetic
 
-    def plus(self, other: Split) -> Split:
-        return Split(*(a + b for a, b in zip(self, other, strict=True)))
-
     def shares(self) -> Split:
         """Fractions of the total; all 0 where nothing took time."""
         total = self.total
@@ -177,9 +174,7 @@ def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) ->
     return CostedStep(step, work, split, speed)
 
 
-def cost_steps(
-    steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks
-) -> Iterator[CostedStep]:
+def cost_steps(steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks) -> Iterator[CostedStep]:
     """Every step, with the pause between it and the one before."""
     before: StepRecord | None = None
     for step in steps:
@@ -192,10 +187,8 @@ def cost_steps(
 
 def total(costed: Iterable[CostedStep]) -> Split:
     """The sum of the splits."""
-    found = Split()
-    for one in costed:
-        found = found.plus(one.split)
-    return found
+    columns = list(zip(*(one.split for one in costed), strict=True))
+    return Split(*map(sum, columns)) if columns else Split()
 
 
 def model_cost(snapshot: EngineSnapshot) -> ModelCost:

@@ -193,6 +193,10 @@ class LiveCharts(QWidget):
         for chart in self.charts:
             chart.set_paused(paused)
 
+    def set_speed(self, speed: float) -> None:
+        """How fast time passes in the charts: see `EngineTime`."""
+        self._time.set_speed(speed)
+
     def set_window(self, seconds: float) -> None:
         """How much time all charts show."""
         span = f"last {duration_text(seconds)}"

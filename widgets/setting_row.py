@@ -112,7 +112,7 @@ class SettingRow(QWidget):
         self._control.set_value(value)
 
     def set_hint(self, text: str, tone: HintTone = "small") -> None:
-        """Show one line below the control: a figure, what is pending, or what went wrong."""
+        """Show a line or two below the control: a figure, what is pending, what went wrong."""
         if text != self._hint.text():
             self._hint.setText(text)
         if tone != self._hint_tone:

@@ -102,6 +102,10 @@ class StatStrip(QFrame):
         self.set_model(model.name, short_dtype(model.dtype), device_words(snapshot))
         self.set_state(*state_words(snapshot))
 
+    def set_speed(self, speed: float) -> None:
+        """How fast time passes for the figures: see `EngineTime`."""
+        self._time.set_speed(speed)
+
     def clear(self) -> None:
         """No model is loaded."""
         self._figures.clear()

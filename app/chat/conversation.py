@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.chat.attachments import message_content
 from app.chat.figures import Figures
 from app.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
 from app.storage.records import StoredConversation, StoredMessage
@@ -160,14 +161,20 @@ class Conversation:
         versions = self.versions(message.parent_id)
         return versions.index(message) + 1, len(versions)
 
-    def add(self, role: Role, parent_id: str | None, text: str = "") -> Message:
+    def add(
+        self,
+        role: Role,
+        parent_id: str | None,
+        text: str = "",
+        attachments: tuple[Mapping[str, str], ...] = (),
+    ) -> Message:
         """Append a message, as the shown version of what follows `parent_id`.
 
         A reply begins in the state WAITING.
         """
         state = State.WAITING if role is Role.ASSISTANT else State.COMPLETE
         shown = 1 + max((m.shown for m in self.versions(parent_id)), default=0)
-        message = Message(self.id, parent_id, role, text, state, shown)
+        message = Message(self.id, parent_id, role, text, state, shown, attachments=attachments)
         self.messages[message.id] = message
         return message
 
@@ -205,10 +212,11 @@ class Conversation:
         chain = [m for m in self.path_to(reply.parent_id) if m.text or m.role is Role.USER]
         entries: list[dict[str, str]] = []
         for message in chain:
+            content = message_content(message.text, message.attachments)
             if entries and entries[-1]["role"] == message.role.value:
-                entries[-1]["content"] += "\n\n" + message.text
+                entries[-1]["content"] += "\n\n" + content
             else:
-                entries.append({"role": message.role.value, "content": message.text})
+                entries.append({"role": message.role.value, "content": content})
         if self.system_prompt.strip():
             entries.insert(0, {"role": "system", "content": self.system_prompt})
         return tuple(entries)

@@ -40,6 +40,10 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
         ),
         Command(
+            "chat.attach", "Attach text files…", page.draft.choose_files, "Chat", "Ctrl+Shift+A",
+            "attach", section="reply",
+        ),
+        Command(
             "chat.tokens", "Tokens of the last reply", page.tokens.show_last, "Chat",
             "Ctrl+T", "tokens", section="reply",
         ),
@@ -86,6 +90,7 @@ def chat_commands(page: ChatPage) -> list[Command]:
         Command(
             "chat.export_all", "Export all chats…", page.transfer.export_all, "Chat",
             section="file",
+            is_enabled=lambda: bool(controller.conversations or controller.archived),
         ),
         Command("chat.import", "Import chats…", page.transfer.import_some, "Chat", section="file"),
         Command(

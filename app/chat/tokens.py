@@ -1,4 +1,4 @@
-"""The tokens of replies: from the engine's events to records, packed for the store, and back.
+"""The tokens of replies: from the events of the engine to records, packed, and back. No Qt.
 
 Packed, a reply is zlib-compressed JSON in columns: {"version", "model", "texts" (id -> text),
 "ids", "logprobs", "ranks", "origins", "alternatives" (ids and logprobs of each token in turn),
@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from app.chat.saver import Saver
-from app.storage import ChatStore, StorageError
 from engine.messages import OutputEvent, TokenLogprob
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 VERSION = 1
-NUM_CACHED = 8
-"""Replies whose tokens stay in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,46 +141,3 @@ def records_of(event: OutputEvent) -> list[TokenRecord]:
         if event.drafts.rejected:
             records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
     return records
-
-
-class TokenKeeper:
-    """The tokens of all replies that have them: in the store, the last used in memory too."""
-
-    def __init__(self, store: ChatStore, saver: Saver) -> None:
-        self._store = store
-        self._saver = saver
-        self._known: set[str] = set()
-        self._cache: dict[str, ReplyTokens] = {}  # the last used last
-
-    def has(self, reply_id: str) -> bool:
-        return reply_id in self._known
-
-    def learn(self, conversation_id: str) -> None:
-        """Which replies of a conversation have tokens. Raises StorageError."""
-        self._known |= self._store.messages_with_tokens(conversation_id)
-
-    def keep(self, reply_id: str, model: str, records: Sequence[TokenRecord]) -> None:
-        """Save the tokens of a reply that has ended."""
-        tokens = ReplyTokens(model, tuple(records))
-        self._known.add(reply_id)
-        self._remember(reply_id, tokens)
-        self._saver.watch(self._store.save_tokens(reply_id, tokens.pack), self._saver.report)
-
-    def of(self, reply_id: str) -> ReplyTokens | None:
-        """None where they are not kept, or cannot be read."""
-        if reply_id not in self._cache:
-            try:
-                packed = self._store.packed_tokens(reply_id)
-                if packed is None:
-                    return None
-                self._remember(reply_id, ReplyTokens.unpack(packed))
-            except (StorageError, ValueError):
-                return None
-        self._remember(reply_id, self._cache[reply_id])
-        return self._cache[reply_id]
-
-    def _remember(self, reply_id: str, tokens: ReplyTokens) -> None:
-        self._cache.pop(reply_id, None)
-        self._cache[reply_id] = tokens
-        while len(self._cache) > NUM_CACHED:
-            del self._cache[next(iter(self._cache))]

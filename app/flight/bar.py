@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSlider, QWidget
 
 from app.flight.player import LONGEST_PAUSE_S, Player
@@ -13,19 +12,23 @@ from widgets.theme import SPACE_2, SPACE_3, figure_font
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _TICKS_PER_S = 20
+_KEYS = ("Ctrl+Left", "Ctrl+P", "Ctrl+Right")
 
 
 class PlayBar(QFrame):
-    """Space plays and pauses, the arrow keys go a frame back or forward."""
+    """Works by keyboard from anywhere in the window; the slider has the arrow keys."""
 
     def __init__(self, player: Player, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._player = player
         self.setProperty("panel", True)
         self.setAccessibleName("Playing the recording")
-        self.play = IconButton("play", "Play (Space)", self.toggle)
-        self.back = IconButton("chevron-left", "One snapshot back (Left)", lambda: player.step(-1))
-        self.on = IconButton("chevron-right", "One snapshot on (Right)", lambda: player.step(1))
+        self.play = IconButton("play", "Play (Ctrl+P)", self.toggle)
+        back, on = "One snapshot back (Ctrl+Left)", "One snapshot on (Ctrl+Right)"
+        self.back = IconButton("chevron-left", back, lambda: player.step(-1))
+        self.on = IconButton("chevron-right", on, lambda: player.step(1))
+        for button, keys in zip((self.back, self.play, self.on), _KEYS, strict=True):
+            button.setShortcut(keys)
         self.slider = QSlider(Qt.Orientation.Horizontal)
         self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
         self.slider.setPageStep(10 * _TICKS_PER_S)
@@ -68,7 +71,7 @@ class PlayBar(QFrame):
         self._player.speed = SPEEDS[index]
 
     def _show_playing(self, plays: bool) -> None:
-        text = "Pause (Space)" if plays else "Play (Space)"
+        text = "Pause (Ctrl+P)" if plays else "Play (Ctrl+P)"
         set_icon(self.play, "pause" if plays else "play")
         self.play.setToolTip(text)
         self.play.setAccessibleName(text)
@@ -79,15 +82,6 @@ class PlayBar(QFrame):
             self.slider.setValue(round(position * _TICKS_PER_S))
             self.slider.blockSignals(False)
         self.time.setText(f"{_clock(position)} of {_clock(self._player.duration)}")
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        steps = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}
-        if event.key() == Qt.Key.Key_Space:
-            self.toggle()
-        elif Qt.Key(event.key()) in steps:
-            self._player.step(steps[Qt.Key(event.key())])
-        else:
-            super().keyPressEvent(event)
 
 
 def _clock(seconds: float) -> str:

@@ -39,6 +39,7 @@ class Player(QObject):
     restarted = Signal()  # what was shown is void: frames come from the first on again
     moved = Signal(float)  # the position
     playing_changed = Signal(bool)
+    pace_changed = Signal(float)
 
     def __init__(self, frames: Sequence[Frame], parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -48,7 +49,7 @@ class Player(QObject):
         self._target = 0  # frames before this are handed on by the jump under way
         self._position = 0.0
         self._ticked_at = 0.0
-        self.speed = 1.0
+        self._speed = 1.0
         self._timer = QTimer(self)
         self._timer.setInterval(TICK_MS)
         self._timer.setTimerType(Qt.TimerType.CoarseTimer)
@@ -80,18 +81,26 @@ class Player(QObject):
         return self._position
 
     @property
+    def speed(self) -> float:
+        return self._speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._speed = speed
+        self.pace_changed.emit(self.pace)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of the recording that pass in one of ours: 0 while it stands still."""
+        return self._speed if self.is_playing else 0.0
+
+    @property
     def is_playing(self) -> bool:
         return self._timer.isActive()
 
     @property
     def is_jumping(self) -> bool:
         return self._jump.isActive()
-
-    @property
-    def engine_time(self) -> float:
-        """The clock of the frames, at the position."""
-        index = max(0, min(len(self._frames) - 1, bisect_right(self._times, self._position) - 1))
-        return self._frames[index].time
 
     def play(self) -> None:
         """Go on; from the beginning where the end was reached."""
@@ -101,10 +110,12 @@ class Player(QObject):
             self._ticked_at = time.perf_counter()
             self._timer.start()
             self.playing_changed.emit(True)
+            self.pace_changed.emit(self.pace)
 
     def pause(self) -> None:
         if self.is_playing:
             self._timer.stop()
+            self.pace_changed.emit(self.pace)
             self.playing_changed.emit(False)
 
     def seek(self, position: float) -> None:
@@ -115,8 +126,8 @@ class Player(QObject):
             self._next = 0
             self.restarted.emit()
         self._group = max(1, (self._target - self._next) // MOST_MERGED)
-        self.moved.emit(self._position)
         self._jump.start()
+        self.moved.emit(self._position)
 
     def step(self, frames: int) -> None:
         """To the frame so many after (or before) the last one shown."""
@@ -133,7 +144,7 @@ class Player(QObject):
         elapsed, self._ticked_at = now - self._ticked_at, now
         if self.is_jumping:
             return
-        self._position = min(self._position + elapsed * self.speed, self.duration)
+        self._position = min(self._position + elapsed * self._speed, self.duration)
         self._hand_on(self._next, bisect_right(self._times, self._position))
         self.moved.emit(self._position)
         if self._position >= self.duration:

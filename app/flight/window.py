@@ -13,40 +13,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QFrame,
     QHBoxLayout,
-    QHeaderView,
     QLabel,
     QMainWindow,
-    QTableWidget,
-    QTableWidgetItem,
     QVBoxLayout,
     QWidget,
 )
 
 from app.engine_bridge import EngineBridge, EngineState
+from app.flight.about import AboutTable
 from app.flight.bar import PlayBar
 from app.flight.file import Recording
 from app.flight.player import Player, request_names
 from app.panels.docks import CardDock, DockArea
 from app.panels.engine_views import EngineViews
 from app.panels.notices import Notice, NoticeArea
-from app.units import format_bytes
 from engine import messages
-from engine.config import SETTINGS
 from engine.snapshot import EngineSnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
 from widgets.stat_strip import StatStrip
-from widgets.theme import SPACE_2, SPACE_3, figure_font, theme_notifier
+from widgets.theme import SPACE_2, SPACE_3
 
 SIZE = (1360, 900)
 _ABOUT_WIDTH, _VIEWS_HEIGHT = 300, 330
@@ -77,13 +71,14 @@ class ReplayWindow(QMainWindow):
         self.notices = NoticeArea()
         self._arrange()
         self._connect()
+        self._set_pace(0.0)
         if recording.notice:
             self.notices.show_notice(Notice("cut", recording.notice, kind="warning"))
         QTimer.singleShot(0, self, self._begin)
 
     def _arrange(self) -> None:
         self.area = DockArea(self.charts)
-        self.about_dock = CardDock("Settings and machine", "about", self.about)
+        self.about_dock = CardDock("Settings and machine", "about", _padded(self.about))
         sides = Qt.DockWidgetArea
         self.area.addDockWidget(sides.RightDockWidgetArea, self.about_dock)
         docks = [dock for dock, _ in self.views.docks]
@@ -128,10 +123,9 @@ class ReplayWindow(QMainWindow):
         player.reconfigured.connect(self._on_reconfigured)
         player.state_changed.connect(self._on_state)
         player.restarted.connect(self._forget)
+        player.pace_changed.connect(self._set_pace)
         player.playing_changed.connect(lambda plays: self._hold())
         player.moved.connect(lambda position: self._hold())
-        space = QShortcut(QKeySequence(Qt.Key.Key_Space), self)
-        space.activated.connect(self.bar.toggle)
         close = QShortcut(QKeySequence("Ctrl+W"), self)
         close.activated.connect(self.close)
 
@@ -173,12 +167,14 @@ class ReplayWindow(QMainWindow):
         self.views.clear()
 
     def _hold(self) -> None:
-        """Time in the charts goes on while it is played, and stands still otherwise."""
-        still = not self.player.is_playing
-        if self.player.is_jumping:
-            return
+        """Where nothing moves, nothing is drawn again."""
         self.charts.set_paused(False)
-        self.charts.set_paused(still)
+        if not self.player.is_playing and not self.player.is_jumping:
+            self.charts.set_paused(True)
+
+    def _set_pace(self, pace: float) -> None:
+        self.charts.set_speed(pace)
+        self.strip.set_speed(pace)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.player.stop()
@@ -186,68 +182,12 @@ class ReplayWindow(QMainWindow):
         self.closed.emit()
 
 
-class AboutTable(QTableWidget):
-    """Settings that were in force, the machine and the versions."""
-
-    def __init__(self, recording: Recording) -> None:
-        super().__init__(0, 2)
-        self._config: Any = None
-        self._about = _rows_of(recording.about)
-        self.setAccessibleName("Settings, machine and versions of the recording")
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setShowGrid(False)
-        self.setTabKeyNavigation(False)
-        self.setProperty("bare", True)
-        self.horizontalHeader().hide()
-        self.horizontalHeader().setStretchLastSection(True)
-        modes = QHeaderView.ResizeMode
-        self.horizontalHeader().setSectionResizeMode(0, modes.ResizeToContents)
-        self.verticalHeader().hide()
-        self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
-        self._fill()
-
-    def _take_fonts(self) -> None:
-        self.setFont(figure_font("small"))
-        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
-
-    def show_config(self, config: Any) -> None:
-        if config != self._config:
-            self._config = config
-            self._fill()
-
-    def changes(self, config: Any) -> str:
-        """What another configuration changes, in words."""
-        if self._config is None:
-            return ""
-        pairs = ((name, getattr(self._config, name), getattr(config, name)) for name in SETTINGS)
-        return ", ".join(f"{name} {_value(a)} → {_value(b)}" for name, a, b in pairs if a != b)
-
-    def _fill(self) -> None:
-        rows = [*self._about]
-        if self._config is not None:
-            settings = [(SETTINGS[n].label, _value(getattr(self._config, n))) for n in SETTINGS]
-            rows = [*settings, *rows]
-        self.setRowCount(len(rows))
-        for row, texts in enumerate(rows):
-            for column, text in enumerate(texts):
-                item = QTableWidgetItem(text)
-                item.setToolTip(text)
-                self.setItem(row, column, item)
-
-
-def _rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The line of JSON as rows, whatever is in it."""
-    rows = [("Recorded", str(about.get("created", "not known")))]
-    machine, versions = about.get("machine"), about.get("versions")
-    if isinstance(machine, dict):
-        memory = machine.get("memory")
-        rows.append(("Processor", str(machine.get("cpu", "not known"))))
-        rows.append(("Memory", format_bytes(memory) if isinstance(memory, int) else "not known"))
-    if isinstance(versions, dict):
-        rows += [(str(name), str(value)) for name, value in versions.items()]
-    return rows
+def _padded(table: QWidget) -> QWidget:
+    whole = QWidget()
+    column = QVBoxLayout(whole)
+    column.setContentsMargins(SPACE_2, 0, SPACE_2, SPACE_2)
+    column.addWidget(table)
+    return whole
 
 
 def _origin(recording: Recording) -> str:
@@ -257,11 +197,3 @@ def _origin(recording: Recording) -> str:
     created = str(recording.about.get("created", "")).replace("T", " ")
     parts = [recording.path.name, model, f"saved {created}" if created else ""]
     return "  ·  ".join(part for part in parts if part)
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "auto"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) else str(value)

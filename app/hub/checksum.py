@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 CHUNK = 1 << 20
-_SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
+SHA256_LENGTH = 64
 
 
 class Digest:
     """The hash that `etag` names, fed piece by piece.
 
-    A large file (LFS) has its sha256 there, a small one git's hash of a blob: the sha1 of
-    "blob <size>\\0" and the content. An etag of neither form says nothing, and nothing is checked.
+    A large file (LFS) has its sha256 there (64 digits), a small one git's hash of a blob
+    (40 digits): the sha1 of "blob <size>\\0" and the content.
     """
 
     def __init__(self, etag: str, size: int) -> None:
@@ -24,23 +23,20 @@ class Digest:
 
     def reset(self) -> None:
         """Begin again."""
-        self._hash: Any = None
-        if _SHA256.fullmatch(self._wanted):
-            self._hash = hashlib.sha256()
-        elif _SHA1.fullmatch(self._wanted):
+        self._hash: Any = hashlib.sha256()
+        if len(self._wanted) != SHA256_LENGTH:
             self._hash = hashlib.sha1(b"blob %d\0" % self._size, usedforsecurity=False)
 
     def update(self, data: bytes) -> None:
-        if self._hash is not None:
-            self._hash.update(data)
+        self._hash.update(data)
 
     @property
     def found(self) -> str:
-        return str(self._hash.hexdigest()) if self._hash is not None else ""
+        return str(self._hash.hexdigest())
 
     @property
     def matches(self) -> bool:
-        return self._hash is None or self.found == self._wanted
+        return self.found == self._wanted
 
     def read(self, file: BinaryIO, check: Callable[[], None]) -> None:
         """Take the rest of `file`; `check` is called before every MiB and may raise."""

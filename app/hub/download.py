@@ -91,7 +91,6 @@ class ModelDownload:
         Raises Stopped after `stop`, and HubError: no such model, no access, no connection, a full
         disk, a wrong checksum. `run` again goes on from what is there.
         """
-        self._stop.clear()
         self._speed = Speed()
         try:
             return self._run()
@@ -100,6 +99,7 @@ class ModelDownload:
         except Exception as error:
             raise hub_error(error, self.repo_id, self._hub.endpoint) from error
         finally:
+            self._stop.clear()
             self._set_stage("")
 
     def discard(self) -> None:

@@ -56,7 +56,7 @@ def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
     if isinstance(error, (HTTPError, ConnectionError, TimeoutError)):
         return HubError(
             f"{endpoint} does not answer ({type(error).__name__}: {str(error) or 'no details'}).",
-            "Check the network and the proxy, and try again. What has arrived is kept.",
+            "Check the network and the proxy, and try again.",
         )
     if isinstance(error, OSError):
         return _of_the_disk(error)
@@ -97,7 +97,7 @@ def _refused(status: int, error: BaseException, what: str, endpoint: str) -> Hub
         )
     return HubError(
         f"{endpoint} answered {status} about {what}.",
-        "Try again later. What has arrived is kept.",
+        "Try again later.",
     )
 
 

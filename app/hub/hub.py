@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from app.hub.errors import hub_error
+from app.hub.errors import HubError, hub_error
 from app.hub.files import FileChoice, RepoFile, choose_files
 
 MAX_HITS = 1000
 TIMEOUT_S = 15.0
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 TEXT_GENERATION = "text-generation"
 
 
@@ -44,7 +47,6 @@ class Hub:
 
     def __init__(self, endpoint: str | None = None, cache_dir: Path | None = None) -> None:
         self._endpoint, self._cache_dir = endpoint, cache_dir
-        self._reached = False
 
     @property
     def endpoint(self) -> str:
@@ -83,9 +85,9 @@ class Hub:
                 repo_id, revision="main", files_metadata=True, timeout=TIMEOUT_S
             )
         files = [RepoFile(s.rfilename, s.size or 0, _etag(s)) for s in info.siblings or ()]
-        return RepoDetails(
-            repo_id, str(info.sha), choose_files(repo_id, files), _license(info), bool(info.gated)
-        )
+        choice = choose_files(repo_id, files)
+        _check_hashes(repo_id, str(info.sha), choice)
+        return RepoDetails(repo_id, str(info.sha), choice, _license(info), bool(info.gated))
 
     def read_config(self, details: RepoDetails, folder: Path) -> Path:
         """Put the model's config.json into `folder` (a few KB), to see what it would need."""
@@ -100,9 +102,8 @@ class Hub:
         return folder
 
     def file_url(self, repo_id: str, commit: str, name: str) -> str:
-        from huggingface_hub import hf_hub_url
-
-        return hf_hub_url(repo_id, name, revision=commit, endpoint=self.endpoint)
+        """Where the hub has a file of a model."""
+        return f"{self.endpoint}/{repo_id}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     @property
     def _api(self) -> Any:
@@ -120,14 +121,13 @@ class Hub:
                 return []  # a name with a slash that is no id: the search has its say
 
     def _reach(self) -> None:
-        """Ask for very little, once: a listing of huggingface_hub tries for half a minute before
-        it says that there is no network."""
-        from huggingface_hub.utils import get_session, hf_raise_for_status
+        """Ask for very little: a listing of huggingface_hub tries for half a minute before it
+        says that there is no network."""
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
-        if not self._reached:
-            url = f"{self.endpoint}/api/models"
-            hf_raise_for_status(get_session().get(url, params={"limit": 1}, timeout=TIMEOUT_S))
-            self._reached = True
+        url = f"{self.endpoint}/api/models?limit=1"
+        answer = get_session().get(url, headers=build_hf_headers(), timeout=TIMEOUT_S)
+        hf_raise_for_status(answer)
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
@@ -135,7 +135,6 @@ class Hub:
         try:
             yield
         except Exception as error:
-            self._reached = False
             raise hub_error(error, what, self.endpoint) from error
 
 
@@ -156,6 +155,17 @@ def _hit(model: Any) -> Hit:
 
 def _etag(sibling: Any) -> str:
     return str(sibling.lfs.sha256 if sibling.lfs else sibling.blob_id or "")
+
+
+def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
+    """They name files in the cache, and tell whether a download is whole."""
+    hashes = {"the commit": commit, **{file.name: file.etag for file in choice.wanted}}
+    for what, value in hashes.items():
+        if not HASH.fullmatch(value):
+            raise HubError(
+                f"The hub names {value!r} as the hash of {what} of {repo_id}.",
+                "Try again later; with HF_ENDPOINT set, check that it names a hub.",
+            )
 
 
 def _license(info: Any) -> str:

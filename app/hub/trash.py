@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,8 @@ class Trash:
                 self._write([*self.entries, entry])
             os.rename(entry.original, entry.aside)
         except OSError as error:
-            self._forget(entry)
+            with suppress(OSError):
+                self._forget(entry)
             raise TrashError(
                 f"{folder} cannot be deleted: {error.strerror or error}.",
                 "Check its permissions, and close other programs that use it.",

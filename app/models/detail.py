@@ -11,7 +11,6 @@ from PySide6.QtWidgets import (
     QLabel,
     QPushButton,
     QScrollArea,
-    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
@@ -19,8 +18,13 @@ from PySide6.QtWidgets import (
 from app.models.fit import Fit
 from app.models.fit_rows import FitRows
 from app.models.model_card import ModelCard
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, restyle
+from app.models.welcome_parts import plain_text
+from widgets.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
+NOTHING_CHOSEN = (
+    "Choose a model: what it is, what it needs of this machine, and what fits at which precision "
+    "appear here, before anything is loaded or downloaded."
+)
 Action = tuple[str, Callable[[], object]]
 
 
@@ -35,11 +39,10 @@ class Detail(QFrame):
         self.fits = FitRows()
         self._fits_title = QLabel("At each precision")
         self._fits_title.setProperty("role", "title")
-        self._message = QLabel()
-        self._message.setWordWrap(True)
-        self._message.setTextFormat(Qt.TextFormat.PlainText)
+        self._message = plain_text("", "")
         self._message.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._message.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._nothing = plain_text(NOTHING_CHOSEN, "muted")
+        self._nothing.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
         self.primary = QPushButton()
         self.primary.setProperty("kind", "primary")
         self.primary.clicked.connect(self._act)
@@ -47,21 +50,20 @@ class Detail(QFrame):
         self._buttons = QHBoxLayout()
         self._others: list[QPushButton] = []
         self._build()
-        self.show_fits(())
-        self.say("")
-        self.offer(None, ())
+        self.show_nothing()
 
     def _build(self) -> None:
         content = QWidget()
         content.setProperty("bare", True)
         below = QVBoxLayout()
         below.setContentsMargins(SPACE_4, 0, SPACE_4, SPACE_3)
-        below.setSpacing(SPACE_1)
+        below.setSpacing(SPACE_2)
         below.addWidget(self._fits_title)
         below.addWidget(self.fits)
         column = QVBoxLayout(content)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
+        column.addWidget(self._nothing)
         column.addWidget(self.card)
         column.addLayout(below)
         column.addStretch(1)
@@ -83,6 +85,23 @@ class Detail(QFrame):
         layout.setSpacing(0)
         layout.addWidget(scroll, 1)
         layout.addLayout(bottom)
+
+    def show_nothing(self) -> None:
+        """No model is chosen."""
+        self._show_card(False)
+        self.show_fits(())
+        self.say("")
+        self.offer(None, ())
+
+    def show_card(self) -> None:
+        """A model is chosen: what the card says of it."""
+        self._show_card(True)
+        self.show_fits(())
+        self.say("")
+
+    def _show_card(self, shown: bool) -> None:
+        self.card.setVisible(shown)
+        self._nothing.setVisible(not shown)
 
     def show_fits(self, fits: Sequence[Fit]) -> None:
         self.fits.show_fits(fits)
@@ -125,6 +144,7 @@ class Detail(QFrame):
             button = QPushButton(text)
             button.clicked.connect(lambda: None)
             self._buttons.insertWidget(place, button)
+            button.show()
             self._others.append(button)
 
     def _act(self) -> None:

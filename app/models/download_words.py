@@ -23,6 +23,14 @@ def figures_text(progress: Progress) -> str:
     return " · ".join(parts)
 
 
+def how_far(download: Download) -> str:
+    """The figures of a download; speed and time left only while it moves."""
+    progress = download.progress
+    if download.state is not State.RUNNING:
+        progress = Progress(progress.done, progress.total)
+    return figures_text(progress)
+
+
 def duration_text(seconds: float) -> str:
     """ "8 s", "1 min 30 s", "2 h 5 min", "3 days": two units at most."""
     whole = round(seconds)

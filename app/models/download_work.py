@@ -7,7 +7,7 @@ from functools import partial
 
 from PySide6.QtCore import QObject
 
-from app.models.download_words import actions, figures_text, state_text
+from app.models.download_words import actions, how_far, state_text
 from app.models.downloads import Download, DownloadQueue, State
 from app.panels.work_area import Work, WorkArea
 
@@ -37,7 +37,7 @@ class DownloadWork(QObject):
             key=download.repo_id,
             title=download.repo_id,
             stage=state_text(download),
-            figures=figures_text(download.progress),
+            figures=how_far(download),
             fraction=download.progress.fraction if download.progress.total else None,
             moving=download.state in (State.RUNNING, State.PAUSING, State.CANCELLING),
             tone="error" if download.state is State.FAILED else "muted",

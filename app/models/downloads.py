@@ -62,6 +62,7 @@ class DownloadQueue(QObject):
         self._hub, self._file = hub, file
         self._all: dict[str, Download] = {}
         self._workers: dict[str, ModelDownload] = {}
+        self._closed = False
         self._timer = QTimer(self)
         self._timer.setInterval(LOOK_MS)
         self._timer.timeout.connect(self._look)
@@ -96,10 +97,11 @@ class DownloadQueue(QObject):
     def cancel(self, repo_id: str) -> None:
         """Stop it and remove what has arrived."""
         download = self._all[repo_id]
-        was_busy = download.state in BUSY
+        if download.state is State.CANCELLING:
+            return
         download.state = State.CANCELLING
         self._tell(repo_id)
-        if was_busy:
+        if repo_id in self._workers:
             self._workers[repo_id].stop()  # what is left is removed when it has stopped
         else:
             self._discard(repo_id)
@@ -114,15 +116,15 @@ class DownloadQueue(QObject):
         """Stop; what has arrived waits for the next start."""
         self._timer.stop()
         self._write()
-        for download in self:
-            if download.state in BUSY:
-                self._workers[download.repo_id].stop()
+        self._closed = True
+        for worker in self._workers.values():
+            worker.stop()
 
     # What happens ------------------------------------------------------------------------------
 
     def _next(self) -> None:
         """Start the first that waits, unless one is busy: two at once would share the line."""
-        if any(download.state in BUSY for download in self):
+        if self._closed or any(download.state in BUSY for download in self):
             return
         download = next((d for d in self if d.state is State.WAITING), None)
         if download is None:

@@ -103,7 +103,11 @@ class HubSearch(QWidget):
         if self._task is not None:
             self._task.cancel()
         self._asked = text
-        self._set_status(f"Asking the hub for “{text}”")
+        asking = f"Asking the hub for “{text}”"
+        if self.message:
+            self._say(asking)
+        else:
+            self._set_status(asking)
         self._task = run_task(self, lambda: self._hub.search(text), self._on_hits, self._on_error)
 
     def refresh(self) -> None:

@@ -103,6 +103,11 @@ class Library(QWidget):
     def hint(self) -> str:
         return self._hint.text()
 
+    @property
+    def known(self) -> list[ModelSource]:
+        """Everything that there is, whatever the filter shows."""
+        return list(self._sources())
+
     def snapshot_of(self, repo_id: str) -> ModelSource | None:
         """The model `repo_id` in the cache, if it is there."""
         return next((s for s in self._cached if s.title == repo_id), None)

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.models.estimate import Estimate
+from app.models.estimate import Estimate, Need
 from app.models.memory_bar import MemoryBar
 from app.models.sources import ModelSource, is_starter
 from app.units import format_bytes
@@ -101,7 +101,7 @@ class ModelCard(QFrame):
         self._say("", "muted")
         self._dtype.setEnabled(False)
         self._context.setEnabled(False)
-        self._bar.show_need(None)
+        self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
         """A source was chosen; nothing is known of it yet but what the user chose before."""
@@ -144,7 +144,7 @@ class ModelCard(QFrame):
             if report.supported
             else {"Architecture": report.architecture}
         )
-        self._bar.show_need(need)
+        self._show_need(need)
         if need is None:
             self._say(f"Cannot be opened. {estimate.problem}", "error")
         elif need.fits:
@@ -155,7 +155,7 @@ class ModelCard(QFrame):
 
     def show_error(self, text: str) -> None:
         self._show_busy(False)
-        self._bar.show_need(None)
+        self._show_need(None)
         self._say(text, "error")
 
     def choose_context(self, length: int) -> None:
@@ -195,7 +195,12 @@ class ModelCard(QFrame):
         # An indeterminate bar animates, which costs time even when it is hidden.
         self._busy.setRange(0, 0 if busy else 1)
         self._busy.setVisible(busy)
-        self._bar.setVisible(not busy)
+        if busy:
+            self._bar.hide()
+
+    def _show_need(self, need: Need | None) -> None:
+        self._bar.show_need(need)
+        self._bar.setVisible(need is not None)
 
     def _say(self, text: str, role: str) -> None:
         self._verdict.setText(text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QStackedWidget, QTabBar, QVBoxLayout, QWidget
 
 from app.commands import Command
@@ -22,7 +22,7 @@ from app.hub.hub import Hub
 from app.hub.trash import Trash
 from app.models.deletion import Deletion, folder_of
 from app.models.detail import Action, Detail
-from app.models.download_words import actions, figures_text, state_text
+from app.models.download_words import actions, how_far, state_text
 from app.models.downloads import Download, DownloadQueue, State
 from app.models.estimate import Estimate, estimate
 from app.models.fit import Fit, fits
@@ -30,7 +30,7 @@ from app.models.hub_model import HubModel, download_text
 from app.models.hub_search import HubSearch
 from app.models.inspector import Estimator, Inspector
 from app.models.library import Library
-from app.models.sources import ModelSource, SourceKind
+from app.models.sources import ModelSource, SourceKind, shape_sources
 from app.settings_store import SettingsStore
 from app.tasks import Task, run_task
 from app.units import format_bytes
@@ -81,7 +81,7 @@ class ModelsPage(QWidget):
         self.tabs = QTabBar()
         self.tabs.setAccessibleName("Where to look for models")
         self.tabs.addTab("On this machine")
-        self.tabs.addTab("Hugging Face hub")
+        self.tabs.addTab("On the hub")
         self.tabs.setExpanding(False)
         stack = QStackedWidget()
         stack.addWidget(self.library)
@@ -109,8 +109,11 @@ class ModelsPage(QWidget):
         for pane in (self.library, self.search):
             pane.source_chosen.connect(self._on_chosen)
             pane.source_opened.connect(lambda _: self._act_on_activation())
+        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.library.list)
+        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self._delete_chosen)
         self.library.loaded.connect(self.search.refresh)
-        self.library.loaded.connect(self._offer)
+        self.library.loaded.connect(self._on_loaded)
         self.inspector.looked.connect(self._on_looked)
         self.queue.changed.connect(self._on_download)
         self.queue.gone.connect(self._on_download)
@@ -160,6 +163,14 @@ class ModelsPage(QWidget):
         self.tabs.setCurrentIndex(HERE)
         self.library.choose_folder()
 
+    def show_shapes(self) -> None:
+        """Look at the smallest of the shapes with random weights."""
+        self.wants_front.emit()
+        self.tabs.setCurrentIndex(HERE)
+        self.library.filter.clear()
+        self.library.list.choose(shape_sources()[0])
+        self.library.list.setFocus()
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.library.reload()  # other programs download as well
@@ -175,8 +186,7 @@ class ModelsPage(QWidget):
     def _on_chosen(self, source: ModelSource) -> None:
         self.source = source
         self.hub_model.forget()
-        self.detail.show_fits(())
-        self.detail.say("")
+        self.detail.show_card()
         if self._repo_id is None:
             self.inspector.show(source)
         else:
@@ -251,7 +261,7 @@ class ModelsPage(QWidget):
                 self.detail.say(self.hub_model.error.remedy)
 
     def _offer_download(self, download: Download) -> None:
-        parts = (state_text(download), figures_text(download.progress))
+        parts = (state_text(download), how_far(download))
         role = "error" if download.state is State.FAILED else "muted"
         self.detail.say(" · ".join(part for part in parts if part), role)
         possible = actions(self.queue, download)
@@ -283,9 +293,23 @@ class ModelsPage(QWidget):
             return
         self.deletion.delete(source)
 
+    def _delete_chosen(self) -> None:
+        if self.source is not None and folder_of(self.source) is not None:
+            self._delete(self.source)
+
     def _on_deleted(self) -> None:
         self._choose_nothing()
         self.library.reload()
+
+    def _on_loaded(self) -> None:
+        """What is not there any more is not shown any more."""
+        source = self.source
+        kinds = (SourceKind.LOCAL, SourceKind.CACHE)
+        known = {there.key for there in self.library.known}
+        if source is not None and source.kind in kinds and source.key not in known:
+            self._choose_nothing()
+        else:
+            self._offer()
 
     def _on_problem(self, error: ErrorInfo) -> None:
         self.detail.say(str(error), "error")
@@ -301,7 +325,4 @@ class ModelsPage(QWidget):
         self.source = None
         self.inspector.forget()
         self.hub_model.forget()
-        self.detail.card.show_nothing()
-        self.detail.show_fits(())
-        self.detail.say("")
-        self._offer()
+        self.detail.show_nothing()

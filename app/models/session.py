@@ -87,6 +87,14 @@ class ModelSession(QObject):
             self._store.remember_model(self.current)
 
     @property
+    def latest(self) -> RecentModel | None:
+        """The model that is being opened, else the one that is open."""
+        opening = self._opening
+        if opening is None:
+            return self.current
+        return RecentModel(opening.model, opening.load_format, settings=chosen_settings(opening))
+
+    @property
     def opening_title(self) -> str:
         """The name of what is being loaded, for a sentence."""
         return model_title(self._opening.model) if self._opening is not None else "the model"
@@ -94,6 +102,7 @@ class ModelSession(QObject):
     # What the engine says ----------------------------------------------------------------------
 
     def _on_loaded(self, event: messages.Loaded) -> None:
+        log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
         if opening is not None:
             name = event.model.name

@@ -17,7 +17,7 @@ from app.panels.draft_models import METHOD, MODEL, DraftModels
 from app.panels.hints import Hints
 from app.panels.profile_menu import ProfileMenu
 from app.panels.server_dialog import ServerDialog
-from app.panels.setting_specs import Machine, matters, sections
+from app.panels.setting_specs import Machine, matters, only_with, sections
 from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.profiles import Profile, ProfileStore
@@ -65,6 +65,7 @@ class EngineSettingsPanel(QWidget):
         self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
+        self._ceilings: Mapping[str, str] = {}
         self._delay = QTimer(self)
         self._delay.setSingleShot(True)
         self._delay.setInterval(LIVE_DELAY_MS)
@@ -326,13 +327,22 @@ class EngineSettingsPanel(QWidget):
         for name, row in self._rows.items():
             if name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
+            elif not matters(name, self.model.shown(METHOD)):
+                row.set_hint(only_with(name))
             elif name == MODEL and self._draft_note[0]:
                 row.set_hint(*self._draft_note)
             elif self.model.is_pending(name):
                 now = _short(getattr(self.model.applied, name))
                 row.set_hint(f"not applied yet: now {now}", "warning")
             else:
-                row.set_hint(self._hints.hint(name))
+                parts = (self._hints.hint(name), self._ceilings.get(name, ""))
+                row.set_hint("\n".join(filter(None, parts)))  # one line would widen the panel
+
+    def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
+        """What each setting could win at most, in words, by its name."""
+        self._ceilings = ceilings
+        if self.isVisible() and self.model.applied is not None:
+            self._show_hints()
 
     def _say(self, text: str) -> None:
         """Show `text` for a few seconds."""

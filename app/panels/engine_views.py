@@ -58,6 +58,7 @@ class EngineViews(QObject):
         self.requests.abort_requested.connect(bridge.abort)
         self.requests.blocks_wanted.connect(self.show_blocks_of)
         bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
+        self.timeline.set_explain(self.bottleneck.step_words)
         self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
         bridge.peaks_measured.connect(self.bottleneck.show_peaks)
         bridge.outputs.connect(self._on_outputs)

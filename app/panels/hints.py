@@ -14,6 +14,7 @@ from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.speculation import words
 
 WINDOW_S = 60
+NO_DRAFT = "no draft was verified yet"
 NO_STEP = "no step in the last minute"
 
 
@@ -70,6 +71,8 @@ class Hints:
             "speculative_method": self._speculation,
             "num_speculative_tokens": self._drafts,
             "speculative_adaptive": self._draft_times,
+            "prompt_lookup_min": self._acceptance,
+            "prompt_lookup_max": self._acceptance,
             "dtype": self._weights,
             "max_model_len": self._context,
             "num_threads": self._threads,
@@ -158,19 +161,25 @@ class Hints:
     @staticmethod
     def _speculation(snapshot: EngineSnapshot) -> str:
         figures = snapshot.speculation
-        return "" if figures is None else words.verdict(figures).text
+        return "every token takes a step" if figures is None else words.verdict(figures).text
 
     @staticmethod
     def _drafts(snapshot: EngineSnapshot) -> str:
         figures = snapshot.speculation
         if figures is None or figures.acceptance_length is None:
-            return ""
+            return NO_DRAFT
         drafted = figures.drafted / figures.rounds
         return f"{drafted:.1f} drafted, {figures.acceptance_length:.1f} tokens a round"
 
     @staticmethod
     def _draft_times(snapshot: EngineSnapshot) -> str:
-        return "" if snapshot.speculation is None else words.times(snapshot.speculation)
+        figures = snapshot.speculation
+        return (words.times(figures) if figures is not None else "") or NO_DRAFT
+
+    @staticmethod
+    def _acceptance(snapshot: EngineSnapshot) -> str:
+        figures = snapshot.speculation
+        return (words.acceptance(figures) if figures is not None else "") or NO_DRAFT
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:

@@ -56,6 +56,11 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 }
 
 
+def only_with(name: str) -> str:
+    """Why a setting that does not matter now cannot be changed."""
+    return "only with " + " or ".join(_OF_METHOD[name])
+
+
 def matters(name: str, speculative_method: str) -> bool:
     """Whether a setting does anything with this method of speculative decoding."""
     return speculative_method in _OF_METHOD.get(name, (speculative_method,))

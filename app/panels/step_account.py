@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean, median
 
 from engine.ceilings import Ceiling, Situation, ceilings, verdict
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepRecord
-from engine.step_cost import CostedStep, Split, Work, cost_steps, model_cost, total
+from engine.step_cost import CostedStep, Split, Work, cost_step, cost_steps, model_cost
 
-MOST_STEPS = 400
+MOST_STEPS = 200
 """Of which the account is the mean: seconds of a large model, one second of a small one."""
 
 
@@ -31,11 +32,15 @@ class Chosen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of `num_steps` steps: the mean split in seconds, the mean work of one in bytes and
-    operations, what limits them in words, and what each knob could win."""
+    """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
+    disturbed step does not move), the mean work of one in bytes and operations, what limits them
+    in words, and what each knob could win. speed: how much of the time that was counted the
+    model's operations took; below 1 the peaks are too low for them."""
 
     num_steps: int
     split: Split
+    median: float
+    speed: float
     work: Work
     verdict: str
     ceilings: tuple[Ceiling, ...]
@@ -63,6 +68,12 @@ class StepAccount:
         self._snapshot = None
         self.peaks = None
 
+    def split(self, step: StepRecord) -> Split | None:
+        """Where the time of one step went; None without peaks."""
+        if self._snapshot is None or self.peaks is None:
+            return None
+        return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
+
     def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
         """None without peaks, or without a step of the kind chosen."""
         snapshot, peaks = self._snapshot, self.peaks
@@ -72,13 +83,16 @@ class StepAccount:
         costed = [s for s in cost_steps(self._steps, model, peaks) if chosen.takes(s.step)]
         if not costed:
             return None
-        whole = total(costed)
+        situation = Situation(costed, model, peaks, snapshot)
+        whole = situation.whole
         return Account(
             num_steps=len(costed),
             split=Split(*(part / len(costed) for part in whole)),
+            median=median(step.split.total for step in costed),
+            speed=fmean(step.speed for step in costed),
             work=_mean_work(costed),
             verdict=verdict(whole),
-            ceilings=tuple(ceilings(Situation(costed, model, peaks, snapshot))),
+            ceilings=tuple(ceilings(situation)),
         )
 
 

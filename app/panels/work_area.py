@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
     QProgressBar,
     QPushButton,
+    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
@@ -114,6 +116,12 @@ class WorkRow(QFrame):
         self._bar = QProgressBar()
         self._bar.setTextVisible(False)
         self.rest()
+        self._error = QLabel()
+        self._error.setProperty("role", "error")
+        self._error.setTextFormat(Qt.TextFormat.PlainText)
+        self._error.setWordWrap(True)
+        self._error.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._error.hide()
         words = QHBoxLayout()
         words.setSpacing(SPACE_2)
         words.addWidget(self._title)
@@ -123,6 +131,7 @@ class WorkRow(QFrame):
         column.setSpacing(SPACE_1)
         column.addLayout(words)
         column.addWidget(self._bar)
+        column.addWidget(self._error)
         self._actions = QHBoxLayout()
         self._actions.setSpacing(SPACE_2)
         layout = QHBoxLayout(self)
@@ -134,12 +143,15 @@ class WorkRow(QFrame):
     def show_work(self, work: Work) -> None:
         before, self.work = self.work, work
         self._title.setText(work.title)
-        self._stage.set_text(work.stage)
+        failed = work.tone == "error"  # a cause is read whole, below the title
+        self._stage.set_text("" if failed else work.stage)
+        self._error.setText(work.stage if failed else "")
+        self._error.setVisible(failed)
         self._figures.setText(work.figures)
         self._bar.setAccessibleName(f"Progress: {work.text}")
         self._show_fraction(work)
         if before is None or before.tone != work.tone:
-            restyle(self, notice="error" if work.tone == "error" else "info")
+            restyle(self, notice="error" if failed else "info")
         if before is None or [t for t, _ in before.actions] != [t for t, _ in work.actions]:
             self._make_buttons(work)
 
@@ -148,7 +160,8 @@ class WorkRow(QFrame):
         self._bar.setRange(0, 1000)
 
     def _show_fraction(self, work: Work) -> None:
-        self._bar.setVisible(work.moving or work.fraction is not None)
+        has_bar = work.moving or work.fraction is not None
+        self._bar.setVisible(has_bar and work.tone != "error")
         if work.fraction is None and work.moving:
             self._bar.setRange(0, 0)
         else:

@@ -180,11 +180,15 @@ class ChatStore:
         return self._writer.submit(lambda connection: put_message(connection, message))
 
     def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
-        """Keep the tokens of a reply that is stored. `pack` runs in the writer's thread."""
-        sql = "INSERT OR REPLACE INTO reply_tokens(message_id, packed) VALUES(?, ?)"
+        """Keep the tokens of a reply that is stored, and of no other: it may be deleted by now.
+        `pack` runs in the writer's thread."""
+        sql = (
+            "INSERT OR REPLACE INTO reply_tokens(message_id, packed)"
+            " SELECT id, ? FROM messages WHERE id = ?"
+        )
 
         def job(connection: sqlite3.Connection) -> None:
-            connection.execute(sql, (message_id, pack()))
+            connection.execute(sql, (pack(), message_id))
 
         return self._writer.submit(job)
 

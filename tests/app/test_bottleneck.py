@@ -10,10 +10,11 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gpu_monitor import GpuMemory
-from app.panels.bottleneck import NO_MODEL, NO_PEAKS, BottleneckPanel
+from app.panels.bottleneck import NO_MODEL, BottleneckPanel
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
 from app.panels.step_account import Chosen
+from app.panels.step_words import FASTER
 from app.peaks import PeaksStore
 from app.window import Application
 from engine.config import EngineConfig
@@ -62,13 +63,17 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     assert asked == [1]
     panel.show_peaks(PeaksMeasured(None, "The engine is busy."))
     assert "busy" in panel.peaks_line.text()
-    panel.update_snapshot(seen(1.0, step(1)))
-    assert asked == [1] and panel._empty.text() == NO_PEAKS
-    panel.update_snapshot(seen(2.0, num_running=0))
+    panel.update_snapshot(seen(2.0, step(1)))
+    assert asked == [1] and "busy" in panel._empty.text()
+    panel.update_snapshot(seen(3.0, num_running=0))
     assert asked == [1, 1]
     panel.show_peaks(PeaksMeasured(PEAKS))
     assert panel.verdict.text() == "Memory-bound: weights 89 %"
-    assert "40.0 GB/s" in panel.peaks_line.text()
+    assert "40.0 GB/s" in panel.peaks_line.text() and FASTER not in panel.peaks_line.text()
+    panel.measure.click()
+    assert asked == [1, 1, 1] and not panel.measure.isEnabled()
+    panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, read_bytes_per_s=10e9)))
+    assert panel.measure.isEnabled() and FASTER in panel.peaks_line.text()
     panel.close_model()
     assert panel._empty.text() == NO_MODEL
 
@@ -139,6 +144,11 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
     assert thread.commands.count(MeasurePeaks()) == 1
     application.pages.chat_page.send("question")
     qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
+    rows = application.window.engine_settings.rows
+    qtbot.waitUntil(lambda: rows["max_num_batched_tokens"].hint.endswith("larger: nothing to win"))
+    assert "all found: " in rows["enable_prefix_caching"].hint
+    views.timeline.view.point_at(0)
+    assert "launch and rest" in views.timeline.line.text()
     application.shutdown()
 
 
@@ -167,9 +177,7 @@ def test_activations_are_the_growth_beside_the_cache() -> None:
     assert figures is not None and figures.activations.measured == 30_000_000
     assert figures.untouched == synthetic.PLAN.kv_cache - touched
     assert figures.weights.error == 0.0
-    assert figures.activations.error == pytest.approx(
-        30_000_000 / synthetic.PLAN.activations - 1
-    )
+    assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
     whole = figures.engine + figures.program + figures.others + figures.free
     assert whole == pytest.approx(figures.total, rel=0.02)
 
@@ -180,9 +188,7 @@ def test_another_plan_starts_the_account_again() -> None:
     account.update(with_process(seen(1.0, step(1)), 4 * 2**30))
     rebuilt = dataclasses.replace(synthetic.PLAN, limit=synthetic.PLAN.limit // 2)
     last = with_process(seen(2.0), 4 * 2**30)
-    account.update(
-        dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt))
-    )
+    account.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
     figures = account.figures()
     assert figures is not None and figures.activations.measured is None
 

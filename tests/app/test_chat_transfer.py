@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
+from app.chat.attachments import fence_for
 from app.chat.conversation import State
 from app.chat.figures import Figures
 from app.chat.transfer.actions import JSON, MARKDOWN, file_name
 from app.chat.transfer.bundle import Bundle, collect, keep, with_new_ids
 from app.chat.transfer.chat_file import ChatFileError, dump, parse
-from app.chat.transfer.markdown import as_markdown, fence_for
+from app.chat.transfer.markdown import as_markdown
 from app.storage import ChatStore, StoredConversation, StoredMessage
 from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
 from tests.app.test_chat_tokens import ask, replies

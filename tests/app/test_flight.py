@@ -26,6 +26,7 @@ from engine.errors import ErrorInfo
 from engine.peaks import Peaks
 from engine.snapshot import (
     BlockSnapshot,
+    Counters,
     EngineSnapshot,
     FinishReason,
     RequestSnapshot,
@@ -60,8 +61,11 @@ def runs(draw: st.DrawFn) -> list[Frame]:
             new = draw(st.integers(0, 3))
             tokens[name] = tokens.get(name, ()) + tuple(TokenEvent(at + 0.1, 1) for _ in range(new))
             times = RequestTimes(0.5, draw(st.none() | st.floats(0, 9)), tokens[name])
-            requests.append(RequestSnapshot(
-                name, draw(st.sampled_from(list(RequestState))), 9, 1, 2, new, 3, 0, times))
+            requests.append(
+                RequestSnapshot(
+                    name, draw(st.sampled_from(list(RequestState))), 9, 1, 2, new, 3, 0, times
+                )
+            )
         owner = owner.copy()
         owner[draw(st.integers(0, 11))] = draw(st.integers(-2, 2))
         blocks = BlockSnapshot(
@@ -99,9 +103,7 @@ def test_what_is_encoded_is_decoded(frames: list[Frame]) -> None:
 
 def test_every_kind_of_event_comes_back() -> None:
     times = RequestTimes(1.0, 1.1, (TokenEvent(1.2, 1), TokenEvent(1.3, 2)), 1.3)
-    ended = m.OutputEvent(
-        "a", "", (), 1.3, 7, 9, 4, finish_reason=FinishReason.LENGTH, times=times
-    )
+    ended = m.OutputEvent("a", "", (), 1.3, 7, 9, 4, finish_reason=FinishReason.LENGTH, times=times)
     events: list[m.Event] = [
         LOADED, m.Reconfigured(CONFIG, Change.LIVE, 0.5), m.PeaksMeasured(PEAKS),
         m.PeaksMeasured(None), ended, m.EngineCrashed(ErrorInfo("why", "do", "X"), ""),
@@ -278,8 +280,9 @@ def window(qtbot: QtBot, qapp: QApplication) -> Iterator[ReplayWindow]:
     for at in range(1, 60):
         step = StepRecord(at, at / 4, 0.02, (StepEntry("r0", "decode", 1),), 1, 0)
         snapshot = dataclasses.replace(
-            synthetic.snapshot(at / 4, num_running=1), config=CONFIG, steps=(step,)
-        )
+            synthetic.snapshot(at / 4, num_running=1), config=CONFIG, steps=(step,),
+            counters=Counters(generation_tokens=5 * at), itl=(Sample(at / 4, 0.05),),
+        )  # fmt: skip
         frames.append(Frame(at / 4, m.SnapshotEvent(snapshot)))
     made = ReplayWindow(file.Recording(Path("a"), {}, tuple(frames), "It is cut short."))
     qtbot.addWidget(made)
@@ -311,9 +314,11 @@ def test_it_plays_at_the_speed_chosen_and_stops_at_the_end(
     qtbot: QtBot, window: ReplayWindow
 ) -> None:
     window.bar.speed.setCurrentText("16×")
-    qtbot.keyClick(window.bar, Qt.Key.Key_Space)
-    assert window.player.is_playing and num_steps(window) == 0
-    assert window.bar.play.accessibleName() == "Pause (Space)"
+    window.activateWindow()
+    qtbot.keyClick(window.charts, Qt.Key.Key_P, Qt.KeyboardModifier.ControlModifier)
+    qtbot.waitUntil(lambda: window.player.is_playing, timeout=3000)
+    assert num_steps(window) < 59
+    assert window.bar.play.accessibleName() == "Pause (Ctrl+P)"
     qtbot.waitUntil(lambda: 0 < num_steps(window) < 59, timeout=5000)
     window.bar.toggle()
     assert not window.player.is_playing and window.charts.itl.is_paused
@@ -333,6 +338,22 @@ def test_a_long_jump_merges_snapshots_and_loses_no_step(
     qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=5000)
     assert len(seen) < 20 and sum(len(snapshot.steps) for snapshot in seen) == 59
     assert num_steps(window) == 59
+
+
+def test_charts_that_are_drawn_during_a_jump_miss_nothing(
+    qtbot: QtBot, window: ReplayWindow
+) -> None:
+    charts = window.charts
+    window.player.snapshot.connect(lambda snapshot: (charts.tokens.redraw(), charts.itl.redraw()))
+    for position in (0.0, 99.0):
+        window.player.seek(position)
+        qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=5000)
+    assert charts.itl.now == pytest.approx(59 / 4)  # time stands still
+    rates = charts.tokens.data.history["out"]
+    assert len(rates.values) >= 12 and list(rates.values[1:]) == [20.0] * (len(rates.values) - 1)
+    medians = charts.itl.data.history["p50"]
+    assert medians.times[0] < 1.0 and medians.times[-1] > 14.0
+    assert np.nanmax(medians.values) == pytest.approx(50.0)
 
 
 def test_what_cannot_be_opened_is_explained_in_the_window(

@@ -213,6 +213,21 @@ def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
+def test_tokens_go_with_their_message_and_need_one(store: ChatStore) -> None:
+    store.save_tokens("m1", lambda: b"early").result(5)  # no such message: no error either
+    assert store.packed_tokens("m1") is None
+    store.add_messages(CONVERSATION, message("hello")).result(5)
+    store.save_tokens("m1", lambda: b"one").result(5)
+    store.save_tokens("m1", lambda: b"two").result(5)
+    store.save_message(message("hello there")).result(5)
+    assert store.packed_tokens("m1") == b"two"
+    assert store.has_any("c1", []) and store.has_any("c9", ["m0", "m1"])
+    assert not store.has_any("c9", ["m0"])
+    store.delete_conversation("c1").result(5)
+    store.purge_deleted("c1").result(5)
+    assert store.packed_tokens("m1") is None
+
+
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "chats.sqlite3"
     ChatStore(path).close()

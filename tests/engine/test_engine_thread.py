@@ -18,6 +18,7 @@ from engine.llm_engine import LLMEngine
 from engine.messages import (
     Abort,
     AddRequest,
+    CountTokens,
     EngineCrashed,
     Event,
     Load,
@@ -32,6 +33,7 @@ from engine.messages import (
     ReconfigureFailed,
     RequestFailed,
     SnapshotEvent,
+    TokensCounted,
     Unload,
     Unloaded,
 )
@@ -97,6 +99,32 @@ def finished(request_id: str) -> Callable[[OutputEvent], bool]:
 
 def tokens(events: Recorder, request_id: str) -> list[int]:
     return [t for e in events.of(OutputEvent) if e.request_id == request_id for t in e.token_ids]
+
+
+def test_counts_the_tokens_of_a_text(
+    events: Recorder, thread: EngineThread, config: EngineConfig
+) -> None:
+    thread.submit(CountTokens("before", "t1 t2"))
+    assert events.wait(TokensCounted).num_tokens is None  # no model knows yet
+    thread.submit(Load(config))
+    for key, text in (("none", ""), ("three", "t1 t2 t3")):
+        thread.submit(CountTokens(key, text))
+    assert events.wait(TokensCounted, lambda e: e.key == "none").num_tokens == 0
+    assert events.wait(TokensCounted, lambda e: e.key == "three").num_tokens == 3
+
+
+def test_an_output_goes_on_from_given_tokens(
+    events: Recorder, thread: EngineThread, config: EngineConfig
+) -> None:
+    thread.submit(Load(config))
+    thread.submit(AddRequest("whole", PROMPT, GREEDY))
+    events.wait(OutputEvent, finished("whole"))
+    whole = tokens(events, "whole")
+    thread.submit(AddRequest("rest", PROMPT, GREEDY, tuple(whole[:3])))
+    events.wait(OutputEvent, finished("rest"))
+    assert tokens(events, "rest") == whole[3:]
+    thread.submit(AddRequest("wrong", PROMPT, GREEDY, (10**6,)))
+    assert "token ids from" in events.wait(RequestFailed).error.cause
 
 
 def test_loads_serves_and_shows_itself(

@@ -195,6 +195,8 @@ def test_the_verdict_names_what_is_largest() -> None:
     assert verdict(Split(71, 9, 12, 0, 8, 0)) == "memory-bound: weights 71 %"
     assert verdict(Split(10, 50, 12, 0, 8, 0)) == "memory-bound: KV 62 %"
     assert verdict(Split(10, 10, 60, 10, 10, 0)) == "bound by arithmetic: 60 %"
+    launching = "neither memory nor arithmetic: launch and rest 60 %"
+    assert verdict(Split(10, 10, 10, 60, 10, 0)) == launching
     assert verdict(Split()) == ""
 
 

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.chat.attachments import SentFiles
 from widgets.chat.buttons import CopyButton, IconButton, QuietButton
 from widgets.chat.message_text import MessageText
 from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
@@ -40,6 +41,7 @@ class MessageView(QWidget):
     latency_requested = Signal(str)
     tokens_requested = Signal(str)
     branches_requested = Signal(str)
+    file_opened = Signal(object, QWidget)  # AttachmentRecord, the button
 
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -96,6 +98,12 @@ class UserMessageView(MessageView):
         self._column.setContentsMargins(0, SPACE_3, 0, 0)
         self._column.addWidget(self._parts)
         self.text.set_plain(record.text)
+        self._bubble.setVisible(bool(record.text))
+        files = SentFiles(record.attachments)
+        files.opened.connect(
+            lambda index, button: self.file_opened.emit(self.record.attachments[index], button)
+        )
+        self._column.addWidget(files, 0, Qt.AlignmentFlag.AlignRight)
         self.show_record(record)
 
     @property

@@ -26,10 +26,9 @@ class ReasoningBlock(QWidget):
         self._chosen: bool | None = None  # by the user
         self.header = QToolButton()
         self.header.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self.header.setCheckable(True)
         self.header.setCursor(Qt.CursorShape.PointingHandCursor)
         self.header.setToolTip("Show or hide what the model wrote before its answer")
-        self.header.clicked.connect(self._choose)
+        self.header.clicked.connect(lambda: self._choose(not self.is_unfolded))
         self.text = MessageText()
         self.text.setAccessibleName("Reasoning")
         column = QVBoxLayout(self)
@@ -46,7 +45,7 @@ class ReasoningBlock(QWidget):
 
     @property
     def is_unfolded(self) -> bool:
-        return self.header.isChecked()
+        return not self.text.isHidden()
 
     def show_thought(self, thought: str, is_open: bool) -> None:
         """Show reasoning; `is_open`: it is still being written."""
@@ -79,7 +78,6 @@ class ReasoningBlock(QWidget):
         self._fold(is_unfolded)
 
     def _fold(self, is_unfolded: bool) -> None:
-        self.header.setChecked(is_unfolded)
         set_icon(self.header, "chevron-down" if is_unfolded else "chevron-right")
         self.header.setAccessibleName(
             f"{self.header.text()}, {'unfolded' if is_unfolded else 'folded'}"

@@ -34,6 +34,7 @@ class Transcript(QScrollArea):
     latency_requested = Signal(str)
     tokens_requested = Signal(str)
     branches_requested = Signal(str)
+    file_opened = Signal(object, QWidget)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -222,6 +223,7 @@ class Transcript(QScrollArea):
         view.latency_requested.connect(self.latency_requested)
         view.tokens_requested.connect(self.tokens_requested)
         view.branches_requested.connect(self.branches_requested)
+        view.file_opened.connect(self.file_opened)
         view.link_activated.connect(self.link_activated)
         self._views[record.id] = view
         self._column.insertWidget(position, view)

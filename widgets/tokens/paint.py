@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from PySide6.QtGui import QColor
 
@@ -33,10 +34,13 @@ _DARKER = 0.8
 """Of the strengths in the dark theme: light text has to stay readable on the strongest."""
 
 
+_mix = cache(mix)
+
+
 def heat(level: int, table: Theme) -> str:
     """The colour of a level from 0 (none) to 4 (strongest)."""
     strength = _STRENGTHS[level] * (_DARKER if table.is_dark else 1.0)
-    return mix(table.panel, table.value(_HUE), strength)
+    return _mix(table.panel, table.value(_HUE), strength)
 
 
 def _by_level(level: Callable[[TokenRecord], int | None]) -> Background:

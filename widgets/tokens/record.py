@@ -61,6 +61,10 @@ class TokenRecord(NamedTuple):
         return (*self.alternatives, Alternative(self.token_id, self.text, self.logprob))
 
     @property
+    def num_choices(self) -> int:
+        return len(self.alternatives) + (self.rank > len(self.alternatives))
+
+    @property
     def entropy_bits(self) -> float | None:
         """At least so many bits: what is not among the known tokens counts as one. None where
         no alternatives are known."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QFont,
+    QFontMetricsF,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -43,6 +44,7 @@ class TokenStrip(QWidget):
         self._records: Sequence[TokenRecord] = ()
         self._places: list[Place] = []
         self._sizes: tuple[list[float], list[bool]] = ([], [])
+        self._by_width: dict[int, list[Place]] = {}
         self._paint_by = PAINTS[0]
         self.pointed_token = NONE
         self.is_held = False
@@ -64,22 +66,28 @@ class TokenStrip(QWidget):
     def show_tokens(self, records: Sequence[TokenRecord]) -> None:
         """Show another reply; the least probable token is pointed at."""
         self._records, self.is_held = records, False
+        self._measure()
         self._arrange()
         self.pointed_token = NONE
+        self.update()
         if records:
             self.point_at(min(range(len(records)), key=lambda i: records[i].logprob))
 
     def paint_by(self, paint: PaintBy) -> None:
+        has_changed = paint.shows_rejected != self._paint_by.shows_rejected
         self._paint_by = paint
+        if has_changed:
+            self._measure()
         self._arrange()
 
     def point_at(self, index: int) -> None:
         if index != self.pointed_token:
+            self._update_token(self.pointed_token)
+            self._update_token(index)
             self.pointed_token = index
             words = token_words(self._records, index) if index != NONE else ""
             self.setAccessibleDescription(words)
             self.pointed.emit(index)
-            self.update()
 
     # Geometry ----------------------------------------------------------------------------------
 
@@ -101,7 +109,7 @@ class TokenStrip(QWidget):
         return NONE
 
     def heightForWidth(self, width: int) -> int:
-        return self._height(flow(*self._sizes, max(1, width - 2 * _PAD)))
+        return self._height(self._flowed(width))
 
     def sizeHint(self) -> QSize:
         return QSize(480, self._height(self._places))
@@ -113,18 +121,32 @@ class TokenStrip(QWidget):
         super().resizeEvent(event)
         self._arrange()
 
-    def _arrange(self) -> None:
+    def _measure(self) -> None:
+        advance = QFontMetricsF(self._pen.font).horizontalAdvance
+        character = advance("m")  # of a fixed-width font: only other scripts are measured
         texts = [shown(record.text) for record in self._records]
-        struck = [self._struck(record) for record in self._records]
-        widths = [
-            self._pen.width(text) + (self._pen.width(before) if before else 0.0) + _GAP + 2
-            for text, before in zip(texts, struck, strict=True)
-        ]
+        widths = [len(t) * character if t.isascii() else advance(t) for t in texts]
+        for i, record in enumerate(self._records):
+            if before := self._struck(record):
+                widths[i] += advance(before)
         breaks = [record.text.endswith("\n") for record in self._records]
-        self._sizes = (widths, breaks)
-        self._places = flow(widths, breaks, max(1, self.width() - 2 * _PAD))
+        self._sizes = ([width + _GAP + 2 for width in widths], breaks)
+        self._by_width.clear()
+
+    def _flowed(self, width: int) -> list[Place]:
+        """The places in a strip of `width` pixels: a layout asks for the same ones many times."""
+        if width not in self._by_width:
+            self._by_width[width] = flow(*self._sizes, max(1, width - 2 * _PAD))
+        return self._by_width[width]
+
+    def _arrange(self) -> None:
+        self._places = self._flowed(self.width())
         self.updateGeometry()
         self.update()
+
+    def _update_token(self, index: int) -> None:
+        if 0 <= index < len(self._places):
+            self.update(self.rect_of(index).toAlignedRect().adjusted(-2, -2, 2, 2))
 
     def _height(self, places: list[Place]) -> int:
         rows = places[-1].row + 1 if places else 1
@@ -200,6 +222,7 @@ class TokenStrip(QWidget):
 
     def _theme_changed(self) -> None:
         self._take_font()
+        self._measure()
         self._arrange()
 
     # Mouse and keyboard ------------------------------------------------------------------------

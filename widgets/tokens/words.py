@@ -63,5 +63,5 @@ def summary_words(records: Sequence[TokenRecord]) -> str:
     count = "1 token" if len(records) == 1 else f"{len(records):,} tokens"
     return (
         f"{count} · {percent(first / len(records))} were the most probable · "
-        f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean log probability {-bits:.2f}"
+        f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean log probability −{bits:.2f}"
     )

@@ -115,7 +115,7 @@ def _write(store: ChatStore, records: Sequence[StoredConversation], path: Path) 
     text = "\n".join(map(as_markdown, bundles)) if is_markdown else dump(bundles)
     half = path.with_name(path.name + ".part")
     try:
-        half.write_text(text, encoding="utf-8")
+        half.write_text(text, encoding="utf-8", newline="\n")
         os.replace(half, path)
     except OSError as error:
         raise InferdeckError(

@@ -34,8 +34,8 @@ def collect(store: ChatStore, conversation: StoredConversation) -> Bundle:
 
 def keep(store: ChatStore, bundle: Bundle) -> Bundle:
     """Store a bundle beside what is there, and return it as it was stored: under new ids where
-    one of its ids is taken, and with nothing that waits for an engine. Raises StorageError; then
-    nothing of it is stored."""
+    one of its ids is taken, and with nothing that waits for an engine. Raises StorageError; of
+    the messages then all or none are stored."""
     ids = [message.id for message in bundle.messages]
     if store.has_any(bundle.conversation.id, ids):
         bundle = with_new_ids(bundle)

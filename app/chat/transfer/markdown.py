@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 
+from app.chat.attachments import fence_for
 from app.chat.conversation import Conversation, Message, Role
 from app.chat.transfer.bundle import Bundle
 from widgets.chat.reasoning import split_reasoning
@@ -48,9 +48,3 @@ def _message(message: Message) -> list[str]:
 def _attachment(attachment: Mapping[str, str]) -> str:
     fence = fence_for(attachment["text"])
     return f"Attached: {attachment['name']}\n\n{fence}\n{attachment['text']}\n{fence}"
-
-
-def fence_for(text: str) -> str:
-    """Backticks that `text` cannot end."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    return "`" * max(3, longest + 1)

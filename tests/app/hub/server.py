@@ -63,14 +63,15 @@ class Model:
 class Faults:
     """`needs_token`: ids that ask for a token. `break_after`: bytes of a large file after which
     the connection is cut, once per entry. `corrupt`: names whose content is changed, once.
-    `status`: answered to everything. `no_ranges`: Range is ignored. `hold`: large files wait
-    after their first half until it is set."""
+    `status`: answered to everything. `no_ranges`: Range is ignored. `hash`: stands for those of
+    small files. `hold`: large files wait after their first half until it is set."""
 
     needs_token: set[str] = field(default_factory=set)
     break_after: list[int] = field(default_factory=list)
     corrupt: set[str] = field(default_factory=set)
     status: int = 0
     no_ranges: bool = False
+    hash: str = ""
     hold: threading.Event | None = None
 
 
@@ -152,7 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         model = self._model("/".join(parts[:2]))
         if model is not None:
-            self._json(model.described())
+            described = model.described()
+            for entry in described["siblings"] if self.hub.faults.hash else ():
+                entry["blobId"] = self.hub.faults.hash
+            self._json(described)
 
     def _resolve(self, parts: list[str]) -> None:
         model = self._model("/".join(parts[:2]))

@@ -14,8 +14,9 @@ from app.hub.download import ModelDownload, Speed, Stopped
 from app.hub.errors import ChecksumError, DiskFullError, HubError
 from app.hub.hub import Hub, is_id
 from app.hub.layout import RepoFolder
+from app.paths import starter_model
 from tests.app.hub.conftest import tiny_files
-from tests.app.hub.server import HubServer
+from tests.app.hub.server import HubServer, Model
 
 WANTED = {"config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
 SIZE = sum(len(content) for name, content in tiny_files().items() if name in WANTED)
@@ -48,6 +49,13 @@ def test_details_name_what_would_be_downloaded(hub: Hub) -> None:
     assert details.files.skipped_text == "1 .bin, 1 .gguf, 1 .onnx, 2 others"
 
 
+def test_hashes_that_are_none_are_refused(hub: Hub, server: HubServer) -> None:
+    """They become file names: a hub that is none must not choose where they lie."""
+    server.faults.hash = "../../elsewhere"
+    with pytest.raises(HubError, match=r"'\.\./\.\./elsewhere' as the hash of"):
+        hub.details("acme/tiny")
+
+
 # Downloading -------------------------------------------------------------------------------------
 
 
@@ -61,6 +69,21 @@ def test_others_find_what_was_downloaded(hub: Hub, server: HubServer) -> None:
     asked = len(server.requests)
     found = snapshot_download("acme/tiny", cache_dir=hub.cache_dir, local_files_only=True)
     assert Path(found) == path and len(server.requests) == asked
+
+
+def test_a_downloaded_model_generates(hub: Hub, server: HubServer) -> None:
+    from engine import EngineConfig, LLMEngine, SamplingParams
+
+    files = {file.name: file.read_bytes() for file in starter_model().iterdir()}
+    server.models["acme/starter"] = Model("acme/starter", files)
+    path = ModelDownload(hub, "acme/starter").run()
+    prompt, greedy = "What is TTFT?", SamplingParams(temperature=0.0, max_tokens=8)
+    replies = []
+    for model in (path, starter_model()):
+        engine = LLMEngine(EngineConfig(model=str(model), max_model_len=256, num_threads=1))
+        replies.append(engine.generate([prompt], greedy)[0].token_ids)
+        engine.shutdown()
+    assert replies[0] == replies[1] and replies[0]
 
 
 def test_a_second_run_downloads_nothing(hub: Hub, server: HubServer) -> None:

@@ -11,7 +11,14 @@ from pytestqt.qtbot import QtBot
 
 from app.hub.download import Progress
 from app.hub.hub import Hub
-from app.models.download_words import actions, duration_text, figures_text, state_text, subtitle
+from app.models.download_words import (
+    actions,
+    duration_text,
+    figures_text,
+    how_far,
+    state_text,
+    subtitle,
+)
 from app.models.downloads import Download, DownloadQueue, State
 from engine.errors import ErrorInfo
 from tests.app.hub.conftest import tiny_files
@@ -90,6 +97,30 @@ def test_cancel_removes_what_has_arrived(
     assert file.read_text() == "{}"
 
 
+def test_stopped_before_it_began_is_stopped(
+    qtbot: QtBot, queue: DownloadQueue, server: HubServer
+) -> None:
+    queue.start("acme/tiny")
+    queue.pause("acme/tiny")
+    qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
+    assert server.ranges() == [] and _progress(queue).done == 0
+    with qtbot.waitSignal(queue.gone, timeout=5000):
+        queue.cancel("acme/tiny")
+        queue.cancel("acme/tiny")  # pressed twice: nothing happens
+
+
+def test_nothing_begins_after_the_end(
+    qtbot: QtBot, queue: DownloadQueue, server: HubServer
+) -> None:
+    server.models["acme/two"] = Model("acme/two", tiny_files())
+    half(qtbot, queue, server)
+    queue.start("acme/two")
+    queue.close()
+    let_go(server)
+    qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
+    assert state(queue, "acme/two") is State.WAITING
+
+
 def test_they_run_one_after_the_other(
     qtbot: QtBot, queue: DownloadQueue, server: HubServer
 ) -> None:
@@ -162,6 +193,7 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 def test_a_download_in_words(qtbot: QtBot, queue: DownloadQueue) -> None:
     running = Download("a/b", State.RUNNING, Progress(1, 4, 0.0, "checking what is there"))
     assert state_text(running) == "checking what is there"
+    assert how_far(Download("a/b", State.PAUSED, Progress(1, 4, 2.0))) == "1 B of 4 B"
     assert subtitle(running) == "downloading · 25%"
     failed = Download("a/b", State.FAILED, error=ErrorInfo("It broke.", "Mend it."))
     assert state_text(failed) == "It broke. Mend it."
