@@ -31,6 +31,7 @@ from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
 from widgets.theme import SPACE_1, SPACE_3
 
+LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
 MESSAGE_MS = 6000
@@ -78,6 +79,7 @@ class EngineSettingsPanel(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
+        self.setMinimumWidth(LEAST_WIDTH)  # the rows are cut in less
         layout.addWidget(self._make_foot(profiles))
         path = self._rows[MODEL].control
         assert isinstance(path, PathControl)

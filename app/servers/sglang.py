@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.servers import speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -44,7 +45,11 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if not config.enable_prefix_caching:
         words.append("--disable-radix-cache")
     words += ["--page-size", config.block_size]
-    known, notes = list(KNOWN), precision_note(config, facts)
+    words += speculation.sglang_words(config)
+    known = [*KNOWN, *speculation.known(config, speculation.SGLANG)]
+    notes = precision_note(config, facts) + speculation.notes(config, speculation.SGLANG)
+    if config.speculative_method == "ngram" and speculation.is_on(config):
+        notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
         words += ["--max-total-tokens", facts.capacity]

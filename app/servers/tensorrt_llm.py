@@ -5,6 +5,7 @@ Source: tensorrt_llm/commands/serve.py and the LLM API's KvCacheConfig.
 
 from __future__ import annotations
 
+from app.servers import speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -36,7 +37,8 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if config.max_model_len is not None:
         words += ["--max_seq_len", config.max_model_len]
     words += ["--extra_llm_api_options", FILE]
-    known, notes = list(KNOWN), precision_note(config, facts)
+    known = [*KNOWN, *speculation.known(config, speculation.TENSORRT_LLM)]
+    notes = precision_note(config, facts) + speculation.notes(config, speculation.TENSORRT_LLM)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),
         "tokens_per_block": str(config.block_size),
@@ -54,6 +56,7 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if is_changed(config, "load_format"):
         options.append(f"load_format: {config.load_format}")
     options.append(f"enable_chunked_prefill: {_yaml(config.enable_chunked_prefill)}")
+    options += speculation.tensorrt_llm_lines(config)
     options += ["kv_cache_config:", *(f"  {key}: {value}" for key, value in cache.items())]
     file = "\n".join((f"cat > {FILE} <<'EOF'", *options, "EOF"))
     text = f"{file}\n{command_line(words)}"

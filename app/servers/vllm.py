@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.servers import speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -43,10 +44,11 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, value]
-    notes = precision_note(config, facts)
+    words += speculation.vllm_words(config)
+    notes = precision_note(config, facts) + speculation.notes(config, speculation.VLLM)
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."
         )
-    missing = without_equivalent(config, FLAGS)
+    missing = without_equivalent(config, (*FLAGS, *speculation.known(config, speculation.VLLM)))
     return ServerCommand("vLLM", command_line(words), missing, tuple(notes))

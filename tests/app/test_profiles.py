@@ -44,12 +44,12 @@ def test_a_name_is_taken_once_whatever_its_case(path: Path) -> None:
 
 
 def test_what_another_version_knew_stays_in_the_file(path: Path) -> None:
-    settings = {"max_num_seqs": 8, "num_speculative_tokens": 4, "block_size": "large"}
+    settings = {"max_num_seqs": 8, "num_imagined_tokens": 4, "block_size": "large"}
     text = {"version": 1, "profiles": [{"name": "new", "settings": settings}]}
     path.write_text(json.dumps(text), encoding="utf-8")
     store = ProfileStore(path)
     assert store.profiles[0].settings == {"max_num_seqs": 8}
-    assert set(store.profiles[0].unknown) == {"num_speculative_tokens", "block_size"}
+    assert set(store.profiles[0].unknown) == {"num_imagined_tokens", "block_size"}
     store.save(Profile("other"))
     stored = json.loads(path.read_text(encoding="utf-8"))["profiles"]
     assert next(p["settings"] for p in stored if p["name"] == "new") == settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
@@ -14,10 +15,12 @@ from app.servers import (
     Facts,
     ServerCommand,
     sglang_command,
+    speculation,
     tensorrt_llm_command,
     vllm_command,
 )
 from app.servers.command import ELSEWHERE, VERIFY
+from app.servers.speculation import SETTINGS_OF_IT
 from engine.config import SETTINGS, EngineConfig
 
 BASE = EngineConfig(model="/models/my model's", dtype="bfloat16", max_model_len=4096)
@@ -91,7 +94,7 @@ def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
 
 
 @pytest.mark.parametrize("make", SERVERS)
-@pytest.mark.parametrize("name", [n for n in SETTINGS if n not in ELSEWHERE])
+@pytest.mark.parametrize("name", [n for n in SETTINGS if n not in (*ELSEWHERE, *SETTINGS_OF_IT)])
 def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
     """Changing it changes the command, or it is named as missing."""
     value = OTHER.get(name, getattr(BASE, name))
@@ -101,6 +104,51 @@ def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
     else:
         is_named = any(SETTINGS[name].label in words for words in after.missing)
         assert is_named != (after.text != before.text)
+
+
+DRAFTING = BASE.replace(
+    speculative_method="draft_model",
+    speculative_model="/models/the draft",
+    num_speculative_tokens=3,
+)
+
+
+def test_a_draft_model_is_named_in_the_words_of_each_server() -> None:
+    values = json.loads(option(vllm_command(DRAFTING), "--speculative-config"))
+    assert values == {
+        "method": "draft_model", "model": "/models/the draft", "num_speculative_tokens": 3,
+    }  # fmt: skip
+    command = sglang_command(DRAFTING)
+    assert option(command, "--speculative-algorithm") == "STANDALONE"
+    assert option(command, "--speculative-draft-model-path") == "/models/the draft"
+    assert option(command, "--speculative-num-steps") == "3"
+    assert option(command, "--speculative-num-draft-tokens") == "4"
+    lines = tensorrt_llm_command(DRAFTING).text.splitlines()
+    assert {"  decoding_type: DraftTarget", "  max_draft_len: 3"} <= set(lines)
+    assert '  speculative_model_dir: "/models/the draft"' in lines
+
+
+def test_n_grams_need_no_model() -> None:
+    config = BASE.replace(speculative_method="ngram", prompt_lookup_max=4)
+    values = json.loads(option(vllm_command(config), "--speculative-config"))
+    assert values["prompt_lookup_max"] == 4 and "model" not in values
+    assert "--speculative-draft-model-path" not in words(sglang_command(config))
+    assert "  max_matching_ngram_size: 4\n" in tensorrt_llm_command(config).text
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make: Any) -> None:
+    assert "the server drafts 3 tokens always" in make(DRAFTING).comments
+    assert "always" not in make(DRAFTING.replace(speculative_adaptive=False)).comments
+    off = make(BASE.replace(prompt_lookup_max=9, speculative_model="/models/x"))
+    assert off == make(BASE)
+    assert make(DRAFTING.replace(num_speculative_tokens=0)) == make(BASE)
+
+
+@pytest.mark.parametrize("methods", [speculation.VLLM, speculation.SGLANG, {}])
+def test_a_method_that_a_server_lacks_is_named(methods: Any) -> None:
+    is_missing = "speculative_method" not in speculation.known(DRAFTING, methods)
+    assert is_missing == (not methods)
 
 
 @pytest.mark.parametrize("make", SERVERS)
