@@ -265,7 +265,7 @@ def test_a_crash_is_a_message_and_a_new_load_serves_again(
         thread.submit(Load(config))
         events.wait(Loaded)
 
-        def broken(batch: Any) -> Any:
+        def broken(*_: Any) -> Any:
             raise RuntimeError("a kernel failed")
 
         engines[0]._host.runner.execute = broken  # type: ignore[method-assign]
