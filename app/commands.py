@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
 from widgets.icons import set_icon
 from widgets.palette.items import Entry
 
-MENUS = ("File", "View", "Chat", "Help")
+MENUS = ("File", "View", "Chat", "Tune", "Help")
 
 
 @dataclass(frozen=True, slots=True)

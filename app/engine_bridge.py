@@ -84,6 +84,8 @@ class EngineBridge(QObject):
     reconfigure_failed = Signal(object)  # ReconfigureFailed
     snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all that it merges
     block_inspected = Signal(object)  # BlockInspected
+    peaks_measured = Signal(object)  # PeaksMeasured
+    tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
 
@@ -144,6 +146,16 @@ class EngineBridge(QObject):
     def inspect_block(self, block: int) -> None:
         """Ask what a KV block holds; `block_inspected` answers."""
         self._submit(messages.InspectBlock(block))
+
+    def measure_peaks(self) -> None:
+        """Measure what the machine can do at most; `peaks_measured` answers."""
+        self._submit(messages.MeasurePeaks())
+
+    def count_tokens(self, key: str, text: str) -> None:
+        """Ask how many tokens a text has; `tokens_counted` answers under `key`. Nothing is asked
+        where no model is open."""
+        if self.is_ready:
+            self._submit(messages.CountTokens(key, text))
 
     def reconfigure(self, **changes: Any) -> None:
         self._submit(messages.Reconfigure(changes))
@@ -268,8 +280,12 @@ class EngineBridge(QObject):
                 self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
                 self.request_failed.emit(event)
+            case messages.TokensCounted():
+                self.tokens_counted.emit(event)
             case messages.BlockInspected():
                 self.block_inspected.emit(event)
+            case messages.PeaksMeasured():
+                self.peaks_measured.emit(event)
             case messages.EngineCrashed():
                 self._now(EngineState.CRASHED)
                 self.crashed.emit(event)

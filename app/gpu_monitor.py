@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -12,13 +14,30 @@ from app.tasks import run_task
 INTERVAL_MS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """One GPU, in bytes. `own`: what this process holds; None where the driver does not tell."""
+
+    name: str
+    total: int
+    used: int
+    own: int | None
+
+    @property
+    def others(self) -> int:
+        """What other programs hold, and the driver itself."""
+        return max(0, self.used - (self.own or 0))
+
+
 class GpuMonitor(QObject):
-    """`used` once a second: time (`time.perf_counter`), bytes in use on all GPUs together.
+    """`used` once a second: time (`time.perf_counter`), bytes in use on all GPUs together; and
+    `devices`: tuple[GpuMemory, ...].
 
     Silent where there is no NVIDIA driver.
     """
 
     used = Signal(float, object)  # object: a C++ int has 32 bits
+    devices = Signal(object)
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -45,11 +64,12 @@ class GpuMonitor(QObject):
 
     def _ask(self) -> None:
         try:
-            used = sum(int(self._nvml.nvmlDeviceGetMemoryInfo(d).used) for d in self._devices)
+            found = tuple(_memory(self._nvml, device) for device in self._devices)
         except self._nvml.NVMLError:
             self._timer.stop()  # the driver was unloaded or reset
             return
-        self.used.emit(time.perf_counter(), used)
+        self.used.emit(time.perf_counter(), sum(gpu.used for gpu in found))
+        self.devices.emit(found)
 
 
 def _open() -> tuple[Any, list[Any]]:
@@ -59,3 +79,25 @@ def _open() -> tuple[Any, list[Any]]:
     pynvml.nvmlInit()
     count = pynvml.nvmlDeviceGetCount()
     return pynvml, [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+
+
+def _memory(nvml: Any, device: Any) -> GpuMemory:
+    """Raises NVMLError where the driver is gone."""
+    memory, name = nvml.nvmlDeviceGetMemoryInfo(device), nvml.nvmlDeviceGetName(device)
+    title = name.decode() if isinstance(name, bytes) else str(name)
+    return GpuMemory(title, int(memory.total), int(memory.used), _own(nvml, device))
+
+
+def _own(nvml: Any, device: Any) -> int | None:
+    """Containers and Windows hide who holds what: then None."""
+    try:
+        processes = [
+            *nvml.nvmlDeviceGetComputeRunningProcesses(device),
+            *nvml.nvmlDeviceGetGraphicsRunningProcesses(device),
+        ]
+    except nvml.NVMLError:
+        return None
+    held = {process.pid: process.usedGpuMemory for process in processes}
+    if any(size is None for size in held.values()):
+        return None
+    return int(held.get(os.getpid(), 0))

@@ -3,7 +3,7 @@
 +------+---------------------------------------+
 | rail | figures                               |
 |      +-------------------------+-------------+
-|      | notices, loading        | engine      |
+|      | notices, loading, work  | engine      |
 |      | page                    | settings    |
 |      +-------------------------+             |
 |      | live charts             |             |
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
-from PySide6.QtCore import Qt, QTimer, Signal, SignalInstance
+from PySide6.QtCore import QByteArray, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QApplication,
@@ -32,29 +31,43 @@ from PySide6.QtWidgets import (
 
 from app.commands import Command, CommandRegistry
 from app.engine_bridge import EngineBridge, EngineState
+from app.flight.desk import FlightDesk
+from app.flight.recorder import FlightRecorder
+from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
-from app.panels.docks import CardDock, DockArea, PanelDock, is_on_a_screen
+from app.panels.docks import (
+    DEFAULT_DOCKS,
+    CardDock,
+    DockArea,
+    DockPlan,
+    PanelDock,
+    is_on_a_screen,
+)
 from app.panels.engine_settings import EngineSettingsPanel
 from app.panels.engine_views import EngineViews
 from app.panels.help_dialogs import AboutDialog, ShortcutsDialog
 from app.panels.load_strip import LoadStrip
+from app.panels.log_view import LogPanel
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
+from app.panels.work_area import WorkArea
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from widgets.charts.clock import RedrawClock
+from widgets.charts.marks import MarkLog
+from widgets.charts.series import MarkKind
 from widgets.live_charts import LiveCharts
 from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
 from widgets.theme import SPACE_2, apply_theme
 
-MINIMUM_SIZE = (880, 560)
+MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
-SETTINGS_WIDTH, CHARTS_HEIGHT = 320, 372
+SETTINGS_WIDTH = 320
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
 
@@ -62,17 +75,22 @@ PAGE_SIZE = (440, 330)
 @dataclass(frozen=True, slots=True)
 class Page:
     """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
-    them may have become possible or impossible."""
+    them may have become possible or impossible. `docks`: where they are at first; every page keeps
+    its own arrangement."""
 
     name: str
     icon: str
     widget: QWidget
     commands: tuple[Command, ...] = ()
     changed: tuple[SignalInstance, ...] = ()
+    docks: DockPlan = DEFAULT_DOCKS
 
 
 class MainWindow(QMainWindow):
+    """`charts_held`: live charts, here and on the pages, are to stand still or to move on."""
+
     closing = Signal()
+    charts_held = Signal(bool)
 
     def __init__(
         self,
@@ -81,20 +99,28 @@ class MainWindow(QMainWindow):
         session: ModelSession,
         pages: Iterable[Page],
         machine: Machine | None = None,
+        clock: RedrawClock | None = None,
+        marks: MarkLog | None = None,
+        log: LogKeeper | None = None,
     ) -> None:
         super().__init__()
         self.bridge, self.settings, self.session = bridge, settings, session
         self.pages = list(pages)
         self.charts_paused = False
         self._dialog: OpenModelDialog | None = None
+        self._model_name = ""
+        self._dock_states: dict[str, QByteArray] = {}
         self.setWindowTitle("Inferdeck")
         self.setMinimumSize(*MINIMUM_SIZE)
         self.setAcceptDrops(True)
-        self._make_parts(machine)
+        # one clock for all: what is drawn, is drawn together
+        self._make_parts(machine, clock or RedrawClock(parent=self), marks, log)
         self._arrange()
+        self.recorder = FlightRecorder(bridge, self)
+        self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self))
+        self.commands.add(*window_commands(self), *self.flight.commands())
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -102,10 +128,18 @@ class MainWindow(QMainWindow):
         self._fill_recent()
         self._connect()
         self._restore()
+        if settings.profiles.problem:
+            self.show_notice(Notice("profile", settings.profiles.problem, kind="warning"))
 
     # Building ----------------------------------------------------------------------------------
 
-    def _make_parts(self, machine: Machine | None) -> None:
+    def _make_parts(
+        self,
+        machine: Machine | None,
+        clock: RedrawClock,
+        marks: MarkLog | None,
+        log: LogKeeper | None,
+    ) -> None:
         self.rail = NavRail()
         self.stack = QStackedWidget()
         for page in self.pages:
@@ -113,13 +147,20 @@ class MainWindow(QMainWindow):
             self.stack.addWidget(page.widget)
         self.rail.add_action("Open", "folder", "Open a model (Ctrl+O)", self.show_open_model)
         self.rail.choose(0)
-        clock = RedrawClock(parent=self)  # one for all: what is drawn, is drawn together
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()
         self.load_strip = LoadStrip()
-        self.engine_settings = EngineSettingsPanel(self.bridge, machine)
-        self.charts = LiveCharts(clock)
+        self.work = WorkArea()
+        self.engine_settings = EngineSettingsPanel(
+            self.bridge,
+            self.settings.profiles,
+            machine,
+            recent=lambda: [(m.path, m.load_format, m.title) for m in self.settings.recent],
+        )
+        self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
+        self.views.speculation.settings_wanted.connect(self.show_settings)
+        self.log = LogPanel(log or LogKeeper())
 
     def _arrange(self) -> None:
         middle = QWidget()
@@ -129,10 +170,12 @@ class MainWindow(QMainWindow):
         column.setSpacing(SPACE_2)
         column.addWidget(self.notices)
         column.addWidget(self.load_strip)
+        column.addWidget(self.work)
         column.addWidget(self.stack, 1)
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
+        self.log_dock = CardDock("Log", "log", self.log)
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)
@@ -155,9 +198,13 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
+        self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
+        self.engine_settings.notice.connect(self.notices.show_notice)
+        self.engine_settings.actions_changed.connect(self.commands.refresh)
         bridge = self.bridge
         bridge.state_changed.connect(self._on_state)
         bridge.snapshot.connect(self._on_snapshot)
@@ -175,9 +222,22 @@ class MainWindow(QMainWindow):
     def page_index(self) -> int:
         return self.stack.currentIndex()
 
+    @property
+    def page(self) -> Page:
+        """The page that is shown."""
+        return self.pages[self.page_index]
+
     def show_page(self, index: int) -> None:
-        self.stack.setCurrentIndex(index)
+        """Show a page, and the docks where they were on it."""
+        if index != self.page_index:
+            self._dock_states[self.page.name] = self.dock_area.save()
+            self.stack.setCurrentIndex(index)
+            self._restore_docks()
         self.rail.choose(index)
+
+    def show_widget(self, widget: QWidget) -> None:
+        """Show the page that `widget` is."""
+        self.show_page(self.stack.indexOf(widget))
 
     def show_open_model(self, path: str = "") -> None:
         """The dialog, looking at `path` if one is given."""
@@ -202,34 +262,46 @@ class MainWindow(QMainWindow):
     def toggle_charts(self) -> None:
         self.charts_paused = not self.charts_paused
         self.charts.set_paused(self.charts_paused)
+        self.charts_held.emit(self.charts_paused)
 
     def dock_shortcuts(self) -> list[tuple[PanelDock, str]]:
         return [
             (self.settings_dock, "Ctrl+Shift+E"),
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
+            (self.log_dock, "Ctrl+Shift+Y"),
         ]
 
+    def show_settings(self) -> None:
+        """Bring the engine settings to the front."""
+        self.settings_dock.show()
+        self.settings_dock.raise_()
+        self.engine_settings.setFocus()
+
     def reset_docks(self) -> None:
-        """The docks where they are at the first start."""
-        below = [self.charts_dock, *(dock for dock, _ in self.views.docks)]
-        for dock in (self.settings_dock, *below):
-            is_below = dock in below
-            sides = Qt.DockWidgetArea
-            side = sides.BottomDockWidgetArea if is_below else sides.RightDockWidgetArea
-            dock.setFloating(False)
-            self.dock_area.addDockWidget(side, dock)
-            dock.show()
-        for dock, following in pairwise(below):
-            self.dock_area.tabifyDockWidget(dock, following)
-        self.charts_dock.raise_()
+        """The docks where they are at the first visit of this page."""
+        views = [dock for dock, _ in self.views.docks]
+        others = [self.charts_dock, *views, self.log_dock]
+        self.dock_area.arrange(self.page.docks, self.settings_dock, others)
         self._size_docks()
 
     def _size_docks(self) -> None:
         sizes = Qt.Orientation
         self.dock_area.resizeDocks([self.settings_dock], [SETTINGS_WIDTH], sizes.Horizontal)
-        height = min(CHARTS_HEIGHT, self.height() * 2 // 5)
-        self.dock_area.resizeDocks([self.charts_dock], [height], sizes.Vertical)
+        height = min(self.page.docks.height, self.height() * 2 // 5)
+        by_name = {dock.objectName(): dock for dock, _ in self.dock_shortcuts()}
+        stacks = [by_name[names[0]] for names in self.page.docks.below]
+        self.dock_area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)
+        self.dock_area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
+
+    def _restore_docks(self) -> None:
+        """As they were on this page, in this run or the one before; else as at first."""
+        name = self.page.name
+        state = self._dock_states.get(name) or self.settings.docks_of(name)
+        if not self.dock_area.restore(state):
+            self.reset_docks()
+            # Sizes of docks hold only once the window has its own.
+            QTimer.singleShot(0, self, self._size_docks)
 
     def show_shortcuts(self) -> None:
         self._show_dialog(ShortcutsDialog(self.commands))
@@ -282,7 +354,11 @@ class MainWindow(QMainWindow):
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         self.setWindowTitle(f"{event.model.name} – Inferdeck")
-        self.charts.clear()
+        before, self._model_name = self._model_name, event.model.name
+        if before:  # what was measured on the model before stays, to be compared with
+            same = "again" if before == event.model.name else f"after {before}"
+            details = (f"{event.model.name} was opened {same}",)
+            self.charts.mark(event.model.name, MarkKind.MODEL, details)
 
     def _on_progress(self, progress: messages.LoadProgress) -> None:
         if self.load_strip.isHidden():  # nothing is being opened: a setting needs it
@@ -294,8 +370,10 @@ class MainWindow(QMainWindow):
         self.charts.update_snapshot(snapshot)
         self.engine_settings.update_snapshot(snapshot)
 
-    def _on_settings_changed(self, text: str, chosen: dict[str, object]) -> None:
-        self.charts.mark(text)
+    def _on_settings_changed(
+        self, text: str, details: tuple[str, ...], chosen: dict[str, object]
+    ) -> None:
+        self.charts.mark(text, details=details)
         self.session.remember_settings(chosen)
 
     # The window itself -------------------------------------------------------------------------
@@ -322,13 +400,14 @@ class MainWindow(QMainWindow):
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())
             self.resize(self.size().boundedTo(available))
-        if not self.dock_area.restore(self.settings.docks):
-            # Sizes of docks hold only once the window has its own.
-            QTimer.singleShot(0, self, self._size_docks)
+        self._restore_docks()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self.settings.geometry = self.saveGeometry()
-        self.settings.docks = self.dock_area.save()
+        self._dock_states[self.page.name] = self.dock_area.save()
+        for name, state in self._dock_states.items():
+            self.settings.set_docks_of(name, state)
         self.settings.sync()
+        self.flight.close()
         self.closing.emit()
         event.accept()

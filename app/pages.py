@@ -5,23 +5,45 @@ from __future__ import annotations
 from app.chat.controller import ChatController
 from app.chat.page import ChatPage
 from app.engine_bridge import EngineBridge
+from app.hub.hub import Hub
+from app.hub.trash import Trash
 from app.main_window import Page
+from app.models.downloads import DownloadQueue
+from app.models.estimate import estimate
+from app.models.first_run import ModelsPlace
+from app.models.page import ModelsPage
 from app.models.session import ModelSession
+from app.models.welcome import WelcomePage
+from app.panels.docks import DockPlan
 from app.panels.notices import Notice
+from app.paths import downloads_file, trash_file
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
+from app.tune.page import TunePage
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
+from widgets.charts.clock import RedrawClock
+from widgets.charts.marks import MarkLog
 
-CHAT_LIST = "chat-list"
+CHAT_LIST, WELCOMED = "chat-list", "welcomed"
+TUNE_DOCKS = DockPlan(
+    "left",
+    (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
+    268,
+)
 
 
 class Pages:
     """Makes the pages, and takes them apart in the right order."""
 
     def __init__(
-        self, bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+        self,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        session: ModelSession,
+        clock: RedrawClock,
+        marks: MarkLog,
     ) -> None:
         self._settings = settings
         self.store = open_store()
@@ -29,12 +51,29 @@ class Pages:
         self.chat_page = ChatPage(self.chat)
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
-        self.pages = [Page("Chat", "chat", self.chat_page, commands, changed)]
+        self.tune = TunePage(bridge, settings, clock, marks)
+        self.models_place = make_models_place(bridge, settings, session)
+        self.models = self.models_place.page
+        self.pages = [
+            Page("Chat", "chat", self.chat_page, commands, changed),
+            Page(
+                "Tune", "tune", self.tune, tuple(self.tune.commands()),
+                (self.tune.commands_changed,), TUNE_DOCKS,
+            ),
+            Page(
+                "Models", "models", self.models_place, tuple(self.models_place.commands()), (),
+                DockPlan(below=()),
+            ),
+        ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
             self.chat_page.toggle_list()
         self.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
         session.opened.connect(self._on_opened)
         session.remark.connect(self._on_remark)
+
+    def name_of(self, request_id: str) -> str:
+        """How the user knows a request: "load 12", or the title of its chat."""
+        return self.tune.load.name_of(request_id) or self.chat.title_of(request_id)
 
     @property
     def problem(self) -> ErrorInfo | None:
@@ -43,8 +82,21 @@ class Pages:
 
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""
+        self.tune.close_load()
+        self.models.close_down()
         self.chat.close()
         self.store.close()
+
+    def start(self) -> None:
+        """What waits until the window is on the screen."""
+        self.models.start()
+
+    def welcome(self) -> None:
+        """Show the first-run page, once: at the first start on a machine where nothing was opened
+        yet."""
+        if not self._settings.recent and not self._settings.flag(WELCOMED, False):
+            self._settings.set_flag(WELCOMED, True)
+            self.models_place.show_welcome()
 
     def _on_opened(self, config: EngineConfig, chosen: object) -> None:
         self.chat_page.set_suggestions(suggestions_for(config.model))
@@ -56,3 +108,21 @@ class Pages:
         text = f"{remark.cause} {remark.remedy}".strip()
         action, do = remark.actions[0] if remark.actions else ("", None)
         self.chat_page.set_model_notice(text, action, do)
+
+
+def make_models_place(
+    bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+) -> ModelsPlace:
+    """The Models page over the hub and the cache that huggingface_hub is set to."""
+
+    def in_use() -> int:
+        return bridge.plan.predicted if bridge.plan is not None else 0
+
+    def is_open(path: str) -> bool:
+        return session.current is not None and session.current.path == path
+
+    hub = Hub()
+    queue = DownloadQueue(hub, downloads_file())
+    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open, estimate)
+    page.model_chosen.connect(session.open)
+    return ModelsPlace(page, WelcomePage(in_use, estimate))

@@ -36,6 +36,16 @@ def settings_file() -> Path:
     return config_dir() / "window.ini"
 
 
+def downloads_file() -> Path:
+    """Downloads that are not finished."""
+    return data_dir() / "downloads.json"
+
+
+def trash_file() -> Path:
+    """Deleted models that are not removed yet."""
+    return data_dir() / "trash.json"
+
+
 def resources_dir() -> Path:
     return Path(next(iter(resources.__path__)))
 
@@ -43,6 +53,16 @@ def resources_dir() -> Path:
 def starter_model() -> Path:
     """The small chat model that comes with the program."""
     return resources_dir() / "starter" / "chat"
+
+
+def starter_draft() -> Path:
+    """The model that drafts for the starter model."""
+    return resources_dir() / "starter" / "draft"
+
+
+def starter_head() -> Path:
+    """The EAGLE-3 head of the starter model."""
+    return resources_dir() / "starter" / "eagle3"
 
 
 def shapes_dir() -> Path:

@@ -7,6 +7,7 @@ start.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Literal, cast, get_args
 from PySide6.QtCore import QByteArray, QSettings
 
 from app.paths import settings_file
+from app.profiles import ProfileStore
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 
@@ -57,6 +59,17 @@ class RecentModel:
         return (self.path, self.load_format) == (other.path, other.load_format)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadChoice:
+    """The background load that was chosen last. `is_open`: at a rate, not at a concurrency."""
+
+    workload: str = "mixed-lengths"
+    variant: str = "unique"
+    concurrency: int = 8
+    request_rate: float = 1.0
+    is_open: bool = False
+
+
 def chosen_settings(config: EngineConfig) -> dict[str, Any]:
     """What of `config` (as it was asked for) differs from the defaults."""
     return {
@@ -67,12 +80,14 @@ def chosen_settings(config: EngineConfig) -> dict[str, Any]:
 
 
 class SettingsStore:
-    """Typed access to the ini file. Values are written when they are set."""
+    """Typed access to the ini file, and to the `profiles`, which have a file of their own beside
+    it. Values are written when they are set."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings_file()
         self._ini = QSettings(str(self.path), QSettings.Format.IniFormat)
         self._ini.setValue("version", VERSION)
+        self.profiles = ProfileStore(self.path.with_name("profiles.json"))
 
     def sync(self) -> None:
         """Write to the disk now."""
@@ -97,13 +112,28 @@ class SettingsStore:
     def geometry(self, value: QByteArray) -> None:
         self._ini.setValue("window/geometry", value)
 
-    @property
-    def docks(self) -> QByteArray:
-        return self._bytes("window/docks")
+    def docks_of(self, page: str) -> QByteArray:
+        """Where the docks were on a page."""
+        return self._bytes(f"docks/{page.lower()}")
 
-    @docks.setter
-    def docks(self, value: QByteArray) -> None:
-        self._ini.setValue("window/docks", value)
+    def set_docks_of(self, page: str, value: QByteArray) -> None:
+        self._ini.setValue(f"docks/{page.lower()}", value)
+
+    @property
+    def load_choice(self) -> LoadChoice:
+        try:
+            stored = LoadChoice(**json.loads(self._text("tune/load", "{}")))
+        except (ValueError, TypeError):
+            return LoadChoice()
+        known = LoadChoice()
+        fields = (f.name for f in dataclasses.fields(known))
+        if any(type(getattr(stored, name)) is not type(getattr(known, name)) for name in fields):
+            return known
+        return stored
+
+    @load_choice.setter
+    def load_choice(self, choice: LoadChoice) -> None:
+        self._ini.setValue("tune/load", json.dumps(asdict(choice)))
 
     def flag(self, name: str, default: bool) -> bool:
         """A remembered yes or no, such as whether the list of chats is shown."""
@@ -135,6 +165,19 @@ class SettingsStore:
         """The engine settings that the user chose for this model."""
         wanted = RecentModel(path, load_format)
         return next((known.settings for known in self.recent if known.is_same(wanted)), {})
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders in which the user keeps models."""
+        try:
+            stored = json.loads(self._text("models/folders", "[]"))
+            return [path for path in stored if isinstance(path, str)]
+        except (ValueError, TypeError):
+            return []
+
+    @folders.setter
+    def folders(self, paths: list[str]) -> None:
+        self._ini.setValue("models/folders", json.dumps(paths))
 
     def _write_recent(self, models: list[RecentModel]) -> None:
         entries = [asdict(model) for model in models[:MAX_RECENT]]

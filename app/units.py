@@ -33,3 +33,13 @@ def format_bytes(count: float) -> str:
             digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
             return f"{value:.{digits}f} {unit}"
     return f"{count:.0f} B"
+
+
+def format_count(count: int) -> str:
+    """ "1.24 B", "12.3 M", "4.50 K", "17": three significant digits."""
+    for name, factor in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if abs(count) >= factor:
+            value = count / factor
+            digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+            return f"{value:.{digits}f} {name}"
+    return f"{count:,}"

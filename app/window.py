@@ -11,26 +11,35 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from PySide6.QtCore import QObject, QSocketNotifier, QTimer
 from PySide6.QtWidgets import QApplication
 
+from app.crash.marker import Remains
+from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
-from app.log import start_logging, stop_logging
+from app.log import LogKeeper, start_logging, stop_logging
 from app.main_window import MainWindow
-from app.models.session import ModelSession, config_from_arguments
+from app.models.download_work import DownloadWork
+from app.models.session import ENGINE, ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
-from app.paths import starter_model
+from app.paths import data_dir, starter_model
+from app.peaks import PeaksKeeper, PeaksStore
 from app.settings_store import SettingsStore
+from app.single_instance import SingleInstance
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
+from widgets.charts.clock import RedrawClock
+from widgets.charts.marks import MarkLog
 from widgets.theme import apply_theme
 
 log = logging.getLogger(__name__)
@@ -43,12 +52,21 @@ class NoDisplayError(InferdeckError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the window; returns when it was closed. Raises NoDisplayError."""
+    """Open the window; returns when it was closed, or at once where one is open already.
+
+    Raises NoDisplayError, and NotAnsweringError.
+    """
     check_display()
     app = make_application()
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
+    instance = SingleInstance(data_dir())
+    if not instance.claim(given):
+        print("Inferdeck is open already: its window takes it from here.")
+        return 0
     handler = start_logging()
     application = Application(app)
+    instance.asked.connect(application.on_second_start)
+    application.crash.marker.catch_faults()
     application.show()
     QTimer.singleShot(0, application, lambda: application.start(given))
     interrupts = Interrupts(application.window.close)
@@ -59,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         sys.excepthook = hook
         interrupts.stop()
         application.shutdown()
+        instance.release()
         stop_logging(handler)
 
 
@@ -94,18 +113,42 @@ class Application(QObject):
         super().__init__()
         self.settings = SettingsStore()
         apply_theme(app, self.settings.theme)
+        self.log = LogKeeper()
+        self.log.start()
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
-        self.pages = Pages(self.bridge, self.settings, self.session)
+        clock, marks = RedrawClock(), MarkLog()
+        self.pages = Pages(self.bridge, self.settings, self.session, clock, marks)
         self.window = MainWindow(
-            self.bridge, self.settings, self.session, self.pages.pages, _machine()
+            self.bridge, self.settings, self.session, self.pages.pages, _machine(), clock, marks,
+            self.log,
         )
-        self.window.views.set_names(self.pages.chat.title_of)
+        for shared in (clock, marks):  # of the window and its pages: they go together
+            shared.setParent(self.window)
+        self.window.views.set_names(self.pages.name_of)
+        tune = self.pages.tune
+        self.window.charts_held.connect(tune.charts.set_paused)
         latency = self.pages.chat_page.latency
+        latency.popover.name = self.pages.name_of
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
+        self.crash = CrashWatch(
+            self.bridge,
+            self.window.recorder,
+            lambda: (self.session.latest, self.pages.chat.current.id),
+            self,
+        )
+        self.crash.notice.connect(self.window.show_notice)
+        self.crash.report_written.connect(self._on_report)
+        self.peaks = PeaksKeeper(self.bridge, PeaksStore(), self)  # after the views: they listen
+        models, place = self.pages.models, self.pages.models_place
+        place.wants_front.connect(lambda: self.window.show_widget(place))
+        place.chat_wanted.connect(lambda: self.window.show_page(0))
+        self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
         self.gpu = GpuMonitor(self)
-        self.gpu.used.connect(self.window.charts.update_gpu_memory)
+        for charts in (self.window.charts, tune.charts):
+            self.gpu.used.connect(charts.update_gpu_memory)
+        self.gpu.devices.connect(self.window.views.memory.update_gpus)
 
     def show(self) -> None:
         self.window.show()
@@ -113,7 +156,51 @@ class Application(QObject):
     def start(self, given: Mapping[str, Any]) -> None:
         """What waits until the window is on the screen."""
         self.gpu.start()
+        self.pages.start()
+        remains = self.crash.start()
+        if remains is not None:
+            self._offer_to_restore(remains, given)
+            return
+        if "model" not in given:
+            self.pages.welcome()
         self.open_first_model(given)
+
+    def _offer_to_restore(self, remains: Remains, given: Mapping[str, Any]) -> None:
+        """After a crash nothing is opened by itself: it may have been the model's doing."""
+        before = session_of(remains)
+        if before is None or "model" in given:
+            self.crash.offer(remains)
+            self.open_first_model(given)
+            return
+
+        def restore() -> None:
+            self.session.open(before.path, before.load_format, before.settings)
+            self.pages.chat.open(before.chat)
+
+        starter = {**given, "model": str(starter_model())}
+        self.crash.offer(
+            remains,
+            ("Restore", restore),
+            ("Starter model", lambda: self.open_first_model(starter)),
+        )
+
+    def _on_report(self, path: Path) -> None:
+        """The notice of the engine's crash, if it is still there, leads to the report."""
+        notice = self.window.notices.notice(ENGINE)
+        if notice is not None:
+            look = ("Open report", lambda: open_file(path))
+            self.window.show_notice(replace(notice, actions=(*notice.actions, look)))
+
+    def on_second_start(self, given: Mapping[str, Any]) -> None:
+        """The program was started again: come to the front, with what it was asked to open."""
+        log.info("started again with %s", given)
+        if self.window.isMinimized():
+            self.window.showNormal()
+        self.window.raise_()
+        self.window.activateWindow()
+        known = {name: value for name, value in given.items() if name in SETTINGS}
+        if known:
+            self.open_first_model(known)
 
     def on_fault(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -142,10 +229,12 @@ class Application(QObject):
         """Save, abort what runs, end the engine's thread: in a few seconds at most."""
         self.window.close()
         self.gpu.stop()
+        self.crash.stop()
         self.bridge.shutdown(SHUTDOWN_S)
         self.pages.close()
         wait_for_tasks(1.0)
         self.settings.sync()
+        self.log.stop()
         self.window.deleteLater()
 
 

@@ -24,7 +24,7 @@ THEMES: tuple[tuple[ThemeMode, str], ...] = (
 
 def window_commands(window: MainWindow) -> list[Command]:
     """The commands of the window itself; pages add their own."""
-    return [*_file(window), *_view(window), *_help(window)]
+    return [*_file(window), *_view(window), *_tune(window), *_help(window)]
 
 
 def _file(window: MainWindow) -> list[Command]:
@@ -80,6 +80,36 @@ def _view(window: MainWindow) -> list[Command]:
             section="charts", is_checked=lambda: window.charts_paused,
         ),
         *themes,
+    ]  # fmt: skip
+
+
+def _tune(window: MainWindow) -> list[Command]:
+    panel = window.engine_settings
+
+    def has_model() -> bool:
+        return panel.model.applied is not None
+
+    return [
+        Command(
+            "tune.undo", "Undo setting", panel.undo, "Tune", "Ctrl+Alt+Z", "undo", "history",
+            is_enabled=lambda: panel.model.can_undo,
+        ),
+        Command(
+            "tune.redo", "Redo setting", panel.redo, "Tune", "Ctrl+Alt+Shift+Z", "redo", "history",
+            is_enabled=lambda: panel.model.can_redo,
+        ),
+        Command(
+            "tune.defaults", "Settings back to their defaults", panel.reset, "Tune",
+            section="history", is_enabled=lambda: bool(panel.model.chosen),
+        ),
+        Command(
+            "tune.save_profile", "Save settings as a profile…", panel.profiles.ask_name, "Tune",
+            section="profiles", is_enabled=has_model,
+        ),
+        Command(
+            "tune.server_command", "Settings as a server's command line…", panel.show_command,
+            "Tune", "Ctrl+Alt+C", section="profiles", is_enabled=has_model,
+        ),
     ]  # fmt: skip
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig
 
 from engine.attention import register
 from engine.attention.cpu import CPUAttention
@@ -217,6 +219,8 @@ def _describe(
     notices = list(loaded.notices)
     if tokenizer.notice:
         notices.append(tokenizer.notice)
+    num_experts, experts_per_token = _experts(text)
+    is_tied = getattr(text, "tie_word_embeddings", False)
     if config.load_format == "dummy":
         notices.append("Random weights: replies are noise, speed and memory are real.")
     return ModelInfo(
@@ -238,4 +242,20 @@ def _describe(
         has_chat_template=tokenizer.has_chat_template,
         kernels=dict(loaded.kernels),
         notices=tuple(notices),
+        num_lookup_parameters=0 if is_tied else text.vocab_size * text.hidden_size,
+        num_expert_parameters=_expert_parameters(loaded.model) if num_experts else 0,
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
     )
+
+
+def _experts(text: PretrainedConfig) -> tuple[int, int]:
+    """(experts of a layer, those that a token uses); (0, 0) for a model without."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((n for name in names if (n := getattr(text, name, None))), 0)
+    return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
+
+
+def _expert_parameters(model: nn.Module) -> int:
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    return sum(tensor.numel() for name, tensor in named if ".experts." in name)

@@ -32,6 +32,7 @@ from engine.messages import (
     AddRequest,
     BlockInspected,
     Command,
+    CountTokens,
     EngineCrashed,
     Event,
     InspectBlock,
@@ -39,16 +40,20 @@ from engine.messages import (
     Loaded,
     LoadFailed,
     LoadProgress,
+    MeasurePeaks,
     OutputEvent,
+    PeaksMeasured,
     Reconfigure,
     Reconfigured,
     ReconfigureFailed,
     RequestFailed,
     SnapshotEvent,
     Stop,
+    TokensCounted,
     Unload,
     Unloaded,
 )
+from engine.peaks import measure_peaks
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -159,6 +164,11 @@ class EngineThread(threading.Thread):
                 case InspectBlock(block):
                     details = None if self._engine is None else self._engine.inspect_block(block)
                     self._emit(BlockInspected(block, details))
+                case MeasurePeaks():
+                    self._emit(self._measure_peaks())
+                case CountTokens(key, text):
+                    count = None if self._engine is None else self._engine.count_tokens(text)
+                    self._emit(TokensCounted(key, count))
                 case Stop():
                     self._stopping.set()
         except Exception as error:  # a fault of the engine: say so, and serve on
@@ -239,6 +249,21 @@ class EngineThread(threading.Thread):
         notices = engine.model_info.notices[num_notices:]
         seconds = time.perf_counter() - began
         self._emit(Reconfigured(engine.config, change, seconds, notices))
+
+    def _measure_peaks(self) -> PeaksMeasured:
+        """Only while nothing is computed: each would spoil the other."""
+        engine = self._engine
+        if engine is None:
+            return PeaksMeasured(None, "No model is loaded.")
+        if engine.has_unfinished:
+            return PeaksMeasured(None, "The engine is busy.")
+        config = engine.config
+        if config.device != "cpu":
+            return PeaksMeasured(None, f"Peaks of {config.device} cannot be measured.")
+        try:
+            return PeaksMeasured(measure_peaks(config.dtype, config.num_threads or 1))
+        except (MemoryError, RuntimeError) as error:
+            return PeaksMeasured(None, describe(error).cause)
 
     def _step(self) -> None:
         engine = self._engine

@@ -110,6 +110,10 @@ class LLMEngine:
         """What a KV block holds now; None where the cache has no such block."""
         return inspect_block(self._scheduler, self.tokenizer.decode, block)
 
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, without those that stand at the beginning of every prompt."""
+        return len(self.tokenizer.encode(text)) - len(self.tokenizer.encode(""))
+
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and block pool holds."""
         self._scheduler.check_integrity()

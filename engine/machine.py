@@ -64,6 +64,11 @@ def default_dtype(checkpoint_dtype: str, num_parameters: int) -> str:
     return "bfloat16" if _fast_bf16() else "float32"
 
 
+def machine_name() -> str:
+    """Processor and cores, to know the machine again. Imports no torch."""
+    return f"{_cpu_name()}, {_logical_cores()} logical cores"
+
+
 def default_threads() -> int:
     """Threads for matrix products: one per physical core that affinity and quota allow."""
     quota = _cpu_quota()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
+from engine.peaks import Peaks
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BlockDetails,
@@ -77,11 +78,35 @@ class InspectBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasurePeaks:
+    """How fast does this machine read memory and compute? Takes less than a second, in which no
+    step runs. Answered by PeaksMeasured."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """How many tokens does a text have for the model that is loaded? Answered by TokensCounted."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the thread after aborting what runs."""
 
 
-Command = Load | Unload | AddRequest | Abort | Reconfigure | InspectBlock | Stop
+Command = (
+    Load
+    | Unload
+    | AddRequest
+    | Abort
+    | Reconfigure
+    | InspectBlock
+    | MeasurePeaks
+    | CountTokens
+    | Stop
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +123,12 @@ class TokenLogprob:
 
 class DraftRound(NamedTuple):
     """What was drafted for a request in one step, and how many of these tokens, from the first,
-    became its output. The token after those is the model's own."""
+    became its output. The token after those is the model's own. `rejected`: the texts of the drafts
+    that did not stand, where log probabilities were asked for."""
 
     token_ids: tuple[int, ...]
     num_accepted: int
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +218,22 @@ class BlockInspected:
 
 
 @dataclass(frozen=True, slots=True)
+class PeaksMeasured:
+    """`peaks` is None where they could not be measured now, and `why_not` says why."""
+
+    peaks: Peaks | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """`num_tokens` is None where no model is loaded."""
+
+    key: str
+    num_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCrashed:
     """The engine stopped serving: every request in flight is lost, the thread waits for Load."""
 
@@ -209,5 +252,7 @@ Event = (
     | ReconfigureFailed
     | SnapshotEvent
     | BlockInspected
+    | PeaksMeasured
+    | TokensCounted
     | EngineCrashed
 )

@@ -85,10 +85,17 @@ class OutputStream:
             if reason is not None:
                 break
         self._logprobs = tuple(described)
-        self._drafts = None
-        if draft_token_ids:
-            self._drafts = DraftRound(draft_token_ids, num_accepted(draft_token_ids, kept))
+        self._drafts = self._round(draft_token_ids, kept, reason) if draft_token_ids else None
         return Outcome(tuple(kept), reason)
+
+    def _round(
+        self, drafts: tuple[int, ...], kept: list[int], reason: FinishReason | None
+    ) -> DraftRound:
+        accepted = num_accepted(drafts, kept)
+        # behind the end of the output nothing was rejected
+        wanted = self.request.params.logprobs is not None and reason is None
+        rejected = drafts[accepted:] if wanted else ()
+        return DraftRound(drafts, accepted, tuple(map(self._tokenizer.token_text, rejected)))
 
     def _push(self, token_id: int, num_before: int = 0) -> tuple[str, FinishReason | None]:
         """The text that a token completes, and the reason where the output ends with it.

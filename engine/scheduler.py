@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.block_pool import BlockPool, IntegrityError, Prefix, chain_hash
+from engine.books import check_books
 from engine.config import EngineConfig
 from engine.request import Request
 from engine.snapshot import FinishReason, RequestState
@@ -370,69 +371,15 @@ class Scheduler:
 
     def private_blocks(self, request: Request) -> list[int]:
         """Blocks that no other request references."""
-        return [block for block in request.block_table if self._owned_alone(block)]
-
-    def _owned_alone(self, block: int) -> bool:
-        return self.pool.ref_count[block] == 1
+        return [block for block in request.block_table if self.pool.ref_count[block] == 1]
 
     # -- checks -----------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and pool holds between steps."""
-        self.pool.check_integrity(r.block_table for r in self.requests)
-        _require(
-            all(not r.block_table and not r.num_computed_tokens for r in self.waiting),
-            "A waiting request holds blocks.",
-        )
-        order = [r.arrival_index for r in self.waiting]
-        _require(order == sorted(order), "Waiting requests are out of order.")
-        _require(len({r.request_id for r in self.requests}) == len(self.requests), "Doubled id.")
-        for request in self.running:
-            self._check_blocks(request)
-
-    def _check_blocks(self, request: Request) -> None:
-        size, table = self.pool.block_size, request.block_table
-        enough = self.pool.blocks_for(request.num_computed_tokens)
-        reserved = self.pool.blocks_for(
-            self._reserved_tokens(request, max(request.num_computed_tokens, 1))
-        )
-        _require(enough <= len(table), f"{request.request_id} computed more than it holds.")
-        _require(
-            request.num_draft_kv_tokens <= request.num_computed_tokens,
-            f"{request.request_id} has more draft KV than KV.",
-        )
-        _require(
-            request.draft_kv_start % size == 0
-            and request.draft_kv_start <= request.num_draft_kv_tokens,
-            f"{request.request_id} has draft KV that begins inside a block or after its end.",
-        )
-        if self.config.kv_allocation == "paged":
-            _require(
-                len(table) <= reserved, f"{request.request_id} holds more blocks than it needs."
-            )
-        for index, block in enumerate(table):
-            block_hash = self.pool.block_hash[block]
-            if block_hash is not None:
-                full = (index + 1) * size <= request.num_computed_tokens
-                _require(full, f"Block {block} is published but not full.")
-                _require(
-                    block_hash == request.block_hashes[index],
-                    f"Block {block} is published under another prefix.",
-                )
-        writable = table[request.num_computed_tokens // size :]
-        _require(
-            all(self._owned_alone(block) for block in writable),
-            f"{request.request_id} would write into a shared block.",
-        )
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise IntegrityError(message)
+        check_books(self.config, self.pool, self.waiting, self.running)
 
 
 def waste(requests: Iterable[Request], block_size: int) -> int:
     """Token places that are reserved by running requests and hold no token."""
     return sum(len(r.block_table) * block_size - r.num_computed_tokens for r in requests)
-
-

@@ -102,6 +102,8 @@ class StepEntry(NamedTuple):
     kind: "prefill" (also the recomputation after a preemption) or "decode". `num_tokens` of its own
     tokens were computed; `num_cached_tokens` were skipped because of a prefix hit at admission in
     this step; `num_draft` drafts behind them were verified, and `num_accepted` of them accepted.
+    `num_context`: tokens whose K and V the step attended over, its own and the drafts among them;
+    `num_logits`: rows of logits that were computed.
     """
 
     request_id: str
@@ -110,6 +112,13 @@ class StepEntry(NamedTuple):
     num_cached_tokens: int = 0
     num_draft: int = 0
     num_accepted: int = 0
+    num_context: int = 0
+    num_logits: int = 0
+
+    @property
+    def num_computed(self) -> int:
+        """Tokens that went through the model: its own, and the drafts to verify."""
+        return self.num_tokens + self.num_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +273,12 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The loaded model, in words and numbers."""
+    """The loaded model, in words and numbers.
+
+    `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
+    it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
+    a token uses `experts_per_token` out of `num_experts`.
+    """
 
     name: str
     path: str
@@ -284,6 +298,10 @@ class ModelInfo:
     has_chat_template: bool
     kernels: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    num_lookup_parameters: int = 0
+    num_expert_parameters: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
 
 
 class SpeedUp(NamedTuple):
@@ -301,8 +319,9 @@ class SpeculationSnapshot:
 
     method: "ngram", "draft_model" or "eagle3". rounds: verifications of at least one draft.
     drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
-    token (from 0). draft_s, verify_s: seconds of drafting, and of the steps' model passes, in
-    rounds. draft_model: its name. weights, kv_cache: bytes of the draft model's.
+    token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
+    passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
+    bytes of the draft model's.
     """
 
     method: str
@@ -310,6 +329,7 @@ class SpeculationSnapshot:
     rounds: int = 0
     drafted_per_position: tuple[int, ...] = ()
     accepted_per_position: tuple[int, ...] = ()
+    draft_steps: int = 0
     draft_s: float = 0.0
     verify_s: float = 0.0
     weights: int = 0

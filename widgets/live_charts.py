@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
 from engine.snapshot import EngineSnapshot, MemorySnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.charts.latency_chart import LatencyChart
+from widgets.charts.marks import MarkLog
 from widgets.charts.rates import ShareOverSpan
 from widgets.charts.scale import duration_text, number
-from widgets.charts.series import Series, SeriesKind
+from widgets.charts.series import Mark, MarkKind, Series, SeriesKind
+from widgets.charts.spans import SpanLog, SpanPicker
 from widgets.charts.stacked_area import StackedAreaChart, area
 from widgets.charts.time_chart import TimeChart
 from widgets.charts.token_rate_chart import TokenRateChart
@@ -27,41 +30,51 @@ _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
 _WIDTH_TO_ALIGN = 380
+ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
 
 class LiveCharts(QWidget):
     """Memory, TTFT, ITL, tokens per second, requests, KV usage: a grid that fits the place.
 
     `update_snapshot` only appends; `clock` decides when something is drawn, and says what that
-    costs (`clock.redraw_ms_per_s`).
+    costs (`clock.redraw_ms_per_s`). Several of these may share their `marks`.
     """
 
-    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
+    span_picked = Signal(float, float)  # start and end, on the engine's clock
+
+    def __init__(
+        self,
+        clock: RedrawClock | None = None,
+        marks: MarkLog | None = None,
+        order: Sequence[str] = ORDER,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
         self.clock = clock or RedrawClock(parent=self)
+        self.marks = marks or MarkLog(self)
         self._time = EngineTime()
         self._kept_at = -math.inf
         self._hits = ShareOverSpan(_HIT_SPAN_S)
         self.memory = _memory_chart(self.clock, self._time)
         self.ttft = LatencyChart(
             "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
-            empty_text="TTFT appears with the first reply: send a message.",
+            empty_text="TTFT appears with the first reply: send a message, or start a load.",
         )  # fmt: skip
         self.itl = LatencyChart(
             "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=self._time.now,
-            empty_text="ITL appears with the second token of a reply: send a message.",
+            empty_text="ITL appears with the second token of a reply: send a message, or start a "
+            "load.",
         )  # fmt: skip
         self.tokens = TokenRateChart(self.clock, self._time.now)
         self.requests = _requests_chart(self.clock, self._time)
         self.cache = _cache_chart(self.clock, self._time)
-        self.charts: tuple[TimeChart, ...] = (
-            self.memory, self.ttft, self.itl, self.tokens, self.requests, self.cache,
-        )  # fmt: skip
+        self.charts: tuple[TimeChart, ...] = tuple(getattr(self, name) for name in order)
         self._build()
         self._align_margins()
         theme_notifier().changed.connect(self._align_margins)
         for chart in self.charts:
             chart.window_changed.connect(self.set_window)
+            chart.share_marks(self.marks)
         self.set_window(120.0)
 
     def _build(self) -> None:
@@ -150,11 +163,22 @@ class LiveCharts(QWidget):
         self.memory.set_available("gpu", True)
         self.memory.append("gpu", at, used_bytes / GIB)
 
-    def mark(self, text: str) -> None:
-        """A setting was changed: a dashed line with `text` in every chart, at now."""
-        now = self._time.now()
+    @property
+    def now(self) -> float:
+        """The engine's clock."""
+        return self._time.now()
+
+    def mark(
+        self, text: str, kind: MarkKind = MarkKind.SETTING, details: tuple[str, ...] = ()
+    ) -> None:
+        """Something happened: a dashed line with `text` in every chart, at now."""
+        self.marks.add(Mark(self.now, text, kind, details))
+
+    def enable_picking(self, spans: SpanLog) -> None:
+        """Let the user choose stretches of time (`span_picked`), and show those of `spans`."""
         for chart in self.charts:
-            chart.mark(now, text)
+            chart.share_spans(spans)
+            SpanPicker(chart).picked.connect(self.span_picked)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -162,11 +186,16 @@ class LiveCharts(QWidget):
         self._kept_at = -math.inf
         for chart in self.charts:
             chart.clear()
+        self.marks.clear()
 
     def set_paused(self, paused: bool) -> None:
         """Hold the charts still for reading; values go on being recorded."""
         for chart in self.charts:
             chart.set_paused(paused)
+
+    def set_speed(self, speed: float) -> None:
+        """How fast time passes in the charts: see `EngineTime`."""
+        self._time.set_speed(speed)
 
     def set_window(self, seconds: float) -> None:
         """How much time all charts show."""

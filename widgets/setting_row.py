@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.path_control import PathControl
 from widgets.theme import SPACE_1, SPACE_2, figure_font, restyle
 
 HintTone = Literal["small", "warning", "error"]
@@ -32,8 +33,8 @@ HintTone = Literal["small", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """What a row shows. `choices`: (value, text) pairs make a choice; no choices and no bounds a
-    switch; else a number.
+    """What a row shows. `choices`: (value, text) pairs make a choice; `is_path` a choice among
+    folders; none of these and no bounds a switch; else a number.
 
     steps: the slider's positions, ascending, in the setting's own unit; none for no slider.
     scale: how many of the setting's units one shown unit is (2**30 for bytes shown in GiB).
@@ -54,6 +55,7 @@ class RowSpec:
     decimals: int = 0
     is_whole: bool = True
     auto: str = ""
+    is_path: bool = False
 
 
 class SettingRow(QWidget):
@@ -66,7 +68,7 @@ class SettingRow(QWidget):
         self.spec = spec
         self.setObjectName(spec.name)
         self.setToolTip(spec.help)
-        control: SwitchControl | ChoiceControl | NumberControl = _make_control(spec)
+        control = _make_control(spec)
         self._control = control
         self._hint_tone: HintTone = "small"
         self._hint = QLabel()
@@ -91,7 +93,7 @@ class SettingRow(QWidget):
         control.changed.connect(lambda value: self.value_changed.emit(spec.name, value))
 
     @property
-    def control(self) -> SwitchControl | ChoiceControl | NumberControl:
+    def control(self) -> Control:
         return self._control
 
     @property
@@ -110,7 +112,7 @@ class SettingRow(QWidget):
         self._control.set_value(value)
 
     def set_hint(self, text: str, tone: HintTone = "small") -> None:
-        """Show one line below the control: a figure, what is pending, or what went wrong."""
+        """Show a line or two below the control: a figure, what is pending, what went wrong."""
         if text != self._hint.text():
             self._hint.setText(text)
         if tone != self._hint_tone:
@@ -119,7 +121,11 @@ class SettingRow(QWidget):
             restyle(self._hint, role=tone)
 
 
-def _make_control(spec: RowSpec) -> SwitchControl | ChoiceControl | NumberControl:
+def _make_control(spec: RowSpec) -> Control:
+    if spec.is_path:
+        path = PathControl(spec.auto)
+        _describe(path, spec)
+        return path
     if spec.choices:
         return ChoiceControl(spec)
     if spec.minimum is None and spec.maximum is None:
@@ -238,6 +244,9 @@ class NumberControl(QWidget):
         with QSignalBlocker(self.slider):
             self.slider.setValue(self._nearest(value))
         self.changed.emit(value)
+
+
+Control = SwitchControl | ChoiceControl | NumberControl | PathControl
 
 
 class StepField(QDoubleSpinBox):

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from engine.snapshot import EngineSnapshot, RequestState, Sample
 from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
 from widgets.charts.ring import RingBuffer
 from widgets.charts.scale import figure, number
+from widgets.stat_trends import StatTrends
 
 StateKind = Literal["idle", "busy", "loading", "error"]
 
@@ -19,33 +22,37 @@ NOTHING = "–"
 GIB = 2**30
 LATENCY_SPAN_S = 120.0
 RATE_SPAN_S = 3.0
+TREND_SPAN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One leading figure. Its place is made for `template`, or for the widest value that it ever
     had: it may grow but does not jump to and fro. Narrow windows drop the figure with the highest
-    `drop` first."""
+    `drop` first. The line below it is in `color`, and reaches up to `top` at least."""
 
     key: str
     label: str
     unit: str
     template: str
     drop: int
+    color: str
+    top: float
     tip: str
 
 
 FIGURES = (
-    Figure("output", "Output", "tok/s", "000", 3, "tokens generated per second, now"),
-    Figure("ttft", "TTFT p50", "ms", "0,000", 2,
+    Figure("output", "Output", "tok/s", "000", 3, "tokens_out", 1.0,
+           "tokens generated per second, now"),
+    Figure("ttft", "TTFT p50", "ms", "0,000", 2, "p50", 1.0,
            "arrival to first token, median of the last 2 minutes"),
-    Figure("itl", "ITL p50 / p99", "ms", "00 / 00", 1,
+    Figure("itl", "ITL p50 / p99", "ms", "00 / 00", 1, "p50", 1.0,
            "gap between output tokens, median and 99th percentile of the last 2 minutes\n"
            f"({NOTHING} for the p99 of fewer than {FEWEST_FOR_P99} gaps)"),
-    Figure("kv", "KV cache", "%", "100", 5, "KV blocks that requests hold"),
-    Figure("hits", "Prefix hits", "%", "100", 6,
+    Figure("kv", "KV cache", "%", "100", 5, "kv_usage", 100.0, "KV blocks that requests hold"),
+    Figure("hits", "Prefix hits", "%", "100", 6, "prefix_hits", 100.0,
            "prompt tokens found in the prefix cache since the engine was started"),
-    Figure("memory", "Memory", "GiB", "0.0 / 0.0", 4,
+    Figure("memory", "Memory", "GiB", "0.0 / 0.0", 4, "other", 0.1,
            "memory of this process / what the engine may use"),
 )  # fmt: skip
 
@@ -69,6 +76,7 @@ class StatFigures:
         self._latencies = {"ttft": RingBuffer(2048), "itl": RingBuffer(8192)}
         self._counted: deque[_Counted] = deque()
         self._snapshot: EngineSnapshot | None = None
+        self.trends = StatTrends(tuple(one.key for one in FIGURES))
 
     def update(self, snapshot: EngineSnapshot) -> None:
         """Take the engine's state and its new samples. Cheap."""
@@ -80,13 +88,31 @@ class StatFigures:
             self._counted.clear()  # the engine was started again
         self._counted.append(_Counted(snapshot.time, tokens))
         self._forget_counts(snapshot.time)
+        if self.trends.is_due(snapshot.time):
+            self.trends.add(snapshot.time, self._numbers(snapshot))
 
     def clear(self) -> None:
         """Forget everything: no model is loaded."""
         self._snapshot = None
         self._counted.clear()
+        self.trends.clear()
         for ring in self._latencies.values():
             ring.clear()
+
+    def _numbers(self, snapshot: EngineSnapshot) -> dict[str, float]:
+        """The figures of the last seconds: what changed shows sooner than in those that are
+        printed."""
+        now = snapshot.time
+        recent = {k: ring.between(now - TREND_SPAN_S, now) for k, ring in self._latencies.items()}
+        numbers = {key: float(np.median(found)) for key, found in recent.items() if len(found)}
+        counters = snapshot.counters
+        if counters.prefix_queries:
+            numbers["hits"] = counters.prefix_hit_rate * 100
+        return numbers | {
+            "output": self._tokens_per_second(now),
+            "kv": snapshot.kv_usage * 100,
+            "memory": _used(snapshot) / GIB,
+        }
 
     def _add(self, key: str, samples: Sequence[Sample]) -> None:
         if samples:
@@ -100,8 +126,8 @@ class StatFigures:
         if snapshot is None:
             return values | dict.fromkeys(("kv", "hits", "memory"), Value(NOTHING))
         counters, memory = snapshot.counters, snapshot.memory
+        used = _used(snapshot)
         hits = number(counters.prefix_hit_rate * 100, 0) if counters.prefix_queries else NOTHING
-        used = memory.process or memory.weights + memory.kv_cache + memory.other
         limit = number(memory.plan.limit / GIB, 1) if memory.plan.limit else NOTHING
         return values | {
             "kv": Value(number(snapshot.kv_usage * 100, 0)),
@@ -115,12 +141,15 @@ class StatFigures:
             self._counted.popleft()
 
     def _output_rate(self, now: float) -> Value:
+        rate = self._tokens_per_second(now)
+        return Value(number(rate, 0)) if rate else Value(NOTHING)
+
+    def _tokens_per_second(self, now: float) -> float:
         self._forget_counts(now)
         tokens = self._counted[-1].tokens - self._counted[0].tokens if self._counted else 0
         if not tokens:
-            return Value(NOTHING)
-        seconds = min(max(now - self._counted[0].time, 0.1), RATE_SPAN_S)
-        return Value(number(tokens / seconds, 0))
+            return 0.0
+        return tokens / min(max(now - self._counted[0].time, 0.1), RATE_SPAN_S)
 
     def _latency(self, key: str, now: float) -> Value:
         ring = self._latencies[key]
@@ -133,6 +162,12 @@ class StatFigures:
             return Value(figure(found.p50), is_current)
         p99 = figure(found.p99) if found.num_samples >= FEWEST_FOR_P99 else NOTHING
         return Value(f"{figure(found.p50)} / {p99}", is_current)
+
+
+def _used(snapshot: EngineSnapshot) -> int:
+    """Bytes that the process holds; what the engine knows of where the system does not say."""
+    memory = snapshot.memory
+    return memory.process or memory.weights + memory.kv_cache + memory.other
 
 
 def short_dtype(dtype: str) -> str:

@@ -1,4 +1,4 @@
-"""The strip along the top of the window: what runs, and its leading figures."""
+"""The strip along the top of the window: what runs, and its leading figures with small lines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,23 @@ import re
 import time
 
 from PySide6.QtCore import QEvent, QRectF, QSize, Qt
-from PySide6.QtGui import QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QHelpEvent,
+    QPainter,
+    QPaintEvent,
+    QShowEvent,
+)
 from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import EngineSnapshot
 from widgets.charts.clock import RedrawClock, work_time
+from widgets.charts.scale import duration_text
 from widgets.charts.text import TextPen
 from widgets.engine_time import EngineTime
+from widgets.sparkline import draw_sparkline
 from widgets.stat_figures import (
     FIGURES,
     NOTHING,
@@ -25,6 +35,7 @@ from widgets.stat_figures import (
     short_dtype,
     state_words,
 )
+from widgets.stat_trends import SPAN_S
 from widgets.theme import (
     SPACE_2,
     SPACE_3,
@@ -39,6 +50,8 @@ from widgets.theme import (
 _LEAST_WORDS = 200  # pixels that model and state keep before figures give way
 _DOT = 8
 _FIGURE_INTERVAL_S = 0.45
+_LINE_HEIGHT = 11
+_LINE_TIP = f"\nThe line: the last {duration_text(SPAN_S)}"
 
 
 class StatStrip(QFrame):
@@ -64,6 +77,7 @@ class StatStrip(QFrame):
         self._dirty = True
         self._drawn_state: tuple[str, str] = ("", "")
         self._drawn_at = 0.0
+        self._drawn_lines = -math.inf  # time of their newest point
         self._take_fonts()
         theme_notifier().changed.connect(self._on_theme_changed)
         self.clock.add(self)
@@ -87,6 +101,10 @@ class StatStrip(QFrame):
         model = snapshot.model
         self.set_model(model.name, short_dtype(model.dtype), device_words(snapshot))
         self.set_state(*state_words(snapshot))
+
+    def set_speed(self, speed: float) -> None:
+        """How fast time passes for the figures: see `EngineTime`."""
+        self._time.set_speed(speed)
 
     def clear(self) -> None:
         """No model is loaded."""
@@ -129,8 +147,10 @@ class StatStrip(QFrame):
         for key, value in self._values.items():
             if len(value.text) > len(self._templates[key]):
                 self._templates[key] = re.sub(r"\d", "0", value.text)
-        shown = self.text()
-        if shown != self.accessibleDescription() or self._values != before:
+        shown, lines = self.text(), self._figures.trends.newest
+        changed = lines != self._drawn_lines or self._values != before
+        self._drawn_lines = lines
+        if shown != self.accessibleDescription() or changed:
             self.setAccessibleDescription(shown)
             self.update()
 
@@ -160,7 +180,7 @@ class StatStrip(QFrame):
         self.update()
 
     def sizeHint(self) -> QSize:
-        return QSize(900, round(sum(self._line_heights)) + 2 * SPACE_2)
+        return QSize(900, round(sum(self._line_heights)) + _LINE_HEIGHT + 2 * SPACE_2)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(_LEAST_WORDS, self.sizeHint().height())
@@ -198,7 +218,7 @@ class StatStrip(QFrame):
 
     def _rows(self) -> tuple[QRectF, QRectF]:
         small, large = self._line_heights
-        top = (self.height() - small - large) / 2
+        top = (self.height() - small - large - _LINE_HEIGHT) / 2
         return QRectF(0, top, 0, small), QRectF(0, top + small, 0, large)
 
     def _draw_words(self, painter: QPainter, right: float) -> None:
@@ -233,11 +253,15 @@ class StatStrip(QFrame):
         painter.setPen(table.color("text_muted"))
         unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
         self._unit_pen.use(painter).left(painter, unit, one.unit)
+        places, values = self._figures.trends.points(one.key)
+        place = QRectF(rect.left(), lower.bottom() + 2, rect.width(), _LINE_HEIGHT - 2)
+        color = QColor(table.line_color(one.color))
+        draw_sparkline(painter, place, places, values, one.top, color)
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             tip = next(
-                (f"{f.label}: {f.tip}" for f, place in self.shown_figures()
+                (f"{f.label}: {f.tip}{_LINE_TIP}" for f, place in self.shown_figures()
                  if place.contains(event.pos())),
                 f"{self._title}\n{self._state}",
             )  # fmt: skip

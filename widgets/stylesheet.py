@@ -5,7 +5,9 @@ Properties that widgets set to ask for a look (see `widgets.theme.restyle`):
     QPushButton   kind="primary" | "danger" | "flat" | "link"
     QToolButton   flat always; kind="nav" for the page buttons (icon above text, bar when checked)
     QFrame        panel=True (rounded, bordered), bubble="user", notice="info"|"warning"|"error"
-    QLabel        role="title" | "small" | "muted" | "figure" | "unit" | "code",
+    QLabel        role="title" | "small" | "muted" | "figure" | "unit" | "code" | "error" |
+                  "warning" | "better" | "worse",
+                  tone="success" | "warning" (the colour alone),
                   badge="live" | "cache rebuild" | "reload" | "neutral"
     QAbstractItemView, QTextEdit...   bare=True (no border, the surface of what is around it)
 """
@@ -63,6 +65,10 @@ QLabel[role="unit"] { font-weight: 600; }
 QLabel[role="figure"] { font-size: ${large}pt; font-weight: 600; }
 QLabel[role="error"] { color: $danger; }
 QLabel[role="warning"] { color: $warning; }
+QLabel[role="better"] { color: $success; }
+QLabel[role="worse"] { color: $danger; }
+QLabel[tone="success"] { color: $success; }
+QLabel[tone="warning"] { color: $warning; }
 QLabel[role="code"] { font-family: $mono; }
 QLabel[badge] {
     font-size: ${small}pt; padding: 0px 7px 1px 7px; border: 1px solid $border_strong;

@@ -64,6 +64,9 @@ class SeriesColors:
     running: str
     waiting: str
     kv_usage: str
+    arithmetic: str
+    launch: str
+    python: str
     prefix_hits: str
     owners: tuple[str, ...]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.bench.monitor import EngineMonitor, Observed
@@ -34,12 +35,16 @@ class Pace(NamedTuple):
         """Seconds from the start at which each request may be sent at the earliest."""
         if self.request_rate is None:
             return [0.0] * count
+        return list(islice(self.arrivals(seed), count))
+
+    def arrivals(self, seed: int) -> Iterator[float]:
+        """Times of a Poisson process of `request_rate`, in seconds from the start, without end."""
+        assert self.request_rate is not None
         rng = random.Random(f"arrivals-{seed}")
-        due, now = [], 0.0
-        for _ in range(count):
-            due.append(now)
+        now = 0.0
+        while True:
+            yield now
             now += rng.expovariate(self.request_rate)
-        return due
 
     def __str__(self) -> str:
         if self.request_rate is not None:

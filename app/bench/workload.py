@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,15 +84,25 @@ class Workload:
         that differ in their salt alone do equal work and share no prefix."""
         lengths = random.Random(f"lengths-{self.name}-{seed}")
         tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-{salt}")
+        return list(islice(self._made(variant, vocabulary, lengths, tokens), self.num_requests))
+
+    def stream(
+        self, variant: str, vocabulary: list[int], seed: int, salt: object = 0
+    ) -> Iterator[BenchRequest]:
+        """Such requests without end, for a load that runs until it is stopped; what all prompts
+        begin with stays the same."""
+        lengths = random.Random(f"lengths-{self.name}-{seed}")
+        tokens = random.Random(f"tokens-{self.name}-{variant}-{seed}-stream-{salt}")
+        return self._made(variant, vocabulary, lengths, tokens)
+
+    def _made(
+        self, variant: str, vocabulary: list[int], lengths: random.Random, tokens: random.Random
+    ) -> Iterator[BenchRequest]:
         prefix = tokens.choices(vocabulary, k=self.variants[variant])
-        made = []
-        for _ in range(self.num_requests):
+        while True:
             num_prompt, num_output = self.input.draw(lengths), self.output.draw(lengths)
             own = tokens.choices(vocabulary, k=max(1, num_prompt - len(prefix)))
-            made.append(
-                BenchRequest((*prefix, *own), num_output, self.max_tokens or num_output)
-            )
-        return made
+            yield BenchRequest((*prefix, *own), num_output, self.max_tokens or num_output)
 
 
 def workloads_dir() -> Path:

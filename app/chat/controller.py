@@ -3,77 +3,40 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from app.chat.attachments import Attachment
 from app.chat.conversation import Conversation, Message, Role, State, title_of
 from app.chat.engine import ChatEngine
 from app.chat.generation import Generation
-from app.chat.sampling import (
-    DEFAULT_PRESET,
-    Preset,
-    built_in_presets,
-    sampling_from_dict,
-    sampling_to_dict,
-    with_field,
-)
-from app.chat.saver import Saver
-from app.chat.tokens import TokenKeeper
+from app.chat.library import ChatLibrary
+from app.chat.sampling import Preset, sampling_to_dict, with_field
 from app.storage import ChatStore, StorageError
-from engine.errors import ErrorInfo, InferdeckError
 
 
-class Found(NamedTuple):
-    """A conversation that a search found; `message_id` is "" where its title was hit."""
-
-    conversation: Conversation
-    message_id: str
-    snippet: str
-    marks: tuple[tuple[int, int], ...]
-
-
-class ChatController(QObject):
-    """Conversations, the one on the screen (`current`, perhaps not stored yet), and actions.
+class ChatController(ChatLibrary):
+    """The conversations (see `ChatLibrary`), and what is done with messages and settings.
 
     The user's text is stored before it is sent. Signals carry ids: of the conversation, then of
     the message.
     """
 
-    list_changed = Signal()
-    current_changed = Signal()
-    messages_changed = Signal(str)  # which messages are on the screen
     message_changed = Signal(str, str)  # state or figures of one
     text_appended = Signal(str, str, str)
-    text_returned = Signal(str, str)  # what could not be stored, back to the composer
-    settings_changed = Signal(str)  # system prompt, sampling
+    text_returned = Signal(str, str, object)  # text, attachments: could not be stored
     presets_changed = Signal()
-    deleted = Signal(str, str)  # id, title: can be undone until `purge`
     engine_changed = Signal()
-    problem_changed = Signal(object)  # ErrorInfo: chats are not saved; None: they are again
 
     def __init__(self, engine: ChatEngine, store: ChatStore, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(store, parent)
         self.engine = engine
-        self._store = store
-        self._saver = Saver(store, self)
-        self.tokens = TokenKeeper(store, self._saver)
         self._generation = Generation(engine, self._saver, self.tokens, self)
-        self._presets: list[Preset] = built_in_presets()
-        self._conversations: dict[str, Conversation] = {}
-        self._deleted: dict[str, Conversation] = {}
-        self._loaded: set[str] = set()  # conversations whose messages were read
-        try:
-            for record in store.conversations():
-                self._conversations[record.id] = Conversation.from_record(record)
-            self._presets += _own_presets(store)
-        except InferdeckError as error:
-            self._report_read(error)
-        self.current = self._draft()
         self._generation.text_appended.connect(self.text_appended)
         self._generation.reply_changed.connect(self.message_changed)
-        self._saver.problem_changed.connect(self.problem_changed)
         engine.state_changed.connect(lambda state: self.engine_changed.emit())
 
     def close(self) -> None:
@@ -82,29 +45,10 @@ class ChatController(QObject):
 
     # What there is ---------------------------------------------------------------------------
 
-    @property
-    def conversations(self) -> list[Conversation]:
-        """All that were stored, the last used first."""
-        return sorted(self._conversations.values(), key=lambda c: c.updated, reverse=True)
-
-    def conversation(self, conversation_id: str) -> Conversation | None:
-        if conversation_id == self.current.id:
-            return self.current
-        return self._conversations.get(conversation_id)
-
     def title_of(self, reply_id: str) -> str:
         """The title of the conversation that a reply belongs to, for whoever knows its request."""
         conversation = self._generation.conversation_of(reply_id)
         return conversation.title if conversation is not None else reply_id[:8]
-
-    @property
-    def problem(self) -> ErrorInfo | None:
-        """Why chats are not saved at the moment."""
-        return self._saver.problem
-
-    @property
-    def presets(self) -> list[Preset]:
-        return list(self._presets)
 
     @property
     def generation(self) -> Generation:
@@ -129,106 +73,26 @@ class ChatController(QObject):
                 return progress.num_prompt_tokens + written, limit
         return self.current.num_context_tokens(), limit
 
-    def search(self, query: str) -> list[Found]:
-        """Conversations that contain every word of `query`."""
-        try:
-            hits = self._store.search(query)
-        except StorageError as error:
-            self._report_read(error)
-            return []
-        return [
-            Found(conversation, hit.message_id or "", hit.snippet, hit.marks)
-            for hit in hits
-            if (conversation := self._conversations.get(hit.conversation_id)) is not None
-        ]
-
-    # Conversations ---------------------------------------------------------------------------
-
-    def new_conversation(self) -> None:
-        """Begin a new one, with the same sampling settings; it is listed with its first message."""
-        if self.current.messages:
-            before = self.current
-            self._show(self._draft())
-            self.current.sampling, self.current.preset = before.sampling, before.preset
-            self.settings_changed.emit(self.current.id)
-
-    def open(self, conversation_id: str) -> None:
-        conversation = self._conversations.get(conversation_id)
-        if conversation is not None and conversation is not self.current:
-            self._read(conversation)
-            self._show(conversation)
-
-    def open_message(self, conversation_id: str, message_id: str) -> None:
-        """Open a conversation with the version that has `message_id` on the screen."""
-        self.open(conversation_id)
-        message = self.current.messages.get(message_id)
-        if message is not None:
-            self._show_version(message)
-
-    def rename(self, conversation_id: str, title: str) -> None:
-        conversation = self._conversations.get(conversation_id)
-        title = " ".join(title.split())
-        if conversation is not None and title:
-            conversation.title, conversation.title_is_automatic = title, False
-            self._saver.save_now(conversation)
-            self.list_changed.emit()
-
-    def delete(self, conversation_id: str) -> None:
-        """Stop and hide a conversation; `restore` brings it back until `purge`."""
-        conversation = self._conversations.pop(conversation_id, None)
-        if conversation is None:
-            return
-        self._stop(conversation)
-        self._deleted[conversation_id] = conversation
-        future = self._store.delete_conversation(conversation_id)
-        self._saver.watch(future, partial(self._after_delete, conversation))
-        if conversation is self.current:
-            following = self.conversations
-            if following:
-                self.open(following[0].id)
-            else:
-                self._show(self._draft())
-        self.list_changed.emit()
-        self.deleted.emit(conversation_id, conversation.title)
-
-    def _after_delete(self, conversation: Conversation, error: StorageError | None) -> None:
-        self._saver.report(error)
-        if error is not None and self._deleted.pop(conversation.id, None) is not None:
-            self._conversations[conversation.id] = conversation
-            self.list_changed.emit()
-
-    def restore(self, conversation_id: str) -> None:
-        """Undo `delete`."""
-        conversation = self._deleted.pop(conversation_id, None)
-        if conversation is not None:
-            self._conversations[conversation_id] = conversation
-            self._saver.watch(self._store.restore_conversation(conversation_id), self._saver.report)
-            self.list_changed.emit()
-            self.open(conversation_id)
-
-    def purge(self, conversation_id: str) -> None:
-        """Remove a deleted conversation for good."""
-        if self._deleted.pop(conversation_id, None) is not None:
-            self._loaded.discard(conversation_id)
-            self._saver.watch(self._store.purge_deleted(conversation_id), self._saver.report)
-
     # Messages --------------------------------------------------------------------------------
 
-    def send(self, text: str) -> bool:
-        """Store `text`, then have it answered. False where a reply is still being written."""
+    def send(self, text: str, attachments: Sequence[Attachment] = ()) -> bool:
+        """Store `text` and files, then have them answered. False where a reply is still being
+        written."""
         text = _storable(text).strip()
-        if not text or self.is_busy:
+        if not (text or attachments) or self.is_busy:
             return False
         last = self.current.last
-        self._ask(self.current, last.id if last else None, text)
+        stored = tuple(attachment.stored() for attachment in attachments)
+        self._ask(self.current, last.id if last else None, text, stored)
         return True
 
     def edit(self, message_id: str, text: str) -> None:
-        """Send another version of a user's message; the one before is kept with its replies."""
+        """Send another version of a user's message, with the same files; the one before is kept
+        with its replies."""
         message = self.current.messages.get(message_id)
         text = _storable(text).strip()
         if message is not None and message.role is Role.USER and text and not self.is_busy:
-            self._ask(self.current, message.parent_id, text)
+            self._ask(self.current, message.parent_id, text, message.attachments)
 
     def regenerate(self, message_id: str = "") -> None:
         """Have a reply (the last one by default) written again, as another version."""
@@ -285,15 +149,21 @@ class ChatController(QObject):
             if 0 <= position < len(versions):
                 self._show_version(versions[position])
 
-    def _ask(self, conversation: Conversation, parent_id: str | None, text: str) -> None:
+    def _ask(
+        self,
+        conversation: Conversation,
+        parent_id: str | None,
+        text: str,
+        attachments: tuple[Mapping[str, str], ...] = (),
+    ) -> None:
         if conversation.title_is_automatic and not conversation.messages:
-            conversation.title = title_of(text)
-        user = conversation.add(Role.USER, parent_id, text)
+            conversation.title = title_of(text or attachments[0]["name"])
+        user = conversation.add(Role.USER, parent_id, text, attachments)
         reply = conversation.add(Role.ASSISTANT, user.id)
         self._store_and_start(conversation, text, user, reply)
 
     def _store_and_start(self, conversation: Conversation, text: str, *messages: Message) -> None:
-        conversation.updated = time.time()
+        conversation.updated, conversation.is_archived = time.time(), False
         records = [message.record() for message in messages]
         future = self._store.add_messages(conversation.record(), *records)
         done = partial(self._after_store, conversation, text, messages)
@@ -324,14 +194,9 @@ class ChatController(QObject):
             conversation.title = Conversation().title
         self.messages_changed.emit(conversation.id)
         self.list_changed.emit()
-        if text:
-            self.text_returned.emit(conversation.id, text)
-
-    def _show_version(self, message: Message) -> None:
-        changed = self.current.show(message)
-        if changed:
-            self._saver.watch(self._store.show_versions(changed), self._saver.report)
-        self.messages_changed.emit(self.current.id)
+        given = [Attachment.of(stored) for stored in messages[0].attachments]
+        if text or given:
+            self.text_returned.emit(conversation.id, text, given)
 
     # Settings --------------------------------------------------------------------------------
 
@@ -381,37 +246,6 @@ class ChatController(QObject):
         if self.current.is_stored:
             self._saver.touch(self.current)
         self.settings_changed.emit(self.current.id)
-
-    # -----------------------------------------------------------------------------------------
-
-    def _draft(self) -> Conversation:
-        preset = next(p for p in self._presets if p.name == DEFAULT_PRESET)
-        return Conversation(sampling=preset.params, preset=preset.name)
-
-    def _show(self, conversation: Conversation) -> None:
-        self.current = conversation
-        self.current_changed.emit()
-
-    def _read(self, conversation: Conversation) -> None:
-        if conversation.id not in self._loaded:
-            try:
-                conversation.load(self._store.messages(conversation.id))
-                self.tokens.learn(conversation.id)
-                self._loaded.add(conversation.id)
-            except StorageError as error:
-                self._report_read(error)
-
-    def _report_read(self, error: InferdeckError) -> None:
-        self._saver.report(
-            error if isinstance(error, StorageError) else StorageError(error.cause, error.remedy)
-        )
-
-
-def _own_presets(store: ChatStore) -> list[Preset]:
-    return [
-        Preset(name, "Your own.", sampling_from_dict(values), is_own=True)
-        for name, values in store.presets().items()
-    ]
 
 
 def _storable(text: str) -> str:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.chat.attachments import message_content
 from app.chat.figures import Figures
 from app.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
 from app.storage.records import StoredConversation, StoredMessage
@@ -55,7 +56,8 @@ def new_id() -> str:
 @dataclass(slots=True)
 class Message:
     """`opening`: tokens that a reply begins with, from the version that it branches from. They
-    are not stored: with the reply's end its text and tokens are."""
+    are not stored: with the reply's end its text and tokens are. `attachments`: the files that
+    the user gave with a message, each a "name" and a "text"."""
 
     conversation_id: str
     parent_id: str | None
@@ -68,13 +70,14 @@ class Message:
     id: str = field(default_factory=new_id)
     created: float = field(default_factory=time.time)
     opening: tuple[TokenRecord, ...] = ()
+    attachments: tuple[Mapping[str, str], ...] = ()
 
     def record(self) -> StoredMessage:
         return StoredMessage(
             self.id, self.conversation_id, self.parent_id, self.role.value, self.text,
             self.state.value, self.shown, self.created,
             self.figures.as_dict() if self.figures else None,
-            self.error._asdict() if self.error else None,
+            self.error._asdict() if self.error else None, self.attachments,
         )  # fmt: skip
 
     @classmethod
@@ -84,7 +87,7 @@ class Message:
             State(record.state), record.shown,
             Figures.from_dict(record.figures) if record.figures else None,
             ErrorInfo(**record.error) if record.error else None,
-            record.id, record.created,
+            record.id, record.created, attachments=record.attachments,
         )  # fmt: skip
 
 
@@ -101,12 +104,15 @@ class Conversation:
     created: float = field(default_factory=time.time)
     updated: float = field(default_factory=time.time)
     is_stored: bool = False
+    is_pinned: bool = False
+    is_archived: bool = False
     messages: dict[str, Message] = field(default_factory=dict)
 
     def record(self) -> StoredConversation:
         return StoredConversation(
             self.id, self.title, self.title_is_automatic, self.system_prompt,
             sampling_to_dict(self.sampling), self.preset, self.created, self.updated,
+            is_pinned=self.is_pinned, is_archived=self.is_archived,
         )  # fmt: skip
 
     @classmethod
@@ -114,7 +120,8 @@ class Conversation:
         return cls(
             record.title, record.title_is_automatic, record.system_prompt,
             sampling_from_dict(record.sampling), record.preset, record.id, record.created,
-            record.updated, is_stored=True,
+            record.updated, is_stored=True, is_pinned=record.is_pinned,
+            is_archived=record.is_archived,
         )  # fmt: skip
 
     def load(self, records: Iterable[StoredMessage]) -> None:
@@ -154,14 +161,20 @@ class Conversation:
         versions = self.versions(message.parent_id)
         return versions.index(message) + 1, len(versions)
 
-    def add(self, role: Role, parent_id: str | None, text: str = "") -> Message:
+    def add(
+        self,
+        role: Role,
+        parent_id: str | None,
+        text: str = "",
+        attachments: tuple[Mapping[str, str], ...] = (),
+    ) -> Message:
         """Append a message, as the shown version of what follows `parent_id`.
 
         A reply begins in the state WAITING.
         """
         state = State.WAITING if role is Role.ASSISTANT else State.COMPLETE
         shown = 1 + max((m.shown for m in self.versions(parent_id)), default=0)
-        message = Message(self.id, parent_id, role, text, state, shown)
+        message = Message(self.id, parent_id, role, text, state, shown, attachments=attachments)
         self.messages[message.id] = message
         return message
 
@@ -199,10 +212,11 @@ class Conversation:
         chain = [m for m in self.path_to(reply.parent_id) if m.text or m.role is Role.USER]
         entries: list[dict[str, str]] = []
         for message in chain:
+            content = message_content(message.text, message.attachments)
             if entries and entries[-1]["role"] == message.role.value:
-                entries[-1]["content"] += "\n\n" + message.text
+                entries[-1]["content"] += "\n\n" + content
             else:
-                entries.append({"role": message.role.value, "content": message.text})
+                entries.append({"role": message.role.value, "content": content})
         if self.system_prompt.strip():
             entries.insert(0, {"role": "system", "content": self.system_prompt})
         return tuple(entries)

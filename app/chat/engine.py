@@ -20,6 +20,7 @@ class ChatEngine(Protocol):
     request_failed: Any  # Signal(RequestFailed)
     crashed: Any  # Signal(EngineCrashed)
     state_changed: Any  # Signal(state): before the event's own signal
+    tokens_counted: Any  # Signal(TokensCounted)
     loaded: Any  # Signal(Loaded)
     model: ModelInfo | None
     config: EngineConfig | None
@@ -36,3 +37,4 @@ class ChatEngine(Protocol):
         begin_with: tuple[int, ...] = (),
     ) -> None: ...
     def abort(self, request_id: str) -> None: ...
+    def count_tokens(self, key: str, text: str) -> None: ...

@@ -12,7 +12,8 @@ from app.chat.conversation import Conversation, Message, State
 from app.chat.engine import ChatEngine
 from app.chat.figures import Figures, Progress
 from app.chat.saver import Saver
-from app.chat.tokens import TokenKeeper, record_of
+from app.chat.token_keeper import TokenKeeper
+from app.chat.tokens import records_of
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason, RequestTimes
@@ -38,6 +39,7 @@ class OpenReply:
     is_sent: bool = False
     progress: Progress = field(default_factory=Progress)
     tokens: list[TokenRecord] = field(default_factory=list)
+    model: str = ""  # whose tokens the reply begins with
 
     @property
     def has_all_tokens(self) -> bool:
@@ -91,7 +93,7 @@ class Generation(QObject):
 
     def start(self, conversation: Conversation, reply: Message) -> None:
         """Send the request for `reply`, or keep it until a model is there."""
-        entry = self._open[reply.id] = OpenReply(conversation, reply)
+        entry = self._open[reply.id] = OpenReply(conversation, reply, model=self._model_name)
         self._conversations[reply.id] = conversation
         if self._engine.is_ready:
             self._send(entry)
@@ -108,7 +110,14 @@ class Generation(QObject):
             else:
                 self._finish(entry, State.STOPPED)
 
+    @property
+    def _model_name(self) -> str:
+        return self._engine.model.name if self._engine.model is not None else ""
+
     def _send(self, entry: OpenReply) -> None:
+        if entry.reply.opening and entry.model != self._model_name:
+            self._finish(entry, State.ERROR, _other_tokens(entry.model, self._model_name))
+            return
         entry.is_sent = True
         entry.reply.state = State.STREAMING
         conversation = entry.conversation
@@ -140,15 +149,14 @@ class Generation(QObject):
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
         for event in batch:
             entry.progress.add(event)
-            entry.tokens += [record_of(token) for token in event.logprobs]
+            entry.tokens += records_of(event)
         text = "".join(event.text for event in batch)
         if text:
             entry.reply.text += text
             self.text_appended.emit(entry.conversation.id, entry.reply.id, text)
         last = batch[-1]
         if last.finish_reason is not None:
-            model = self._engine.model
-            name = model.name if model is not None else ""
+            name = self._model_name
             num_given = len(entry.reply.opening)
             entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
             if entry.has_all_tokens:
@@ -190,3 +198,11 @@ class Generation(QObject):
 
     def _changed(self, entry: OpenReply) -> None:
         self.reply_changed.emit(entry.conversation.id, entry.reply.id)
+
+
+def _other_tokens(wanted: str, found: str) -> ErrorInfo:
+    return ErrorInfo(
+        f"This branch begins with tokens of {wanted or 'a model that was closed'}, "
+        f"and {found} is open: its tokens mean something else.",
+        "Open the model that wrote the reply, and start the branch again.",
+    )

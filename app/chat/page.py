@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QGuiApplication, QKeyEvent, QShowEvent
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -19,28 +18,26 @@ from PySide6.QtWidgets import (
 from app.chat.branches import branch_records
 from app.chat.controller import ChatController
 from app.chat.conversation import Role
+from app.chat.draft import Draft, droppable
 from app.chat.latency import LatencyAccount
 from app.chat.links import ask_to_open
 from app.chat.page_commands import chat_commands
-from app.chat.present import (
-    context_text,
-    conversation_record,
-    found_record,
-    message_record,
-    model_text,
-    preset_records,
-    sampling_fields,
-)
+from app.chat.presenter import Presenter
 from app.chat.token_account import TokenAccount
+from app.chat.transfer.actions import ChatTransfer
 from app.commands import Command
+from app.storage.search import terms_of
 from engine.errors import ErrorInfo
+from widgets.chat.attachments import FilePopover
 from widgets.chat.branch_popover import BranchPopover
-from widgets.chat.composer import Composer
+from widgets.chat.composer import Composer, local_files
 from widgets.chat.conversation_list import ConversationList
 from widgets.chat.empty_state import EmptyState
 from widgets.chat.notice import Notice
 from widgets.chat.prompt_popover import PromptPopover
-from widgets.chat.sampling_popover import CUSTOM, SamplingPopover
+from widgets.chat.reasoning import without_reasoning
+from widgets.chat.records import AttachmentRecord
+from widgets.chat.sampling_popover import SamplingPopover
 from widgets.chat.toast import Toast
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
 from widgets.theme import SPACE_2, SPACE_3
@@ -64,21 +61,23 @@ class ChatPage(QWidget):
         self.composer = Composer()
         self.model_notice = Notice("info")
         self.problem_notice = Notice("error")
+        self.transfer_notice = Notice("error")
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
         self.latency = LatencyAccount(controller, self.transcript, self)
-        self.tokens = TokenAccount(controller, self.transcript, self)
+        self.tokens = TokenAccount(
+            controller, self.transcript, self, lambda text: self.toast.show_message(text)
+        )
         self.branches = BranchPopover(self)
-        self._drafts: dict[str, str] = {}  # what is in the composer, by conversation
-        self._shown_id = controller.current.id
-        self._can = (False, False)  # stop the reply; rename, delete the chat
+        self.transfer = ChatTransfer(controller, self)
+        self.context_notice, self.file_notice = Notice("warning"), Notice("error")
+        self.draft = Draft(controller, self.composer, self.context_notice, self)
+        self.file = FilePopover(self)
+        self.setAcceptDrops(True)
         self._lay_out()
-        self.toast = Toast(self._stage)
+        self.toast = Toast(self.stage)
         self._connect_widgets()
-        self._connect_controller()
-        self._show_current()
-        self._show_list()
-        self._show_problem(controller.problem)
+        self._presenter = Presenter(self)
 
     # For the window --------------------------------------------------------------------------
 
@@ -111,8 +110,8 @@ class ChatPage(QWidget):
         self.list_toggled.emit(not self.list_panel.isHidden())
 
     def send(self, text: str) -> None:
-        if self.controller.send(text):
-            self.composer.clear()
+        if self.controller.send(text, self.draft.attachments):
+            self.draft.clear()
 
     def send_or_regenerate(self) -> None:
         if self.composer.is_empty:
@@ -128,7 +127,7 @@ class ChatPage(QWidget):
     def copy_last(self) -> None:
         replies = [m for m in self.controller.current.path() if m.role is Role.ASSISTANT]
         if replies:
-            QGuiApplication.clipboard().setText(replies[-1].text)
+            QGuiApplication.clipboard().setText(without_reasoning(replies[-1].text))
 
     def rename_current(self) -> None:
         self.list_panel.show()
@@ -136,6 +135,14 @@ class ChatPage(QWidget):
 
     def delete_current(self) -> None:
         self.controller.delete(self.controller.current.id)
+
+    def toggle_pinned(self) -> None:
+        current = self.controller.current
+        self.controller.set_pinned(current.id, not current.is_pinned)
+
+    def toggle_archived(self) -> None:
+        current = self.controller.current
+        self.controller.set_archived(current.id, not current.is_archived)
 
     def open_sampling(self) -> None:
         self.sampling.toggle_at(self.composer.sampling)
@@ -200,14 +207,16 @@ class ChatPage(QWidget):
         row.addWidget(self.splitter)
 
     def _conversation_widget(self) -> QWidget:
-        self._stage = QWidget()
-        self._stack = QStackedLayout(self._stage)
-        self._stack.addWidget(self.empty)
-        self._stack.addWidget(self.transcript)
+        self.stage = QWidget()
+        self.stack = QStackedLayout(self.stage)
+        self.stack.addWidget(self.empty)
+        self.stack.addWidget(self.transcript)
         column = QWidget()
         column.setMaximumWidth(COLUMN_WIDTH + 2 * SIDE_MARGIN)
         inner = QVBoxLayout(column)
         inner.setContentsMargins(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3)
+        inner.addWidget(self.file_notice)
+        inner.addWidget(self.context_notice)
         inner.addWidget(self.composer)
         centred = QHBoxLayout()
         centred.addStretch(1)
@@ -217,13 +226,14 @@ class ChatPage(QWidget):
         notices.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, 0)
         notices.setSpacing(SPACE_2)
         notices.addWidget(self.problem_notice)
+        notices.addWidget(self.transfer_notice)
         notices.addWidget(self.model_notice)
         made = QWidget()
         outer = QVBoxLayout(made)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.setSpacing(SPACE_2)
         outer.addLayout(notices)
-        outer.addWidget(self._stage, 1)
+        outer.addWidget(self.stage, 1)
         outer.addLayout(centred)
         made.setMinimumWidth(320)
         return made
@@ -235,7 +245,12 @@ class ChatPage(QWidget):
         self.list.hit_opened.connect(self._open_hit)
         self.list.renamed.connect(controller.rename)
         self.list.delete_requested.connect(controller.delete)
-        self.list.search_changed.connect(lambda text: self._show_list())
+        self.list.search_changed.connect(lambda text: self.transcript.unmark())
+        self.list.pin_requested.connect(controller.set_pinned)
+        self.list.archive_requested.connect(controller.set_archived)
+        self.list.export_requested.connect(self.transfer.export_one)
+        self.transfer.done.connect(self._transferred)
+        self.transfer.failed.connect(self._not_transferred)
         self.composer.send_requested.connect(self.send)
         self.composer.stop_requested.connect(controller.stop)
         self.composer.regenerate_requested.connect(lambda: controller.regenerate())
@@ -249,130 +264,48 @@ class ChatPage(QWidget):
         self.transcript.link_activated.connect(self.open_link)
         self.transcript.branches_requested.connect(self.open_branches)
         self.branches.chosen.connect(self._show_branch)
+        self.transcript.file_opened.connect(self._open_file)
+        self.draft.refused.connect(
+            lambda text: self.file_notice.say(text, "Close", lambda: self.file_notice.say(""))
+        )
         self.sampling.changed.connect(controller.set_sampling)
         self.sampling.preset_chosen.connect(controller.apply_preset)
         self.sampling.preset_saved.connect(controller.save_preset)
         self.sampling.preset_deleted.connect(controller.delete_preset)
         self.system_prompt.changed.connect(controller.set_system_prompt)
 
-    def _connect_controller(self) -> None:
-        controller = self.controller
-        controller.list_changed.connect(self._show_list)
-        controller.current_changed.connect(self._show_current)
-        controller.messages_changed.connect(self._messages_changed)
-        controller.message_changed.connect(self._message_changed)
-        controller.text_appended.connect(self._text_appended)
-        controller.text_returned.connect(self._text_returned)
-        controller.settings_changed.connect(lambda conversation_id: self._show_settings())
-        controller.presets_changed.connect(self._show_settings)
-        controller.deleted.connect(self._deleted)
-        controller.engine_changed.connect(self._show_state)
-        controller.problem_changed.connect(self._show_problem)
-
-    # What the controller says ----------------------------------------------------------------
-
-    def _show_list(self) -> None:
-        query = self.list.search.text()
-        if query.strip():
-            records = [found_record(found) for found in self.controller.search(query)]
-        else:
-            now = time.time()
-            records = [
-                conversation_record(self.controller, c, now) for c in self.controller.conversations
-            ]
-        self.list.set_conversations(records, self.controller.current.id)
-
-    def _show_current(self) -> None:
-        """Another conversation: its messages, settings, and what was being written to it."""
-        current = self.controller.current
-        self._drafts[self._shown_id] = self.composer.text
-        self._shown_id = current.id
-        self.branches.hide()
-        self.composer.set_text(self._drafts.pop(current.id, ""))
-        self._show_messages()
-        self._show_settings()
-        self.list.select(current.id)
-
-    def _show_messages(self) -> None:
-        current = self.controller.current
-        records = [message_record(self.controller, current, m) for m in current.path()]
-        self.transcript.set_messages(records)
-        self._stack.setCurrentWidget(self.transcript if records else self.empty)
-        self._show_state()
-
-    def _show_state(self) -> None:
-        """The composer's button and the context meter, and what an empty page says."""
-        can = (self.controller.is_busy, self.controller.current.is_stored)
-        if can != self._can:
-            self._can = can
-            self.actions_changed.emit()
-        self.composer.set_busy(self.controller.is_busy)
-        text, is_nearly_full = context_text(*self.controller.context)
-        self.composer.set_context(text, "warning" if is_nearly_full else "small")
-        model = self.controller.engine.model
-        if model is not None:
-            limit = self.controller.context[1]
-            self.empty.set_title(model.name, model_text(model, limit))
-        else:
-            self.empty.set_title(*_EMPTY.get(str(self.controller.engine.state), ("New chat", "")))
-
-    def _show_settings(self) -> None:
-        current = self.controller.current
-        self.composer.set_sampling_name(current.preset or CUSTOM)
-        self.composer.set_system_prompt_used(bool(current.system_prompt.strip()))
-        self.sampling.set_presets(preset_records(self.controller), current.preset)
-        self.sampling.set_fields(sampling_fields(current.sampling), current.sampling.stop)
-        self.system_prompt.set_text(current.system_prompt)
-
-    def _messages_changed(self, conversation_id: str) -> None:
-        if conversation_id == self.controller.current.id:
-            self._show_messages()
-
-    def _message_changed(self, conversation_id: str, message_id: str) -> None:
-        conversation = self.controller.conversation(conversation_id)
-        if conversation is None or message_id not in conversation.messages:
-            return
-        if not self.list.search.text().strip():
-            record = conversation_record(self.controller, conversation, time.time())
-            self.list.update_conversation(record)
-        if conversation is self.controller.current:
-            message = conversation.messages[message_id]
-            self.transcript.update_message(message_record(self.controller, conversation, message))
-            self._show_state()
-
-    def _text_appended(self, conversation_id: str, message_id: str, text: str) -> None:
-        if conversation_id == self.controller.current.id:
-            self.transcript.append_text(message_id, text)
-
-    def _text_returned(self, conversation_id: str, text: str) -> None:
-        if conversation_id == self.controller.current.id:
-            written = self.composer.text
-            self.composer.set_text(f"{text}\n{written}" if written else text)
-        else:
-            self._drafts[conversation_id] = text
-
-    def _deleted(self, conversation_id: str, title: str) -> None:
-        self.toast.show_message(
-            f"“{title}” was deleted.",
-            "Undo",
-            lambda: self.controller.restore(conversation_id),
-            lambda: self.controller.purge(conversation_id),
-        )
+    # What the widgets ask for ----------------------------------------------------------------
 
     def _open_hit(self, conversation_id: str, message_id: str) -> None:
         self.controller.open_message(conversation_id, message_id)
-        self.transcript.reveal(message_id)
+        self.transcript.reveal(message_id, terms_of(self.list.search.text()))
 
-    def _show_problem(self, problem: ErrorInfo | None) -> None:
-        text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""
-        self.problem_notice.say(text)
+    def _transferred(self, text: str) -> None:
+        self.transfer_notice.say("")
+        self.toast.show_message(text)
 
+    def _not_transferred(self, error: ErrorInfo) -> None:
+        text = f"{error.cause} {error.remedy}".strip()
+        self.transfer_notice.say(text, "Close", lambda: self.transfer_notice.say(""))
 
-_EMPTY = {
-    "no model": ("No model is open", "Write already: it is sent as soon as a model is open."),
-    "loading": ("The model is loading", "Write already: it is sent as soon as it has loaded."),
-    "crashed": ("The engine has stopped", "Start it again; what you write is sent then."),
-}
+    def _open_file(self, record: AttachmentRecord, button: QWidget) -> None:
+        self.file.show_file(record)
+        self.file.toggle_at(button)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        # what is no text goes on to the window, which opens models
+        if droppable(local_files(event.mimeData())):
+            event.acceptProposedAction()
+        else:
+            event.ignore()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        files = local_files(event.mimeData())
+        if droppable(files):
+            event.acceptProposedAction()
+            self.draft.add_files(files)
+        else:
+            event.ignore()
 
 
 def _panel(inside: QWidget) -> QFrame:

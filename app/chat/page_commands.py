@@ -40,6 +40,10 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "Chat", "Ctrl+Shift+L", "benchmark", section="reply",
         ),
         Command(
+            "chat.attach", "Attach text files…", page.draft.choose_files, "Chat", "Ctrl+Shift+A",
+            "attach", section="reply",
+        ),
+        Command(
             "chat.tokens", "Tokens of the last reply", page.tokens.show_last, "Chat",
             "Ctrl+T", "tokens", section="reply",
         ),
@@ -68,6 +72,27 @@ def chat_commands(page: ChatPage) -> list[Command]:
             "chat.rename", "Rename chat", page.rename_current, "Chat", "F2", "edit",
             section="this", is_enabled=lambda: controller.current.is_stored,
         ),
+        Command(
+            "chat.pin", "Pin chat on top", page.toggle_pinned, "Chat", "Ctrl+D", "pin",
+            section="this", is_checked=lambda: controller.current.is_pinned,
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.archive", "Archive chat", page.toggle_archived, "Chat", "", "archive",
+            section="this", is_checked=lambda: controller.current.is_archived,
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.export", "Export chat…", lambda: page.transfer.export_one(controller.current.id),
+            "Chat", "Ctrl+S", "download", section="file",
+            is_enabled=lambda: controller.current.is_stored,
+        ),
+        Command(
+            "chat.export_all", "Export all chats…", page.transfer.export_all, "Chat",
+            section="file",
+            is_enabled=lambda: bool(controller.conversations or controller.archived),
+        ),
+        Command("chat.import", "Import chats…", page.transfer.import_some, "Chat", section="file"),
         Command(
             "chat.delete", "Delete chat", page.delete_current, "Chat", "", "delete",
             section="this", is_enabled=lambda: controller.current.is_stored,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from app.chat.controller import ChatController, Found
+from app.chat.attachments import Attachment
+from app.chat.controller import ChatController
 from app.chat.conversation import Conversation, Message, Role, State
 from app.chat.figures import GAP, figures_details, figures_line
+from app.chat.library import Found
 from app.chat.sampling import FIELDS, field_value
+from app.units import format_bytes
 from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
 from widgets.chat.records import (
+    AttachmentRecord,
     ConversationRecord,
     MessageRecord,
     PresetRecord,
@@ -45,6 +49,10 @@ def message_record(
         num_versions=count,
         has_latency=controller.generation.times_of(message.id) is not None,
         has_tokens=controller.tokens.has(message.id),
+        attachments=tuple(
+            AttachmentRecord(a.name, format_bytes(a.num_bytes), a.text)
+            for a in map(Attachment.of, message.attachments)
+        ),
     )
 
 
@@ -85,7 +93,10 @@ def conversation_record(
 ) -> ConversationRecord:
     busy = conversation.open_replies
     detail = _busy_detail(controller, busy[-1]) if busy else date_text(conversation.updated, now)
-    return ConversationRecord(conversation.id, conversation.title, detail, bool(busy))
+    return ConversationRecord(
+        conversation.id, conversation.title, detail, bool(busy),
+        is_pinned=conversation.is_pinned, is_archived=conversation.is_archived,
+    )  # fmt: skip
 
 
 def _busy_detail(controller: ChatController, reply: Message) -> str:
@@ -103,8 +114,9 @@ def found_record(found: Found) -> ConversationRecord:
     marks = found.marks if found.message_id else ()
     detail = found.snippet if found.message_id else "title"
     return ConversationRecord(
-        conversation.id, conversation.title, detail, False, marks, found.message_id
-    )
+        conversation.id, conversation.title, detail, False, marks, found.message_id,
+        conversation.is_pinned, conversation.is_archived,
+    )  # fmt: skip
 
 
 def date_text(moment: float, now: float) -> str:
@@ -118,15 +130,6 @@ def date_text(moment: float, now: float) -> str:
     if days < 7:
         return f"{then:%a}"
     return f"{then.day} {then:%b}" + (f" {then.year}" if then.year != today.year else "")
-
-
-def context_text(used: int | None, limit: int | None) -> tuple[str, bool]:
-    """(what the context meter says, whether the context is nearly full)."""
-    if limit is None:
-        return ("" if used is None else f"context {used:,} tokens"), False
-    if used is None:
-        return f"context of {limit:,} tokens", False
-    return f"context {used:,} of {limit:,} tokens", used > 0.9 * limit
 
 
 def model_text(model: ModelInfo, limit: int | None) -> str:

@@ -1,28 +1,25 @@
-"""The tokens of replies: from the engine's events to records, packed for the store, and back.
+"""The tokens of replies: from the events of the engine to records, packed, and back. No Qt.
 
 Packed, a reply is zlib-compressed JSON in columns: {"version", "model", "texts" (id -> text),
 "ids", "logprobs", "ranks", "origins", "alternatives" (ids and logprobs of each token in turn),
-"counts" (how many alternatives each token has)}. Log probabilities are kept to four decimals. A
-token with five alternatives takes about 40 bytes.
+"counts" (how many alternatives each token has), and of a reply with speculative decoding "drafts"
+(1 for a draft that stood) and "rejected" (place -> texts of the drafts that did not)}. Log
+probabilities are kept to four decimals. A token with five alternatives takes about 40 bytes.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from app.chat.saver import Saver
-from app.storage import ChatStore, StorageError
-from engine.messages import TokenLogprob
+from engine.messages import OutputEvent, TokenLogprob
 from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 VERSION = 1
-NUM_CACHED = 8
-"""Replies whose tokens stay in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,14 @@ class ReplyTokens:
             texts[str(record.token_id)] = record.text
             texts.update((str(a.token_id), a.text) for a in record.alternatives)
         others = [a for record in self.records for a in record.alternatives]
+        rejected = {i: r.rejected for i, r in enumerate(self.records) if r.rejected}
+        drafts = [int(record.is_draft) for record in self.records]
+        speculation: dict[str, Any] = {}
+        if rejected or any(drafts):
+            speculation = {
+                "drafts": drafts,
+                "rejected": {str(place): list(texts) for place, texts in rejected.items()},
+            }
         return {
             "version": VERSION,
             "model": self.model,
@@ -59,6 +64,7 @@ class ReplyTokens:
             "counts": [len(record.alternatives) for record in self.records],
             "alternatives": [a.token_id for a in others],
             "alternative_logprobs": [round(a.logprob, 4) for a in others],
+            **speculation,
         }
 
     @classmethod
@@ -91,10 +97,19 @@ def _records(
     columns: Mapping[str, Any], texts: Mapping[str, str], others: Iterator[Alternative]
 ) -> Iterator[TokenRecord]:
     names = ("ids", "logprobs", "ranks", "origins", "counts")
-    for token_id, logprob, rank, origin, count in zip(*(columns[n] for n in names), strict=True):
-        alternatives = tuple(islice(others, count))
+    drafts = columns.get("drafts", [0] * len(columns["ids"]))
+    rejected = columns.get("rejected", {})
+    rows = zip(*(columns[n] for n in names), drafts, strict=True)
+    for place, (token_id, logprob, rank, origin, count, is_draft) in enumerate(rows):
         yield TokenRecord(
-            token_id, texts[str(token_id)], float(logprob), rank, alternatives, Origin(origin)
+            token_id,
+            texts[str(token_id)],
+            float(logprob),
+            rank,
+            tuple(islice(others, count)),
+            Origin(origin),
+            bool(is_draft),
+            tuple(rejected.get(str(place), ())),
         )
 
 
@@ -116,44 +131,13 @@ def record_of(token: TokenLogprob) -> TokenRecord:
     return TokenRecord(token.token_id, token.token, token.logprob, token.rank, alternatives)
 
 
-class TokenKeeper:
-    """The tokens of all replies that have them: in the store, the last used in memory too."""
-
-    def __init__(self, store: ChatStore, saver: Saver) -> None:
-        self._store = store
-        self._saver = saver
-        self._known: set[str] = set()
-        self._cache: dict[str, ReplyTokens] = {}  # the last used last
-
-    def has(self, reply_id: str) -> bool:
-        return reply_id in self._known
-
-    def learn(self, conversation_id: str) -> None:
-        """Which replies of a conversation have tokens. Raises StorageError."""
-        self._known |= self._store.messages_with_tokens(conversation_id)
-
-    def keep(self, reply_id: str, model: str, records: Sequence[TokenRecord]) -> None:
-        """Save the tokens of a reply that has ended."""
-        tokens = ReplyTokens(model, tuple(records))
-        self._known.add(reply_id)
-        self._remember(reply_id, tokens)
-        self._saver.watch(self._store.save_tokens(reply_id, tokens.pack), self._saver.report)
-
-    def of(self, reply_id: str) -> ReplyTokens | None:
-        """None where they are not kept, or cannot be read."""
-        if reply_id not in self._cache:
-            try:
-                packed = self._store.packed_tokens(reply_id)
-                if packed is None:
-                    return None
-                self._remember(reply_id, ReplyTokens.unpack(packed))
-            except (StorageError, ValueError):
-                return None
-        self._remember(reply_id, self._cache[reply_id])
-        return self._cache[reply_id]
-
-    def _remember(self, reply_id: str, tokens: ReplyTokens) -> None:
-        self._cache.pop(reply_id, None)
-        self._cache[reply_id] = tokens
-        while len(self._cache) > NUM_CACHED:
-            del self._cache[next(iter(self._cache))]
+def records_of(event: OutputEvent) -> list[TokenRecord]:
+    """The tokens of an event: the drafts that stood, then the model's own, in place of those that
+    did not."""
+    records = [record_of(token) for token in event.logprobs]
+    if event.drafts is not None and records:
+        for i in range(min(event.drafts.num_accepted, len(records))):
+            records[i] = records[i]._replace(is_draft=True)
+        if event.drafts.rejected:
+            records[-1] = records[-1]._replace(rejected=event.drafts.rejected)
+    return records

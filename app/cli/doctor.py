@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from app.paths import config_dir, data_dir, resources_dir, starter_model
+from app.torch_build import advice, torch_build
 from app.units import format_bytes
 
 NAME = "doctor"
@@ -46,7 +47,10 @@ def gather() -> dict[str, Any]:
     from engine.machine import machine_info
 
     machine = dataclasses.asdict(machine_info())
+    build = torch_build()
+    found = advice(machine["gpus"], build)
     return {
+        "advice": [dataclasses.asdict(found)] if found else [],
         "machine": machine,
         "memory": {
             "total": psutil.virtual_memory().total,
@@ -61,6 +65,7 @@ def gather() -> dict[str, Any]:
                 "default_dtype": "bfloat16" if machine["fast_bf16"] else "float32",
             }
         ],
+        "torch": {**dataclasses.asdict(build), "text": build.text},
         "kernels": [choice._asdict() for choice in choices()],
         "versions": _versions(),
         "paths": {
@@ -83,6 +88,7 @@ def as_text(report: dict[str, Any]) -> str:
             "memory": f"{format_bytes(memory['total'])}, of which this process may use "
             f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",
+            "PyTorch": report["torch"]["text"],
         },
         "Engine": {
             "device": ", ".join(device["device"] for device in report["devices"]),
@@ -98,7 +104,10 @@ def as_text(report: dict[str, Any]) -> str:
         "Paths": report["paths"],
     }
     width = max(len(name) for section in sections.values() for name in section)
-    blocks = []
+    blocks = [
+        "\n".join([f"! {a['cause']}", f"  {a['remedy']}", f"  {a['command']}"])
+        for a in report["advice"]
+    ]
     for title, section in sections.items():
         lines = [f"  {name.ljust(width)}  {value}" for name, value in section.items()]
         blocks.append("\n".join([title, *lines]))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent
@@ -17,25 +16,24 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.models.estimate import Estimate, estimate
+from app.models.estimate import estimate
+from app.models.inspector import Estimator, Inspector
 from app.models.model_card import ModelCard
 from app.models.source_list import SourceList
 from app.models.sources import (
     ModelSource,
     folder_source,
+    folder_sources,
     hugging_face_sources,
     recent_sources,
     shape_sources,
     starter_source,
 )
 from app.settings_store import SettingsStore
-from app.tasks import Task, run_task
-from engine.config import EngineConfig
+from app.tasks import run_task
 from engine.errors import ErrorInfo
 from widgets.icons import set_icon
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4
-
-Estimator = Callable[[EngineConfig], Estimate]
 
 
 class OpenModelDialog(QDialog):
@@ -47,7 +45,7 @@ class OpenModelDialog(QDialog):
         self,
         store: SettingsStore,
         in_use: Callable[[], int] = lambda: 0,
-        estimator: Callable[[EngineConfig, int], Estimate] = estimate,
+        estimator: Estimator = estimate,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -55,20 +53,23 @@ class OpenModelDialog(QDialog):
         self.setAcceptDrops(True)
         self.resize(880, 600)
         self._store = store
-        self._in_use = in_use
-        self._estimator = estimator
-        self._task: Task | None = None
-        self._estimate: Estimate | None = None
         self._folders: list[ModelSource] = []
         self._cached: list[ModelSource] = []
         self.list = SourceList()
-        self.list.source_chosen.connect(self._on_chosen)
         self.list.source_opened.connect(lambda source: self._open())
         self.card = ModelCard()
-        self.card.options_changed.connect(self._ask)
+        self._inspector = Inspector(self.card, store, in_use, estimator, self)
+        self._inspector.looked.connect(lambda _: self._button.setEnabled(self._inspector.can_open))
+        self.list.source_chosen.connect(self._inspector.show)
         self._build()
         self._show_sources()
-        run_task(self, hugging_face_sources, self._on_cache, self._on_cache_failed)
+        folders = store.folders
+        run_task(
+            self,
+            lambda: [*folder_sources(folders), *hugging_face_sources()],
+            self._on_cache,
+            self._on_cache_failed,
+        )
 
     def _build(self) -> None:
         folder = QPushButton("Choose a folder…")
@@ -128,7 +129,7 @@ class OpenModelDialog(QDialog):
         source = self.list.source
         if source is None or not self.can_open:
             return
-        self.model_chosen.emit(source.path, source.load_format, self._settings(source))
+        self.model_chosen.emit(source.path, source.load_format, self._inspector.settings())
         self.accept()
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
@@ -140,53 +141,6 @@ class OpenModelDialog(QDialog):
         if path:
             event.acceptProposedAction()
             self.choose_path(path)
-
-    # Looking at a model ------------------------------------------------------------------------
-
-    def _on_chosen(self, source: ModelSource) -> None:
-        chosen = dict(self._store.settings_of(source.path, source.load_format))
-        self.card.show_source(source, chosen)
-        self._ask()
-
-    def _ask(self) -> None:
-        """Ask, in a thread, what the chosen model needs with the chosen options."""
-        source = self.list.source
-        if source is None:
-            return
-        if self._task is not None:
-            self._task.cancel()
-        self._estimate = None
-        self._button.setEnabled(False)
-        self.card.show_busy()
-        settings = self._settings(source)
-        in_use = self._in_use()
-        config = EngineConfig(model=source.path, load_format=source.load_format).replace(**settings)
-        estimator = self._estimator
-        self._task = run_task(
-            self, lambda: estimator(config, in_use), self._on_estimate, self._on_error
-        )
-
-    def _on_estimate(self, found: Estimate) -> None:
-        self._task = None
-        self._estimate = found
-        chosen = self.card.chosen()["max_model_len"]
-        self.card.show_estimate(found)
-        need = found.need
-        if chosen is None and need is not None and not need.fits and found.fitting_len:
-            # The model's whole context does not fit: propose the longest that does.
-            self.card.choose_context(found.fitting_len)
-            self._ask()
-            return
-        self._button.setEnabled(found.can_open)
-
-    def _on_error(self, error: ErrorInfo) -> None:
-        self._task = None
-        self.card.show_error(str(error))
-
-    def _settings(self, source: ModelSource) -> Mapping[str, Any]:
-        """What was chosen for this model before, with what the card says now."""
-        stored = dict(self._store.settings_of(source.path, source.load_format))
-        return {**stored, **self.card.chosen()}
 
     # The list ----------------------------------------------------------------------------------
 

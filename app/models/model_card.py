@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
@@ -16,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.models.estimate import Estimate
+from app.models.estimate import Estimate, Need
 from app.models.memory_bar import MemoryBar
 from app.models.sources import ModelSource, is_starter
 from app.units import format_bytes
@@ -37,10 +38,12 @@ class ModelCard(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
-        self._title = QLabel()
+        self._title = _wrapped()
         self._title.setProperty("role", "title")
         self._path = QLabel()
         self._path.setProperty("role", "small")
+        self._path.setWordWrap(True)
+        self._path.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
         self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._values = {name: QLabel() for name in FACTS}
         self._dtype = QComboBox()
@@ -98,19 +101,24 @@ class ModelCard(QFrame):
         self._say("", "muted")
         self._dtype.setEnabled(False)
         self._context.setEnabled(False)
-        self._bar.show_need(None)
+        self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
         """A source was chosen; nothing is known of it yet but what the user chose before."""
-        self._title.setText(source.title)
+        self._title.setText(_breakable(source.title))
         self._path.setText(_breakable(source.path))
         note = STARTER_NOTE if is_starter(source.path) else ""
         self._note.setText(DUMMY_NOTE if source.load_format == "dummy" else note)
+        self._note.setVisible(bool(self.note))
         self._dtype.setCurrentText(str(chosen.get("dtype", "auto")))
         self._fill_contexts(None, chosen.get("max_model_len"))
         self._show_facts({})
         self._bar.show_need(None)
         self.show_busy()
+
+    def show_place(self, place: str) -> None:
+        """Where the model is, below its name."""
+        self._path.setText(_breakable(place))
 
     def show_busy(self) -> None:
         self._show_busy(True)
@@ -136,7 +144,7 @@ class ModelCard(QFrame):
             if report.supported
             else {"Architecture": report.architecture}
         )
-        self._bar.show_need(need)
+        self._show_need(need)
         if need is None:
             self._say(f"Cannot be opened. {estimate.problem}", "error")
         elif need.fits:
@@ -147,7 +155,7 @@ class ModelCard(QFrame):
 
     def show_error(self, text: str) -> None:
         self._show_busy(False)
-        self._bar.show_need(None)
+        self._show_need(None)
         self._say(text, "error")
 
     def choose_context(self, length: int) -> None:
@@ -187,7 +195,12 @@ class ModelCard(QFrame):
         # An indeterminate bar animates, which costs time even when it is hidden.
         self._busy.setRange(0, 0 if busy else 1)
         self._busy.setVisible(busy)
-        self._bar.setVisible(not busy)
+        if busy:
+            self._bar.hide()
+
+    def _show_need(self, need: Need | None) -> None:
+        self._bar.show_need(need)
+        self._bar.setVisible(need is not None)
 
     def _say(self, text: str, role: str) -> None:
         self._verdict.setText(text)
@@ -211,8 +224,8 @@ def _count_text(count: int) -> str:
 
 
 def _breakable(path: str) -> str:
-    """A path that may be wrapped after its separators."""
-    return path.replace("/", "/\u200b")
+    """A path or an id that may be wrapped after its separators."""
+    return re.sub(r"([/_-])", "\\1\u200b", path)
 
 
 def _wrapped() -> QLabel:

@@ -23,8 +23,8 @@ from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOAD, ENGINE = "load", "engine"
-"""Keys of the notices: about loading, about the engine."""
+LOAD, ENGINE, DRAFT = "load", "engine", "draft"
+"""Keys of the notices: about loading, about the engine, about its draft model."""
 
 
 class ModelSession(QObject):
@@ -65,7 +65,7 @@ class ModelSession(QObject):
 
     def load(self, config: EngineConfig) -> None:
         log.info("loading %s", config)
-        for key in (LOAD, ENGINE):
+        for key in (LOAD, ENGINE, DRAFT):
             self.notice_gone.emit(key)
         self._opening = config
         self._bridge.load(config)
@@ -87,6 +87,14 @@ class ModelSession(QObject):
             self._store.remember_model(self.current)
 
     @property
+    def latest(self) -> RecentModel | None:
+        """The model that is being opened, else the one that is open."""
+        opening = self._opening
+        if opening is None:
+            return self.current
+        return RecentModel(opening.model, opening.load_format, settings=chosen_settings(opening))
+
+    @property
     def opening_title(self) -> str:
         """The name of what is being loaded, for a sentence."""
         return model_title(self._opening.model) if self._opening is not None else "the model"
@@ -94,6 +102,7 @@ class ModelSession(QObject):
     # What the engine says ----------------------------------------------------------------------
 
     def _on_loaded(self, event: messages.Loaded) -> None:
+        log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
         if opening is not None:
             name = event.model.name
@@ -107,6 +116,9 @@ class ModelSession(QObject):
         self._tell_about(event)
 
     def _tell_about(self, event: messages.Loaded) -> None:
+        if event.without_draft is not None:
+            title = "Speculative decoding is off: the draft model was not loaded."
+            self.notice.emit(error_notice(DRAFT, title, event.without_draft))
         look = ("Open a model…", lambda: self.wants_dialog.emit(""))
         remarks = " ".join(event.model.notices)
         if is_starter(event.config.model):

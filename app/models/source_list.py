@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QSize, Qt, Signal
 from PySide6.QtGui import QPainter
@@ -19,6 +19,8 @@ from app.models.sources import ModelSource, SourceKind
 from widgets.theme import SPACE_1, SPACE_2, theme, ui_font
 
 SOURCE = Qt.ItemDataRole.UserRole
+Row = ModelSource | str
+"""A model, or the heading above some."""
 Index = QModelIndex | QPersistentModelIndex
 
 
@@ -40,20 +42,22 @@ class SourceList(QListWidget):
 
     def show_sources(self, sources: Iterable[ModelSource]) -> None:
         """Replace the list; the selection stays where it was."""
-        chosen = self.source
-        by_kind: dict[SourceKind, list[ModelSource]] = {}
-        for source in sources:
-            by_kind.setdefault(source.kind, []).append(source)
+        rows = list(_with_headings(sources))
+        if [_key(row) for row in rows] == [_key(row) for row in self._rows()]:
+            self._renew(rows)
+            return
+        chosen, scrolled = self.source, self.verticalScrollBar().value()
         self.blockSignals(True)
         self.clear()
-        for kind in SourceKind:
-            if by_kind.get(kind):
-                self._add_heading(kind.value)
-                for source in by_kind[kind]:
-                    self._add(source)
+        for row in rows:
+            if isinstance(row, ModelSource):
+                self._add(row)
+            else:
+                self._add_heading(row)
         if chosen is not None:
             self._select(chosen)
         self.blockSignals(False)
+        self.verticalScrollBar().setValue(scrolled)
 
     @property
     def source(self) -> ModelSource | None:
@@ -76,21 +80,50 @@ class SourceList(QListWidget):
                 self.setCurrentRow(row)
                 return
 
+    def _rows(self) -> list[Row]:
+        items = [self.item(row) for row in range(self.count())]
+        return [item.data(SOURCE) or item.text() for item in items]
+
+    def _renew(self, rows: list[Row]) -> None:
+        """The same models, of which more may be known: nothing moves."""
+        for number, row in enumerate(rows):
+            if isinstance(row, ModelSource) and self.item(number).data(SOURCE) != row:
+                self._fill(self.item(number), row)
+
     def _add_heading(self, text: str) -> None:
         item = QListWidgetItem(text)
         item.setFlags(Qt.ItemFlag.NoItemFlags)
         self.addItem(item)
 
     def _add(self, source: ModelSource) -> None:
-        item = QListWidgetItem(source.title)
+        item = QListWidgetItem()
+        self._fill(item, source)
+        self.addItem(item)
+
+    @staticmethod
+    def _fill(item: QListWidgetItem, source: ModelSource) -> None:
+        item.setText(source.title)
         item.setData(SOURCE, source)
         item.setToolTip(source.path)
         item.setData(Qt.ItemDataRole.AccessibleTextRole, f"{source.title}, {source.subtitle}")
-        self.addItem(item)
 
     def _on_current(self, item: QListWidgetItem | None) -> None:
         if item is not None:
             self.source_chosen.emit(item.data(SOURCE))
+
+
+def _with_headings(sources: Iterable[ModelSource]) -> Iterator[Row]:
+    by_kind: dict[SourceKind, list[ModelSource]] = {}
+    for source in sources:
+        by_kind.setdefault(source.kind, []).append(source)
+    for kind in SourceKind:
+        if kind in by_kind:
+            yield kind.value
+            yield from by_kind[kind]
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return (row.kind, *row.key) if isinstance(row, ModelSource) else (row,)
 
 
 class _Delegate(QStyledItemDelegate):

@@ -17,11 +17,14 @@ from app.units import format_bytes
 class SourceKind(StrEnum):
     """Also the headings of the list, in its order."""
 
+    DOWNLOAD = "Downloads"
     STARTER = "With the program"
+    LOCAL = "Your folders"
     RECENT = "Opened before"
     FOLDER = "Chosen folder"
     CACHE = "Hugging Face cache"
     SHAPE = "Real shapes, random weights"
+    HUB = "On the hub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def _with_format(path: str, load_format: str) -> str:
     return f"{path} · random weights" if load_format == "dummy" else path
 
 
-def hugging_face_sources() -> list[ModelSource]:
+def hugging_face_sources(cache_dir: Path | None = None) -> list[ModelSource]:
     """Models in the Hugging Face cache that have a config and safetensors, newest use first.
 
     Reads the disk: call it off the GUI thread. A cache that is not there is an empty one.
@@ -122,7 +125,7 @@ def hugging_face_sources() -> list[ModelSource]:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
-        repos = scan_cache_dir().repos
+        repos = scan_cache_dir(cache_dir).repos
     except CacheNotFound:
         return []
     found = []
@@ -136,3 +139,48 @@ def hugging_face_sources() -> list[ModelSource]:
             path = str(newest.snapshot_path)
             found.append(ModelSource(SourceKind.CACHE, path, repo.repo_id, size))
     return found
+
+
+def folder_sources(folders: Iterable[str]) -> list[ModelSource]:
+    """Models in the user's folders: a folder itself, or what lies one or two levels below it.
+
+    Reads the disk: call it off the GUI thread. A folder without models is listed as that, so that
+    it can be taken off the list.
+    """
+    found = []
+    for folder in folders:
+        models = [c.parent for c in _configs(Path(folder)) if any(c.parent.glob("*.safetensors"))]
+        found += [
+            ModelSource(
+                SourceKind.LOCAL,
+                str(model),
+                model.name,
+                f"{format_bytes(folder_size(model))} · {model.parent}",
+            )
+            for model in models
+        ]
+        if not models:
+            why = "no models in it" if os.path.isdir(folder) else "not there any more"
+            found.append(ModelSource(SourceKind.LOCAL, folder, Path(folder).name, why))
+    return list({source.key: source for source in found}.values())
+
+
+def _configs(folder: Path) -> list[Path]:
+    try:
+        return sorted(c for level in ("", "*/", "*/*/") for c in folder.glob(f"{level}config.json"))
+    except OSError:
+        return []  # no permission to look
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of the files in a folder and below; what is linked counts where it lies."""
+    files = (Path(top) / name for top, _, names in os.walk(folder) for name in names)
+    return sum(file.lstat().st_size for file in files)
+
+
+def cache_folder(path: str) -> Path | None:
+    """The model's folder in the Hugging Face cache that the snapshot `path` belongs to."""
+    snapshot = Path(path)
+    folder = snapshot.parent.parent
+    is_cached = snapshot.parent.name == "snapshots" and folder.name.startswith("models--")
+    return folder if is_cached else None

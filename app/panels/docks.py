@@ -6,6 +6,11 @@ stay outside of what can be moved.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
 from PySide6.QtCore import QByteArray, QRectF, Qt, QTimer
 from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent
 from PySide6.QtWidgets import (
@@ -21,9 +26,27 @@ from PySide6.QtWidgets import (
 from widgets.icons import set_icon
 from widgets.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Raised when docks are added or removed in a way that a stored layout cannot describe."""
 
+
+@dataclass(frozen=True, slots=True)
+class DockPlan:
+    """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
+    `height`: theirs. A dock that is not named is closed. The settings lie at one side, or are
+    closed as well."""
+
+    settings: Literal["left", "right", "closed"] = "right"
+    below: tuple[tuple[str, ...], ...] = (
+        (
+            "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
+            "memory",
+        ),
+    )  # fmt: skip
+    height: int = 372
+
+
+DEFAULT_DOCKS = DockPlan()
 
 class PanelDock(QDockWidget):
     """A dock whose content brings panels of its own: a title on the window's ground."""
@@ -81,8 +104,9 @@ class DockArea(QMainWindow):
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
         self.setCentralWidget(page)
         # The settings keep the full height; the charts lie below the page.
-        right = Qt.DockWidgetArea.RightDockWidgetArea
-        self.setCorner(Qt.Corner.BottomRightCorner, right)
+        areas = Qt.DockWidgetArea
+        self.setCorner(Qt.Corner.BottomRightCorner, areas.RightDockWidgetArea)
+        self.setCorner(Qt.Corner.BottomLeftCorner, areas.LeftDockWidgetArea)
         self.setTabPosition(
             Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North
         )
@@ -90,6 +114,37 @@ class DockArea(QMainWindow):
     @property
     def docks(self) -> list[QDockWidget]:
         return self.findChildren(QDockWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
+
+    def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
+        """Put the docks where `plan` has them."""
+        areas = Qt.DockWidgetArea
+        is_left = plan.settings == "left"
+        side = areas.LeftDockWidgetArea if is_left else areas.RightDockWidgetArea
+        for dock in (settings, *others):
+            dock.setFloating(False)
+            self.removeDockWidget(dock)
+        self.addDockWidget(side, settings)
+        settings.setVisible(plan.settings != "closed")
+        by_name = {dock.objectName(): dock for dock in others}
+        stacks = [[by_name[name] for name in names] for names in plan.below]
+        for number, stack in enumerate(stacks):
+            if number:
+                self.splitDockWidget(stacks[number - 1][0], stack[0], Qt.Orientation.Horizontal)
+            else:
+                self.addDockWidget(areas.BottomDockWidgetArea, stack[0])
+        for stack in stacks:
+            for dock, following in pairwise(stack):
+                self.tabifyDockWidget(dock, following)
+            for dock in stack:
+                dock.show()
+            stack[0].raise_()
+        named = {dock for stack in stacks for dock in stack}
+        for dock in others:
+            if dock not in named:  # it has a place, for when it is opened
+                self.addDockWidget(areas.BottomDockWidgetArea, dock)
+                if stacks:
+                    self.tabifyDockWidget(stacks[-1][-1], dock)
+                dock.hide()
 
     def save(self) -> QByteArray:
         return self.saveState(LAYOUT_VERSION)

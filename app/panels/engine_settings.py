@@ -6,35 +6,32 @@ collected and applied together. What is known is in `SettingsModel`; this is its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QProgressBar,
-    QPushButton,
-    QScrollArea,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
+from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.panels.hints import Hints
-from app.panels.setting_specs import Machine, sections
+from app.panels.profile_menu import ProfileMenu
+from app.panels.server_dialog import ServerDialog
+from app.panels.setting_specs import Machine, matters, only_with, sections
+from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
-from app.panels.vllm_command import vllm_command, without_vllm_flag
+from app.profiles import Profile, ProfileStore
+from app.servers import Facts
 from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot
-from widgets.setting_row import SettingRow
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.path_control import PathControl
+from widgets.setting_row import HintTone, SettingRow
+from widgets.theme import SPACE_1, SPACE_3
 
+LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
 MESSAGE_MS = 6000
@@ -44,20 +41,32 @@ HINT_INTERVAL_S = 1.0
 class EngineSettingsPanel(QWidget):
     """`changed` tells what was applied, for the charts' marks and the memory of the window."""
 
-    changed = Signal(str, object)  # e.g. "max_num_seqs 8 → 16"; the settings chosen by now
+    # e.g. "max_num_seqs 8 → 16"; the same in the settings' own words; the settings chosen by now
+    changed = Signal(str, object, object)
+    actions_changed = Signal()  # something may have become possible or impossible
+    notice = Signal(object)  # Notice
 
     def __init__(
-        self, bridge: EngineBridge, machine: Machine | None = None, parent: QWidget | None = None
+        self,
+        bridge: EngineBridge,
+        profiles: ProfileStore,
+        machine: Machine | None = None,
+        parent: QWidget | None = None,
+        *,
+        recent: Callable[[], Sequence[tuple[str, str, str]]] = tuple,
     ) -> None:
+        """`recent`: models that were open before, as (path, load format, title)."""
         super().__init__(parent)
         self._bridge = bridge
         self.model = SettingsModel()
         self._machine = machine or Machine()
+        self._capacity: int | None = None  # tokens of the KV cache
         self._hints = Hints()
         self._hints_at = 0.0  # time of the snapshot that was shown last
         self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
+        self._ceilings: Mapping[str, str] = {}
         self._delay = QTimer(self)
         self._delay.setSingleShot(True)
         self._delay.setInterval(LIVE_DELAY_MS)
@@ -70,7 +79,14 @@ class EngineSettingsPanel(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
-        layout.addWidget(self._make_foot())
+        self.setMinimumWidth(LEAST_WIDTH)  # the rows are cut in less
+        layout.addWidget(self._make_foot(profiles))
+        path = self._rows[MODEL].control
+        assert isinstance(path, PathControl)
+        self._draft_note: tuple[str, HintTone] = ("", "small")
+        self.drafts = DraftModels(path, recent, self)
+        self.drafts.checked.connect(self._on_draft_checked)
+        self.drafts.found.connect(self._choose_draft)
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
@@ -91,7 +107,7 @@ class EngineSettingsPanel(QWidget):
         layout.setSpacing(SPACE_3)
         for number, (title, specs) in enumerate(sections(self._machine).items()):
             if number:
-                layout.addWidget(_line())
+                layout.addWidget(line())
             heading = QLabel(title)
             heading.setProperty("role", "small")
             layout.addWidget(heading)
@@ -108,40 +124,18 @@ class EngineSettingsPanel(QWidget):
         area.setWidget(content)
         return area
 
-    def _make_foot(self) -> QWidget:
-        foot = QWidget()
-        layout = QVBoxLayout(foot)
-        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(_line())
-        self._message = QLabel()
-        self._message.setProperty("role", "small")
-        self._message.setWordWrap(True)
-        self._message.hide()
-        self._progress = QProgressBar()
-        self._progress.setTextVisible(False)
-        self._progress.setAccessibleName("Applying settings")
-        self._progress.hide()
-        self._apply = QPushButton("Apply")
-        self._apply.setProperty("kind", "primary")
+    def _make_foot(self, profiles: ProfileStore) -> SettingsFoot:
+        self.profiles = ProfileMenu(profiles, self._chosen_now, self)
+        self.profiles.chosen.connect(self.apply_profile)
+        self.profiles.reset.connect(self.reset)
+        self.profiles.notice.connect(self.notice)
+        foot = SettingsFoot(self.profiles)
+        self._message, self._progress, self._apply = foot.message, foot.progress, foot.apply
+        self._undo, self._redo, self._copy = foot.undo, foot.redo, foot.copy
         self._apply.clicked.connect(self.apply)
-        self._apply.hide()
-        layout.addWidget(self._message)
-        layout.addWidget(self._progress)
-        layout.addWidget(self._apply)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        self._undo = QPushButton("Undo")
         self._undo.clicked.connect(self.undo)
-        self._reset = QPushButton("Defaults")
-        self._reset.setToolTip("Back to the defaults in everything that you changed.")
-        self._reset.clicked.connect(self.reset)
-        self._copy = QPushButton("Copy as vllm serve")
-        self._copy.setToolTip("Copy these settings as the command line of a vLLM server.")
-        self._copy.clicked.connect(self.copy_command)
-        for button in (self._undo, self._reset, self._copy):
-            buttons.addWidget(button, 1 if button is self._copy else 0)
-        layout.addLayout(buttons)
+        self._redo.clicked.connect(self.redo)
+        self._copy.clicked.connect(self.show_command)
         return foot
 
     # What the user does ------------------------------------------------------------------------
@@ -154,18 +148,37 @@ class EngineSettingsPanel(QWidget):
         """Drop what was collected, else go back to before the change applied last."""
         self._submit(self.model.undo())
 
+    def redo(self) -> None:
+        """Apply again what was undone last."""
+        self._submit(self.model.redo())
+
     def reset(self) -> None:
         """Everything the user chose back to its default, at once."""
         self._submit(self.model.reset())
 
-    def copy_command(self) -> None:
-        """The settings as `vllm serve ...` into the clipboard, and what vLLM has no flag for."""
+    def apply_profile(self, profile: Profile) -> None:
+        """Be as the profile says, at once."""
         if self.model.applied is None:
             return
-        QGuiApplication.clipboard().setText(vllm_command(self.model.applied))
-        missing = without_vllm_flag(self.model.applied)
-        note = f" vLLM has no flag for: {', '.join(missing)}." if missing else ""
-        self._say(f"Copied.{note}")
+        self._delay.stop()
+        self._unsent.clear()
+        self._submit(self.model.choose_all(profile.settings))
+        if profile.unknown:
+            self._say(f"Left out, not known to this version: {', '.join(profile.unknown)}.")
+
+    def show_command(self) -> None:
+        """The settings as command lines of other servers."""
+        if self.model.applied is not None:
+            # a server has another device: what was left to the engine is left to it as well
+            config = self.model.applied.replace(dtype=self.model.chosen_value("dtype"))
+            facts = Facts(self._capacity, self.model.applied.dtype)
+            dialog = ServerDialog(config, facts, self.window())
+            dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            dialog.open()
+
+    def _chosen_now(self) -> Mapping[str, Any] | None:
+        """What a profile would hold: what the user chose of what is in force."""
+        return dict(self.model.chosen) if self.model.applied is not None else None
 
     def _on_chosen(self, name: str, value: Any) -> None:
         if self.model.applied is None:
@@ -176,7 +189,25 @@ class EngineSettingsPanel(QWidget):
             self._delay.start()
             return
         self.model.choose(name, value)
+        if name == MODEL:
+            self.drafts.describe(value)
+        elif name == METHOD:
+            self.drafts.search(value)
         self._show_values()
+
+    def _choose_draft(self) -> None:
+        """What drafts best by the method chosen, where none is chosen that is known to."""
+        needed = self.model.shown(METHOD) in WITH_MODEL
+        if not needed or self.model.applied is None:
+            return
+        if self.drafts.knows(self.model.shown(MODEL)):
+            self.drafts.describe(self.model.shown(MODEL))
+        elif self.drafts.recommended is not None:
+            self._on_chosen(MODEL, self.drafts.recommended)
+
+    def _on_draft_checked(self, text: str, tone: HintTone) -> None:
+        self._draft_note = (text, tone)
+        self._show_hints()
 
     def _send_live(self) -> None:
         unsent, self._unsent = self._unsent, {}
@@ -198,6 +229,8 @@ class EngineSettingsPanel(QWidget):
         self._errors.clear()
         self._hints.clear()
         self.model.open(config, chosen)
+        self.drafts.show_model(config)
+        self.drafts.describe(config.speculative_model)
         self._show_values()
 
     def _on_state(self, state: EngineState) -> None:
@@ -218,6 +251,8 @@ class EngineSettingsPanel(QWidget):
         if changes:
             self.changed.emit(
                 ", ".join(f"{n} {_short(a)} → {_short(b)}" for n, (a, b) in changes.items()),
+                tuple(f"{SETTINGS[n].label}: {_short(a)} → {_short(b)}"
+                      for n, (a, b) in changes.items()),
                 dict(self.model.chosen),
             )
         if event.notices:
@@ -245,6 +280,7 @@ class EngineSettingsPanel(QWidget):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Called with every snapshot; what is shown changes once a second, to be read."""
         self._hints.update(snapshot)
+        self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._hints_at = snapshot.time
@@ -255,7 +291,8 @@ class EngineSettingsPanel(QWidget):
     def _show_values(self) -> None:
         """Everything again: values, hints, buttons."""
         for name, row in self._rows.items():
-            row.setEnabled(self.model.applied is not None)
+            is_open = self.model.applied is not None
+            row.setEnabled(is_open and matters(name, self.model.shown(METHOD)))
             if name not in self._unsent:
                 row.set_value(self.model.shown(name))
         self._show_state()
@@ -268,7 +305,8 @@ class EngineSettingsPanel(QWidget):
             self._apply.setText(f"Apply ({costliest(model.pending).value})")
         self._undo.setEnabled(model.can_undo)
         self._undo.setToolTip(self._undo_tip())
-        self._reset.setEnabled(bool(model.chosen or model.pending))
+        self._redo.setEnabled(model.can_redo)
+        self._redo.setToolTip(_way("Forth to ", model.undone) or "Nothing to redo.")
         self._copy.setEnabled(model.applied is not None)
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
         self._progress.setVisible(bool(slow))
@@ -278,6 +316,7 @@ class EngineSettingsPanel(QWidget):
             self._set_message(_work_text(slow[0]))
         elif not self._message_timer.isActive():
             self._set_message("" if model.applied else self._why_not())
+        self.actions_changed.emit()
 
     def _why_not(self) -> str:
         if self._bridge.state is EngineState.LOADING:
@@ -287,20 +326,28 @@ class EngineSettingsPanel(QWidget):
     def _undo_tip(self) -> str:
         if self.model.pending:
             return "Drop the changes that were not applied."
-        if not self.model.history:
-            return "Nothing to undo."
-        last = self.model.history[-1]
-        return "Back to " + ", ".join(f"{name} {_short(value)}" for name, value in last.items())
+        return _way("Back to ", self.model.history) or "Nothing to undo."
 
     def _show_hints(self) -> None:
         for name, row in self._rows.items():
             if name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
+            elif not matters(name, self.model.shown(METHOD)):
+                row.set_hint(only_with(name))
+            elif name == MODEL and self._draft_note[0]:
+                row.set_hint(*self._draft_note)
             elif self.model.is_pending(name):
                 now = _short(getattr(self.model.applied, name))
                 row.set_hint(f"not applied yet: now {now}", "warning")
             else:
-                row.set_hint(self._hints.hint(name))
+                parts = (self._hints.hint(name), self._ceilings.get(name, ""))
+                row.set_hint("\n".join(filter(None, parts)))  # one line would widen the panel
+
+    def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
+        """What each setting could win at most, in words, by its name."""
+        self._ceilings = ceilings
+        if self.isVisible() and self.model.applied is not None:
+            self._show_hints()
 
     def _say(self, text: str) -> None:
         """Show `text` for a few seconds."""
@@ -312,12 +359,6 @@ class EngineSettingsPanel(QWidget):
         self._message.setVisible(bool(text))
 
 
-def _line() -> QFrame:
-    line = QFrame()
-    line.setProperty("line", True)
-    return line
-
-
 def _short(value: Any) -> str:
     """A value as a person would write it in a sentence."""
     if value is None:
@@ -327,6 +368,13 @@ def _short(value: Any) -> str:
     if isinstance(value, int) and value >= 2**20:
         return format_bytes(value)
     return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def _way(where: str, stack: list[Mapping[str, Any]]) -> str:
+    """Where the newest entry of a history leads; empty where there is none."""
+    if not stack:
+        return ""
+    return where + ", ".join(f"{name} {_short(value)}" for name, value in stack[-1].items())
 
 
 def _work_text(sent: Sent) -> str:

@@ -1,4 +1,5 @@
-"""The views of the engine that lie beside the live charts: block map, step timeline, requests."""
+"""The views of the engine that lie beside the live charts: block map, step timeline, requests,
+where a step goes, memory."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from collections.abc import Callable
 from PySide6.QtCore import QObject
 
 from app.engine_bridge import EngineBridge, EngineState
+from app.panels.bottleneck import BottleneckPanel
 from app.panels.docks import CardDock
+from app.panels.memory_view import MemoryPanel
 from engine import messages
 from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.blocks.panel import BlocksPanel
 from widgets.charts.clock import RedrawClock
 from widgets.requests.panel import RequestsPanel
+from widgets.speculation.panel import SpeculationPanel
 from widgets.timeline.panel import TimelinePanel
 
 LEAST_HEIGHT = 104
@@ -26,21 +30,37 @@ class EngineViews(QObject):
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)
         self.requests = RequestsPanel()
+        self.speculation = SpeculationPanel(clock)
+        self.bottleneck = BottleneckPanel()
+        self.memory = MemoryPanel()
         self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
         self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
         self.requests_dock = CardDock("Requests", "requests", self.requests)
-        for view in (self.kv_blocks, self.timeline, self.requests):
+        self.speculation_dock = CardDock("Speculation", "speculation", self.speculation)
+        self.bottleneck_dock = CardDock("Bottleneck", "bottleneck", self.bottleneck)
+        self.memory_dock = CardDock("Memory", "memory", self.memory)
+        views = (
+            self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
+            self.memory,
+        )  # fmt: skip
+        for view in views:
             # docks that lie behind each other are as high as the highest: the page comes first
             view.setMinimumHeight(LEAST_HEIGHT)
         self.docks = (
             (self.blocks_dock, "Ctrl+Shift+B"),
             (self.timeline_dock, "Ctrl+Shift+T"),
             (self.requests_dock, "Ctrl+Shift+R"),
+            (self.speculation_dock, "Ctrl+Shift+D"),
+            (self.bottleneck_dock, "Ctrl+Shift+W"),
+            (self.memory_dock, "Ctrl+Shift+M"),
         )
         self.kv_blocks.details_wanted.connect(bridge.inspect_block)
         self.requests.abort_requested.connect(bridge.abort)
         self.requests.blocks_wanted.connect(self.show_blocks_of)
         bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
+        self.timeline.set_explain(self.bottleneck.step_words)
+        self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
+        bridge.peaks_measured.connect(self.bottleneck.show_peaks)
         bridge.outputs.connect(self._on_outputs)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(self._on_state)
@@ -68,10 +88,19 @@ class EngineViews(QObject):
         self.timeline_dock.raise_()
         self.timeline.show_step(index)
 
+    def clear(self) -> None:
+        """Forget everything, as before the first model."""
+        self._on_state(EngineState.EMPTY)
+        self.timeline.clear()
+        self.requests.clear()
+
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.kv_blocks.update_snapshot(snapshot)
         self.timeline.update_snapshot(snapshot)
         self.requests.update_requests(snapshot.requests)
+        self.speculation.update_snapshot(snapshot)
+        self.bottleneck.update_snapshot(snapshot)
+        self.memory.update_snapshot(snapshot)
 
     def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
         for event in events:
@@ -81,7 +110,13 @@ class EngineViews(QObject):
     def _on_state(self, state: EngineState) -> None:
         if state in (EngineState.CRASHED, EngineState.EMPTY):
             self.kv_blocks.clear()
+            self.speculation.clear()
+            self.bottleneck.close_model()
+            self.memory.clear()
 
     def _on_loaded(self, event: messages.Loaded) -> None:
         self.timeline.clear()
         self.requests.clear()
+        self.speculation.clear()
+        self.bottleneck.open_model()
+        self.memory.clear()

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QLabel, QPushBu
 
 from app.cli.main import program_version
 from app.commands import CommandRegistry
+from app.crash.report import reports_dir
 from app.log import log_file
 from app.paths import config_dir, data_dir
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, SPACE_6, mono_font
@@ -92,6 +93,7 @@ class AboutDialog(_TableDialog):
                     ("Chats", str(data_dir())),
                     ("Settings", str(config_dir())),
                     ("Log", str(log_file())),
+                    ("Crash reports", str(reports_dir())),
                 ],
             },
         )

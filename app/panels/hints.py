@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from app.units import format_bytes
 from engine.snapshot import EngineSnapshot, StepRecord
+from widgets.speculation import words
 
 WINDOW_S = 60
+NO_DRAFT = "no draft was verified yet"
 NO_STEP = "no step in the last minute"
 
 
@@ -66,6 +68,11 @@ class Hints:
             "kv_cache_memory_bytes": self._capacity,
             "gpu_memory_utilization": self._plan,
             "kv_allocation": self._allocation,
+            "speculative_method": self._speculation,
+            "num_speculative_tokens": self._drafts,
+            "speculative_adaptive": self._draft_times,
+            "prompt_lookup_min": self._acceptance,
+            "prompt_lookup_max": self._acceptance,
             "dtype": self._weights,
             "max_model_len": self._context,
             "num_threads": self._threads,
@@ -150,6 +157,29 @@ class Hints:
     def _allocation(s: EngineSnapshot) -> str:
         blocks = _count(s.blocks.num_used, "block")
         return f"{blocks} in use by {_count(s.num_running, 'request')}"
+
+    @staticmethod
+    def _speculation(snapshot: EngineSnapshot) -> str:
+        figures = snapshot.speculation
+        return "every token takes a step" if figures is None else words.verdict(figures).text
+
+    @staticmethod
+    def _drafts(snapshot: EngineSnapshot) -> str:
+        figures = snapshot.speculation
+        if figures is None or figures.acceptance_length is None:
+            return NO_DRAFT
+        drafted = figures.drafted / figures.rounds
+        return f"{drafted:.1f} drafted, {figures.acceptance_length:.1f} tokens a round"
+
+    @staticmethod
+    def _draft_times(snapshot: EngineSnapshot) -> str:
+        figures = snapshot.speculation
+        return (words.times(figures) if figures is not None else "") or NO_DRAFT
+
+    @staticmethod
+    def _acceptance(snapshot: EngineSnapshot) -> str:
+        figures = snapshot.speculation
+        return (words.acceptance(figures) if figures is not None else "") or NO_DRAFT
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:

@@ -30,11 +30,40 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "gpu_memory_utilization",
         "kv_allocation",
     ),
+    "Speculative decoding": (
+        "speculative_method",
+        "speculative_model",
+        "num_speculative_tokens",
+        "speculative_adaptive",
+        "prompt_lookup_min",
+        "prompt_lookup_max",
+    ),
     "Model": ("dtype", "max_model_len", "num_threads", "seed"),
 }
 
 NOT_SHOWN = ("model", "load_format")
 """Chosen by opening a model."""
+
+PATHS = ("speculative_model",)
+"""Folders."""
+
+_OF_METHOD: dict[str, tuple[str, ...]] = {
+    "speculative_model": ("draft_model", "eagle3"),
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "num_speculative_tokens": ("draft_model", "ngram", "eagle3"),
+    "speculative_adaptive": ("draft_model", "ngram", "eagle3"),
+}
+
+
+def only_with(name: str) -> str:
+    """Why a setting that does not matter now cannot be changed."""
+    return "only with " + " or ".join(_OF_METHOD[name])
+
+
+def matters(name: str, speculative_method: str) -> bool:
+    """Whether a setting does anything with this method of speculative decoding."""
+    return speculative_method in _OF_METHOD.get(name, (speculative_method,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +106,11 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
         unit="%"
     ),
+    "num_speculative_tokens": lambda s, m: replace(
+        s, steps=tuple(float(n) for n in range(17)), unit=""
+    ),
+    "prompt_lookup_min": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8), unit=""),
+    "prompt_lookup_max": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8, 12, 16), unit=""),
     "max_model_len": lambda s, m: replace(
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
     ),
@@ -95,6 +129,8 @@ def row_spec(setting: Setting, machine: Machine) -> RowSpec:
         unit=setting.unit,
         auto="auto" if setting.optional else "",
     )
+    if setting.name in PATHS:
+        spec = replace(spec, is_path=True, auto="none")
     if setting.type in (int, float):
         lowest = setting.minimum if setting.minimum is not None else -(2**53)
         highest = min(setting.maximum if setting.maximum is not None else 2**53, 2**53)
@@ -121,4 +157,6 @@ def is_choosable(setting: Setting) -> bool:
     """Whether there is anything to choose: a list with one entry, or a path, is not shown."""
     if setting.name in NOT_SHOWN:
         return False
-    return len(setting.choices) > 1 if setting.choices else setting.type is not str
+    if setting.choices:
+        return len(setting.choices) > 1
+    return setting.type is not str or setting.name in PATHS

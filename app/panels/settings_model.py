@@ -11,11 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from engine.config import SETTINGS, Change, EngineConfig
 
 MAX_HISTORY = 50
+
+
+class Step(Enum):
+    """Where a change leads in the history."""
+
+    NEW = auto()
+    UNDO = auto()
+    REDO = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,7 @@ class Sent:
 
     changes: Mapping[str, Any]
     before: Mapping[str, Any]
-    is_undo: bool = False
+    step: Step = Step.NEW
 
     @property
     def change(self) -> Change:
@@ -40,13 +49,15 @@ def costliest(names: Mapping[str, Any]) -> Change:
 @dataclass
 class SettingsModel:
     """Settings of the loaded model. `chosen` is what the user asked for and differs from the
-    defaults; `applied` is what the engine runs with, `auto` values resolved."""
+    defaults; `applied` is what the engine runs with, `auto` values resolved. `history` and
+    `undone` hold what to change to go back, and forth again."""
 
     applied: EngineConfig | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
     pending: dict[str, Any] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     history: list[Mapping[str, Any]] = field(default_factory=list)
+    undone: list[Mapping[str, Any]] = field(default_factory=list)
 
     def open(self, applied: EngineConfig, chosen: Mapping[str, Any]) -> None:
         """A model was loaded: nothing is pending, and there is nothing to undo."""
@@ -63,6 +74,7 @@ class SettingsModel:
         self.pending.clear()
         self.sent.clear()
         self.history.clear()
+        self.undone.clear()
 
     def shown(self, name: str) -> Any:
         """The value to show: collected, else on its way, else applied."""
@@ -108,7 +120,25 @@ class SettingsModel:
             return None
         if not self.history:
             return None
-        return self._send(self.history.pop(), is_undo=True)
+        return self._send(self.history.pop(), Step.UNDO)
+
+    @property
+    def can_redo(self) -> bool:
+        return bool(self.undone and not self.pending)
+
+    def redo(self) -> Sent | None:
+        """Apply again what was undone last."""
+        return self._send(self.undone.pop(), Step.REDO) if self.can_redo else None
+
+    def choose_all(self, settings: Mapping[str, Any]) -> Sent | None:
+        """Be as `settings` say, whatever they cost; what they do not name goes back to its
+        default. One step of the history."""
+        for name, value in settings.items():
+            SETTINGS[name].check(value)
+        self.pending.clear()
+        wanted = {name: SETTINGS[name].default for name in self._asked()} | dict(settings)
+        changes = {name: v for name, v in wanted.items() if v != self._before(name)}
+        return self._send(changes) if changes else None
 
     def reset(self) -> Sent | None:
         """Back to the defaults in everything that the user chose."""
@@ -123,19 +153,30 @@ class SettingsModel:
             return None
         sent = self.sent.pop(0)
         self._remember(sent.changes)
-        if not sent.is_undo:
-            self.history.append(sent.before)
-            del self.history[:-MAX_HISTORY]
+        stack = self.undone if sent.step is Step.UNDO else self.history
+        stack.append(sent.before)
+        del stack[:-MAX_HISTORY]
+        if sent.step is Step.NEW:
+            self.undone.clear()
         return sent
 
     def reject(self, config: EngineConfig) -> Sent | None:
         """The engine refused: `config` is in force again. Returns the change that failed."""
         self.applied = config
-        return self.sent.pop(0) if self.sent else None
+        if not self.sent:
+            return None
+        sent = self.sent.pop(0)
+        if sent.step is not Step.NEW:  # it can be tried again
+            (self.history if sent.step is Step.UNDO else self.undone).append(sent.changes)
+        return sent
 
-    def _send(self, changes: Mapping[str, Any], *, is_undo: bool = False) -> Sent:
+    def _asked(self) -> set[str]:
+        """Settings that the user chose, counting what is on its way."""
+        return {*self.chosen, *(name for sent in self.sent for name in sent.changes)}
+
+    def _send(self, changes: Mapping[str, Any], step: Step = Step.NEW) -> Sent:
         before = {name: self._before(name) for name in changes}
-        sent = Sent(dict(changes), before, is_undo)
+        sent = Sent(dict(changes), before, step)
         self.sent.append(sent)
         return sent
 

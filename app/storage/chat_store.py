@@ -18,7 +18,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,13 @@ class ChatStore:
         )
         return [message_of(row) for row in rows]
 
+    def has_any(self, conversation_id: str, message_ids: Sequence[str]) -> bool:
+        """Whether one of these ids is in use, also by what was deleted and not purged yet."""
+        if self._read("SELECT 1 FROM conversations WHERE id = ?", conversation_id):
+            return True
+        known = "SELECT 1 FROM messages WHERE id IN (SELECT value FROM json_each(?)) LIMIT 1"
+        return bool(self._read(known, json.dumps(list(message_ids))))
+
     def packed_tokens(self, message_id: str) -> bytes | None:
         """What `save_tokens` was given for a reply; None where nothing was."""
         rows = self._read("SELECT packed FROM reply_tokens WHERE message_id = ?", message_id)
@@ -173,11 +180,15 @@ class ChatStore:
         return self._writer.submit(lambda connection: put_message(connection, message))
 
     def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
-        """Keep the tokens of a reply that is stored. `pack` runs in the writer's thread."""
-        sql = "INSERT OR REPLACE INTO reply_tokens(message_id, packed) VALUES(?, ?)"
+        """Keep the tokens of a reply that is stored, and of no other: it may be deleted by now.
+        `pack` runs in the writer's thread."""
+        sql = (
+            "INSERT OR REPLACE INTO reply_tokens(message_id, packed)"
+            " SELECT id, ? FROM messages WHERE id = ?"
+        )
 
         def job(connection: sqlite3.Connection) -> None:
-            connection.execute(sql, (message_id, pack()))
+            connection.execute(sql, (pack(), message_id))
 
         return self._writer.submit(job)
 

@@ -64,7 +64,8 @@ def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
     ).fetchall()  # fmt: skip
     # a tail that is saved every second is indexed once, when it is finished
     if m.state not in (WAITING, STREAMING):
-        _index(connection, number, m.text)
+        files = "".join(f"\n{a['name']}\n{a['text']}" for a in m.attachments)
+        _index(connection, number, m.text + files)
 
 
 def _index(connection: sqlite3.Connection, number: int, text: str) -> None:

@@ -44,7 +44,7 @@ class Speculator:
         self._meter = SpeedMeter()
         self._drafted: list[int] = []
         self._accepted: list[int] = []
-        self._rounds = 0
+        self._rounds = self._steps = 0
         self._draft_s = self._verify_s = 0.0
 
     @property
@@ -149,6 +149,7 @@ class Speculator:
             self._count(grant, outcomes)
         self._draft_s += draft_s + follow_s
         if rounds:
+            self._steps += 1
             self._verify_s += model_s
             self._costs.passes(max(len(g.draft_token_ids) for g in rounds), draft_s)
         if all(grant.is_decode and grant.samples for grant in plan.grants):
@@ -181,6 +182,7 @@ class Speculator:
             rounds=self._rounds,
             drafted_per_position=tuple(self._drafted),
             accepted_per_position=(*self._accepted, *[0] * missing),
+            draft_steps=self._steps,
             draft_s=self._draft_s,
             verify_s=self._verify_s,
             weights=self._proposer.weights_bytes,

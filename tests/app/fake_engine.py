@@ -6,7 +6,14 @@ from PySide6.QtCore import QObject, Signal
 
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, OutputEvent, Prompt, RequestFailed, TokenLogprob
+from engine.messages import (
+    EngineCrashed,
+    OutputEvent,
+    Prompt,
+    RequestFailed,
+    TokenLogprob,
+    TokensCounted,
+)
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, ModelInfo, RequestTimes, TokenEvent
 
@@ -24,6 +31,7 @@ class FakeEngine(QObject):
     crashed = Signal(object)
     loaded = Signal(object)
     state_changed = Signal(object)
+    tokens_counted = Signal(object)
 
     def __init__(self, state: str = "ready") -> None:
         super().__init__()
@@ -38,6 +46,7 @@ class FakeEngine(QObject):
         self.ids: dict[str, int] = {}
         self.order: list[str] = []
         self.aborted: list[str] = []
+        self.counted: list[str] = []
         self.times: dict[str, list[TokenEvent]] = {}
         self.clock = 100.0
         self.step_ms = 18.2
@@ -72,6 +81,12 @@ class FakeEngine(QObject):
 
     def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    def count_tokens(self, key: str, text: str) -> None:
+        """A word is a token."""
+        self.counted.append(text)
+        if self.is_ready:
+            self.tokens_counted.emit(TokensCounted(key, len(text.split())))
 
     def set_state(self, state: str) -> None:
         self.state = state

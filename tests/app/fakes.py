@@ -221,8 +221,11 @@ class FakeEngineThread(threading.Thread):
         done = count >= length
         self._say(request, words[(count - 1) % len(words)] + " ", first, done)
         if first:
-            return StepEntry(request.id, "prefill", request.num_prompt_tokens)
-        return StepEntry(request.id, "decode", 1)
+            return StepEntry(
+                request.id, "prefill", request.num_prompt_tokens,
+                num_context=request.num_prompt_tokens, num_logits=1,
+            )  # fmt: skip
+        return StepEntry(request.id, "decode", 1, num_context=8 + count, num_logits=1)
 
     def _say(self, request: _Running, text: str, first: bool, done: bool) -> None:
         self.on_event(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.chat.conversation import NEW_TITLE, Conversation, Role, State, title_of
 from app.chat.figures import Figures, Progress, figures_details, figures_line
-from app.chat.present import context_text, date_text
+from app.chat.present import date_text
 from app.chat.sampling import (
     FIELDS,
     built_in_presets,
@@ -163,13 +163,10 @@ def test_built_in_presets() -> None:
     assert presets["Greedy"].is_greedy and not presets["Precise"].is_greedy
 
 
-def test_dates_and_context() -> None:
+def test_dates() -> None:
     now = 1_790_000_000.0
     day = 86_400
     assert ":" in date_text(now, now)
     assert date_text(now - day, now) == "yesterday"
     assert len(date_text(now - 3 * day, now)) == 3
     assert date_text(now - 400 * day, now).endswith("2025")
-    assert context_text(1204, 8192) == ("context 1,204 of 8,192 tokens", False)
-    assert context_text(8000, 8192)[1] is True
-    assert context_text(None, None) == ("", False)

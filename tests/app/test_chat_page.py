@@ -279,6 +279,22 @@ def test_search_shows_the_version_that_was_found(chat: Chat, qtbot: QtBot) -> No
     assert chat.texts == ["Name one", "Aardvark"]
 
 
+def test_search_marks_the_words_and_scrolls_to_them(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("Tell", "\n\n".join(["A paragraph of prose."] * 60) + "\n\nThe watermark, at last.")
+    chat.ask("More", "Nothing")
+    chat.page.list.search.setText("WATERMARK last")
+    qtbot.waitUntil(lambda: chat.page.list.records[0].hit != "")
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Return)
+    text = chat.page.transcript.views[1].text
+    marks = text.extraSelections()
+    assert [m.cursor.selectedText() for m in marks] == ["watermark", "last"]  # type: ignore[attr-defined]
+    place = text.cursorRect(marks[0].cursor)  # type: ignore[attr-defined]
+    shown = chat.page.transcript.viewport()
+    assert shown.rect().contains(text.viewport().mapTo(shown, place.center()))
+    qtbot.keyClick(chat.page.list.search, Qt.Key.Key_Escape)
+    qtbot.waitUntil(lambda: not text.extraSelections())
+
+
 def test_a_refused_request_is_shown_in_its_place(chat: Chat) -> None:
     chat.send("A very long text")
     chat.engine.fail("The prompt has 9,000 tokens, the context 8,192.", "Shorten it.")

@@ -119,12 +119,22 @@ def test_an_old_reply_shows_its_tokens_too(chat: Chat, qtbot: QtBot, tmp_path: P
     chat.store.close()
     again = make_chat(tmp_path)
     again.controller.open(conversation)
-    assert not last_view(again).tokens.isHidden()
+    last_view(again).tokens.click()  # read off the window
+    qtbot.waitUntil(again.page.tokens.popover.isVisible)
     found = again.controller.tokens.of(request)
     assert found is not None and before is not None and found.model == MODEL.name
     assert [r.text for r in found.records] == ["Alpha", " beta"]
     assert [r.choices for r in found.records] == [r.choices for r in before.records]
     close_chat(again)
+
+
+def test_tokens_that_cannot_be_read_are_said_to_be_so(chat: Chat, qtbot: QtBot) -> None:
+    request = ask(chat)
+    chat.controller.tokens._cache.clear()
+    chat.store.save_tokens(request, lambda: b"damaged").result(5)
+    last_view(chat).tokens.click()
+    qtbot.waitUntil(lambda: "cannot be read" in chat.page.toast.text())
+    assert chat.page.tokens.popover.isHidden()
 
 
 def test_a_branch_begins_with_the_same_tokens_and_then_the_alternative(chat: Chat) -> None:
@@ -160,6 +170,19 @@ def test_no_branch_from_tokens_of_another_model(chat: Chat) -> None:
     assert not popover.branch.isEnabled()
     chat.controller.branch_from_token(chat.engine.last, 1, 8)
     assert len(chat.engine.order) == 1
+
+
+def test_a_branch_that_waited_does_not_go_to_another_model(chat: Chat) -> None:
+    request = ask(chat)
+    chat.engine.state = "crashed"  # it is not said yet
+    chat.controller.branch_from_token(request, 1, 8)
+    chat.settle()
+    assert chat.states[-1] == "waiting"
+    chat.engine.state, chat.engine.model = "ready", dataclasses.replace(MODEL, name="Llama")
+    chat.engine.state_changed.emit("ready")
+    chat.settle()
+    assert chat.states[-1] == "error" and len(chat.engine.order) == 1
+    assert "tokens of Qwen3-0.6B, and Llama is open" in last_view(chat)._error.text()
 
 
 def test_tokens_go_with_their_chat(chat: Chat) -> None:

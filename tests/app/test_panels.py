@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import types
@@ -15,7 +16,7 @@ from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.commands import Command, CommandRegistry
-from app.gpu_monitor import GpuMonitor
+from app.gpu_monitor import GpuMemory, GpuMonitor
 from app.log import log_file, start_logging, stop_logging
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea, error_notice
@@ -129,11 +130,20 @@ def test_gpu_memory_is_drawn_where_there_is_a_driver(
     nvml.nvmlShutdown = lambda: calls.append("shutdown")  # type: ignore[attr-defined]
     nvml.nvmlDeviceGetCount = lambda: 2  # type: ignore[attr-defined]
     nvml.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
-    nvml.nvmlDeviceGetMemoryInfo = lambda device: types.SimpleNamespace(used=3 * 2**30)  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetMemoryInfo = lambda device: types.SimpleNamespace(  # type: ignore[attr-defined]
+        used=3 * 2**30, total=8 * 2**30
+    )
+    nvml.nvmlDeviceGetName = lambda device: b"A card"  # type: ignore[attr-defined]
+    running = [types.SimpleNamespace(pid=os.getpid(), usedGpuMemory=2**30)]
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda device: running  # type: ignore[attr-defined]
+    nvml.nvmlDeviceGetGraphicsRunningProcesses = lambda device: []  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monitor = GpuMonitor()
+    seen: list[tuple[GpuMemory, ...]] = []
+    monitor.devices.connect(seen.append)
     with qtbot.waitSignal(monitor.used, timeout=3000) as signal:
         monitor.start()
+    assert [(gpu.name, gpu.own, gpu.others) for gpu in seen[0]] == [("A card", 2**30, 2**31)] * 2
     assert signal.args is not None and signal.args[1] == 6 * 2**30
     monitor.stop()
     assert calls == ["init", "shutdown"] and not monitor._timer.isActive()

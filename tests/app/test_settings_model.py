@@ -1,8 +1,7 @@
-"""Collecting, sending, answering and undoing settings; how they are shown and copied. No Qt."""
+"""Collecting, sending, answering, undoing and redoing settings; how they are shown. No Qt."""
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from hypothesis import given
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from app.panels.setting_specs import Machine, is_choosable, sections
 from app.panels.settings_model import SettingsModel, costliest
-from app.panels.vllm_command import VLLM_FLAGS, vllm_command, without_vllm_flag
 from engine.config import SETTINGS, Change, EngineConfig
 
 RESOLVED = EngineConfig(model="/m", dtype="float32", max_model_len=2048, num_threads=2)
@@ -124,6 +122,74 @@ def test_undoing_everything_comes_back_to_the_beginning(changes: list[tuple[str,
     assert config == RESOLVED and model.chosen == {}
 
 
+def answered(model: SettingsModel, config: EngineConfig, sent: Any) -> EngineConfig:
+    """The engine takes what was sent."""
+    assert sent is not None
+    config = config.replace(**sent.changes)
+    model.accept(config)
+    return config
+
+
+def test_what_was_undone_can_be_done_again_until_something_else_is_changed() -> None:
+    model = opened()
+    config = answered(model, RESOLVED, model.choose("max_num_seqs", 32))
+    config = answered(model, config, model.undo())
+    assert model.can_redo and not model.can_undo
+    config = answered(model, config, model.redo())
+    assert config.max_num_seqs == 32 and model.can_undo and not model.can_redo
+    config = answered(model, config, model.undo())
+    answered(model, config, model.choose("watermark", 0.1))
+    assert not model.can_redo and model.redo() is None
+
+
+def test_an_undo_that_is_refused_can_be_tried_again() -> None:
+    model = opened()
+    model.choose("block_size", 64)
+    bigger = answered(model, RESOLVED, model.apply())
+    model.undo()
+    model.reject(bigger)
+    assert model.can_undo and not model.can_redo
+    answered(model, bigger, model.undo())
+    model.redo()
+    model.reject(RESOLVED)
+    assert model.can_redo
+
+
+@given(st.lists(st.tuples(LIVE, st.integers(1, 512)), min_size=1, max_size=8), st.integers(1, 8))
+def test_redoing_what_was_undone_comes_back_to_the_end(
+    changes: list[tuple[str, int]], steps: int
+) -> None:
+    model, config = opened(), RESOLVED
+    for name, value in changes:
+        sent = model.choose(name, value)
+        if sent is not None:
+            config = answered(model, config, sent)
+    end, chosen = config, dict(model.chosen)
+    done = 0
+    while model.can_undo and done < steps:
+        config = answered(model, config, model.undo())
+        done += 1
+    for _ in range(done):
+        config = answered(model, config, model.redo())
+    assert config == end and model.chosen == chosen and not model.can_redo
+
+
+def test_a_profile_is_one_step_and_resets_what_it_does_not_name() -> None:
+    model = opened(max_num_seqs=4, block_size=8)
+    sent = model.choose_all({"max_num_seqs": 64, "dtype": "bfloat16"})
+    assert sent is not None
+    assert sent.changes == {"max_num_seqs": 64, "dtype": "bfloat16", "block_size": 16}
+    config = answered(model, RESOLVED.replace(max_num_seqs=4, block_size=8), sent)
+    assert model.chosen == {"max_num_seqs": 64, "dtype": "bfloat16"}
+    assert model.choose_all(model.chosen) is None
+    back = model.undo()
+    assert back is not None and back.changes == {
+        "max_num_seqs": 4, "dtype": "auto", "block_size": 8,
+    }  # fmt: skip
+    answered(model, config, back)
+    assert model.chosen == {"max_num_seqs": 4, "block_size": 8}
+
+
 # How they are shown ------------------------------------------------------------------------------
 
 
@@ -144,27 +210,3 @@ def test_usual_values_are_allowed_ascending_and_include_the_default() -> None:
                 SETTINGS[spec.name].check(SETTINGS[spec.name].type(step))
             if spec.steps and default is not None:
                 assert default in spec.steps
-
-
-# The command line of a server -------------------------------------------------------------------
-
-
-def test_vllm_command_has_only_its_flags_and_survives_a_shell() -> None:
-    config = EngineConfig(
-        model="/models/my model's", max_num_seqs=8, block_size=32, enable_prefix_caching=False,
-        dtype="bfloat16", max_model_len=4096, batching="static", watermark=0.1,
-    )  # fmt: skip
-    words = shlex.split(vllm_command(config))
-    assert words[:3] == ["vllm", "serve", "/models/my model's"]
-    flags = {word for word in words if word.startswith("--")}
-    known = {SETTINGS[name].flag for name in VLLM_FLAGS}
-    assert flags <= known | {"--no-enable-prefix-caching", "--no-enable-chunked-prefill"}
-    assert "--no-enable-prefix-caching" in flags and "--batching" not in flags
-    assert words[words.index("--max-num-seqs") + 1] == "8"
-    assert words[words.index("--block-size") + 1] == "32"
-    assert without_vllm_flag(config) == ["Batching", "Watermark"]
-
-
-@given(st.text(min_size=1).filter(lambda text: "\0" not in text))
-def test_vllm_command_quotes_any_path(path: str) -> None:
-    assert shlex.split(vllm_command(EngineConfig(model=path)))[2] == path

@@ -25,8 +25,10 @@ def test_values_come_back_in_another_run(store: SettingsStore) -> None:
     store.geometry = QByteArray(b"\x00\x01geometry")
     store.set_flag("sidebar", False)
     store.remember_model(RecentModel("/a", "dummy", "A", {"max_num_seqs": 4, "seed": 2**62}))
+    store.folders = ["/models", "/other models"]
     store.sync()
     again = SettingsStore()
+    assert again.folders == ["/models", "/other models"]
     assert again.theme == "dark"
     assert again.geometry == QByteArray(b"\x00\x01geometry")
     assert again.flag("sidebar", True) is False

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from app.storage import (
     StoredMessage,
     open_store,
 )
-from app.storage.schema import VERSION
+from app.storage.schema import MIGRATIONS, VERSION
 from app.storage.search import contains, terms_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -179,6 +180,52 @@ time.sleep(60)
 def test_one_process_has_one_store(store: ChatStore) -> None:
     with pytest.raises(StorageLockedError):
         ChatStore(store.path)
+
+
+def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(MIGRATIONS[0])
+        connection.execute(
+            "INSERT INTO conversations VALUES('c1', 'Old', 1, '', '{\"seed\": 3}', 'P', 1, 2, NULL)"
+        )
+        connection.execute(
+            "INSERT INTO messages VALUES(1, 'm1', 'c1', NULL, 'user', 'kept', 'complete', 0, 1,"
+            " '{\"num_tokens\": 4}', NULL)"
+        )
+        connection.execute("INSERT INTO messages_fts(rowid, text) VALUES(1, 'kept')")
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    store = ChatStore(path)
+    try:
+        (conversation,) = store.conversations()
+        assert (conversation.title, conversation.sampling) == ("Old", {"seed": 3})
+        assert not conversation.is_pinned and not conversation.is_archived
+        (kept,) = store.messages("c1")
+        assert (kept.text, kept.figures, kept.attachments) == ("kept", {"num_tokens": 4}, ())
+        assert [hit.message_id for hit in store.search("kept")] == ["m1"]
+        store.save_tokens("m1", lambda: b"packed").result(5)
+        assert store.packed_tokens("m1") == b"packed"
+        assert store.messages_with_tokens("c1") == {"m1"}
+    finally:
+        store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+
+
+def test_tokens_go_with_their_message_and_need_one(store: ChatStore) -> None:
+    store.save_tokens("m1", lambda: b"early").result(5)  # no such message: no error either
+    assert store.packed_tokens("m1") is None
+    store.add_messages(CONVERSATION, message("hello")).result(5)
+    store.save_tokens("m1", lambda: b"one").result(5)
+    store.save_tokens("m1", lambda: b"two").result(5)
+    store.save_message(message("hello there")).result(5)
+    assert store.packed_tokens("m1") == b"two"
+    assert store.has_any("c1", []) and store.has_any("c9", ["m0", "m1"])
+    assert not store.has_any("c9", ["m0"])
+    store.delete_conversation("c1").result(5)
+    store.purge_deleted("c1").result(5)
+    assert store.packed_tokens("m1") is None
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:

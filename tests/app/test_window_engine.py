@@ -18,6 +18,7 @@ from app.chat.conversation import Message, State
 from app.engine_bridge import EngineBridge
 from app.window import Application
 from engine import messages
+from widgets.tokens.record import Origin
 
 LONG = "Write the alphabet three times."
 LOAD_MS, REPLY_MS = 120_000, 120_000
@@ -105,6 +106,44 @@ def test_escape_stops_and_regenerate_and_edit_make_versions(
     wait_for_end(qtbot, application)
     assert chat.current.version_of(chat.current.path()[0]) == (2, 2)
     assert reply(application).state is State.COMPLETE and reply(application).text
+
+
+def test_a_branch_from_a_token_keeps_the_text_before_it(
+    qtbot: QtBot, application: Application
+) -> None:
+    chat, page = application.pages.chat, application.pages.chat_page
+    ask(application, "What is TTFT?")
+    whole = wait_for_end(qtbot, application)
+    first = reply(application)
+    tokens = chat.tokens.of(first.id)
+    assert tokens is not None and first.figures is not None
+    assert len(tokens.records) == first.figures.num_tokens
+    assert whole == "".join(record.text for record in tokens.records[:-1]).strip()
+    index = 4
+    other = tokens.records[index].alternatives[1]
+    application.window.commands.run("chat.tokens")
+    page.tokens.popover.strip.point_at(index)
+    page.tokens.popover.branch.click()  # with the most probable alternative
+    branch = wait_for_end(qtbot, application)
+    kept = "".join(record.text for record in tokens.records[:index]) + other.text
+    assert branch.startswith(kept) and branch != whole
+    assert chat.current.version_of(reply(application)) == (2, 2)
+    again = chat.tokens.of(reply(application).id)
+    assert again is not None and again.records[:index] == tuple(
+        record._replace(origin=Origin.KEPT) for record in tokens.records[:index]
+    )
+    # what was written there goes on as it did
+    chat.branch_from_token(first.id, index, tokens.records[index].token_id)
+    assert wait_for_end(qtbot, application) == whole
+
+
+def test_the_model_counts_what_is_being_written(qtbot: QtBot, application: Application) -> None:
+    page = application.pages.chat_page
+    page.composer.set_text("What is the KV cache?")
+    text = page.composer.text
+    qtbot.waitUntil(lambda: text in page.draft._counts, timeout=5000)
+    assert 3 <= page.draft.num_tokens <= len(text)
+    assert f"about {page.draft.num_tokens} of" in page.composer.context_text()
 
 
 def test_settings_changed_in_mid_reply_do_not_change_its_text(

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from PySide6.QtGui import QAction, QDropEvent, QGuiApplication, QImage
+from PySide6.QtWidgets import QApplication, QInputDialog, QMenu, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import State
 from app.engine_bridge import EngineState
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.pace import Pace
+from app.panels.server_dialog import ServerDialog
 from app.paths import starter_model
+from app.servers.speculation import SETTINGS_OF_IT
 from app.settings_store import SettingsStore
 from app.window import Application
 from engine.config import SETTINGS
@@ -290,7 +292,7 @@ def test_a_refused_setting_says_why_and_shows_the_value_before(
     assert row.value() is None
 
 
-def test_the_vllm_command_is_copied_with_what_it_lacks(
+def test_a_servers_command_is_copied_with_what_it_lacks(
     qtbot: QtBot, application: Application
 ) -> None:
     open_model(qtbot, application)
@@ -300,8 +302,90 @@ def test_the_vllm_command_is_copied_with_what_it_lacks(
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         pass
     panel._copy.click()
-    assert QGuiApplication.clipboard().text().startswith("vllm serve /models/tiny --dtype")
-    assert "Batching" in panel._message.text()
+    [dialog] = application.window.findChildren(ServerDialog)
+    for server, begin in (
+        ("vLLM", "vllm serve /models/tiny"),
+        ("SGLang", "python3 -m sglang.launch_server"),
+        ("TensorRT-LLM", "cat > "),
+    ):
+        dialog.choose(server)
+        assert "Batching (static)" in dialog.comments.text()
+        dialog.copy_button.click()
+        copied = QGuiApplication.clipboard().text()
+        assert copied.startswith(begin)
+        assert f"# {server} has no equivalent of: Batching (static)." in copied
+        assert "verify it there" in copied
+    dialog.reject()
+
+
+def choose_setting(qtbot: QtBot, application: Application, name: str, value: float) -> None:
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.window.engine_settings.rows[name].control.field.setValue(value)
+
+
+def run_and_wait(qtbot: QtBot, application: Application, command: str) -> None:
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.window.commands.run(command)
+
+
+def test_settings_are_undone_and_redone_by_commands(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    undo, redo = (application.window.commands.action(f"tune.{n}") for n in ("undo", "redo"))
+    assert not undo.isEnabled() and not redo.isEnabled()
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    assert undo.isEnabled()
+    run_and_wait(qtbot, application, "tune.undo")
+    assert row.value() == 16 and redo.isEnabled() and not undo.isEnabled()
+    run_and_wait(qtbot, application, "tune.redo")
+    assert row.value() == 32 and not redo.isEnabled()
+
+
+def entry(menu: QMenu, text: str) -> QAction:
+    """The entry of a menu, which is filled as if it were opened."""
+    menu.aboutToShow.emit()
+    return next(action for action in menu.actions() if action.text() == text)
+
+
+def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    menu = panel.profiles
+    assert not entry(menu, "No profile is saved yet").isEnabled()
+    choose_setting(qtbot, application, "max_num_seqs", 64)
+    application.window.commands.run("tune.save_profile")
+    [dialog] = application.window.findChildren(QInputDialog)
+    dialog.setTextValue("  many &  at once ")
+    dialog.accept()
+    assert entry(menu, "many && at once").isChecked()
+    run_and_wait(qtbot, application, "tune.defaults")
+    assert panel.rows["max_num_seqs"].value() == 16
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        entry(menu, "many && at once").trigger()
+    assert panel.rows["max_num_seqs"].value() == 64
+    entry(entry(menu, "Delete a profile").menu(), "many && at once").trigger()
+    assert application.settings.profiles.profiles == ()
+    notice = application.window.notices.notice("profile")
+    assert notice is not None and "many & at once" in notice.cause
+    application.window.notices.frame("profile").buttons[0].click()
+    assert [p.name for p in SettingsStore().profiles.profiles] == ["many & at once"]
+
+
+def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
+    qapp: QApplication, application: Application
+) -> None:
+    application.shutdown()
+    path = application.settings.profiles.path
+    path.write_text("{ not json", encoding="utf-8")
+    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
+    notice = again.window.notices.notice("profile")
+    assert notice is not None and "profiles.damaged-1.json" in notice.cause
+    assert path.with_name("profiles.damaged-1.json").read_text(encoding="utf-8") == "{ not json"
+    again.shutdown()
 
 
 def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, script: Script) -> None:
@@ -314,7 +398,7 @@ def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, scri
     assert rows["kv_cache_memory_bytes"].hint == "64.0 MiB · 2,048 tokens · 0 preemptions"
     assert rows["max_num_batched_tokens"].hint.startswith("largest step 2.0 ms at")
     for name, row in rows.items():
-        assert row.hint or name == "seed"
+        assert row.hint or name == "seed" or name in SETTINGS_OF_IT  # nothing was drafted
 
 
 # The window itself -------------------------------------------------------------------------------
@@ -360,13 +444,13 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     application: Application,
 ) -> None:
     commands = list(application.window.commands)
-    assert {c.where for c in commands} == {"File", "View", "Chat", "Help"}
+    assert {c.where for c in commands} == {"File", "View", "Chat", "Tune", "Help"}
     shortcuts = [c.shortcut for c in commands if c.shortcut]
     assert len(shortcuts) == len(set(shortcuts))
     wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
     assert wanted <= set(shortcuts)
     menus = [action.text() for action in application.window.menuBar().actions()]
-    assert menus == ["File", "View", "Chat", "Help"]
+    assert menus == ["File", "View", "Chat", "Tune", "Help"]
 
 
 def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:

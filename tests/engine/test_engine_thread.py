@@ -18,18 +18,22 @@ from engine.llm_engine import LLMEngine
 from engine.messages import (
     Abort,
     AddRequest,
+    CountTokens,
     EngineCrashed,
     Event,
     Load,
     Loaded,
     LoadFailed,
     LoadProgress,
+    MeasurePeaks,
     OutputEvent,
+    PeaksMeasured,
     Reconfigure,
     Reconfigured,
     ReconfigureFailed,
     RequestFailed,
     SnapshotEvent,
+    TokensCounted,
     Unload,
     Unloaded,
 )
@@ -95,6 +99,32 @@ def finished(request_id: str) -> Callable[[OutputEvent], bool]:
 
 def tokens(events: Recorder, request_id: str) -> list[int]:
     return [t for e in events.of(OutputEvent) if e.request_id == request_id for t in e.token_ids]
+
+
+def test_counts_the_tokens_of_a_text(
+    events: Recorder, thread: EngineThread, config: EngineConfig
+) -> None:
+    thread.submit(CountTokens("before", "t1 t2"))
+    assert events.wait(TokensCounted).num_tokens is None  # no model knows yet
+    thread.submit(Load(config))
+    for key, text in (("none", ""), ("three", "t1 t2 t3")):
+        thread.submit(CountTokens(key, text))
+    assert events.wait(TokensCounted, lambda e: e.key == "none").num_tokens == 0
+    assert events.wait(TokensCounted, lambda e: e.key == "three").num_tokens == 3
+
+
+def test_an_output_goes_on_from_given_tokens(
+    events: Recorder, thread: EngineThread, config: EngineConfig
+) -> None:
+    thread.submit(Load(config))
+    thread.submit(AddRequest("whole", PROMPT, GREEDY))
+    events.wait(OutputEvent, finished("whole"))
+    whole = tokens(events, "whole")
+    thread.submit(AddRequest("rest", PROMPT, GREEDY, tuple(whole[:3])))
+    events.wait(OutputEvent, finished("rest"))
+    assert tokens(events, "rest") == whole[3:]
+    thread.submit(AddRequest("wrong", PROMPT, GREEDY, (10**6,)))
+    assert "token ids from" in events.wait(RequestFailed).error.cause
 
 
 def test_loads_serves_and_shows_itself(
@@ -173,6 +203,26 @@ def test_a_model_that_cannot_be_opened_leaves_the_one_before_serving(
     assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
 
 
+def test_a_draft_that_does_not_fit_is_left_out_with_the_reason(
+    events: Recorder, thread: EngineThread, config: EngineConfig, tmp_path: Path
+) -> None:
+    wanted = config.replace(
+        speculative_method="draft_model", speculative_model=str(tmp_path / "gone")
+    )
+    thread.submit(Load(wanted))
+    loaded = events.wait(Loaded)
+    assert loaded.config.speculative_method == "off"
+    assert loaded.without_draft is not None
+    assert "The draft model cannot be used" in loaded.without_draft.cause
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    assert events.wait(OutputEvent, finished("a")).finish_reason is FinishReason.LENGTH
+    thread.submit(Reconfigure({"speculative_method": "ngram", "prompt_lookup_min": 1}))
+    events.wait(Reconfigured)
+    thread.submit(AddRequest("b", PROMPT, GREEDY))
+    events.wait(OutputEvent, finished("b"))
+    assert tokens(events, "a") == tokens(events, "b")
+
+
 def test_cancelling_a_load_brings_the_model_before_back(
     events: Recorder, config: EngineConfig
 ) -> None:
@@ -215,7 +265,7 @@ def test_a_crash_is_a_message_and_a_new_load_serves_again(
         thread.submit(Load(config))
         events.wait(Loaded)
 
-        def broken(batch: Any) -> Any:
+        def broken(*_: Any) -> Any:
             raise RuntimeError("a kernel failed")
 
         engines[0]._host.runner.execute = broken  # type: ignore[method-assign]
@@ -282,3 +332,21 @@ def test_when_the_model_before_is_gone_too_both_causes_are_said(
         assert not events.of(EngineCrashed)
     finally:
         assert thread.stop(20)
+
+
+def test_peaks_are_measured_while_the_engine_rests_and_never_beside_a_step(
+    events: Recorder, thread: EngineThread, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.peaks.SUM_BYTES", 2**20)
+    monkeypatch.setattr("engine.peaks.LEAST_SUM_BYTES", 2**20)
+    thread.submit(MeasurePeaks())
+    assert "No model" in events.wait(PeaksMeasured).why_not
+    thread.submit(Load(config))
+    thread.submit(AddRequest("a", PROMPT, GREEDY))
+    thread.submit(MeasurePeaks())
+    assert events.wait(PeaksMeasured, lambda e: "busy" in e.why_not).peaks is None
+    events.wait(OutputEvent, finished("a"))
+    thread.submit(MeasurePeaks())
+    peaks = events.wait(PeaksMeasured, lambda e: e.peaks is not None).peaks
+    assert peaks is not None and (peaks.dtype, peaks.num_threads) == ("float32", 1)
+    assert peaks.read_bytes_per_s > 1e8 and peaks.flops_per_s > 1e8

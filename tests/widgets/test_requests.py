@@ -141,3 +141,13 @@ def test_only_the_last_ended_requests_are_kept(qtbot: QtBot) -> None:
         model.finish(f"r{number}", FinishReason.STOP, times(1.0, 1.1))
     assert len(model.records) == MOST_ENDED + 1
     assert model.records[0].request_id == "stays" and model.records[1].request_id == "r20"
+
+
+def test_a_request_that_ended_before_a_late_snapshot_shows_it_is_listed_as_ended(
+    panel: RequestsPanel,
+) -> None:
+    panel.finish("a", FinishReason.LENGTH, times(1.0, 1.2, 1.25))
+    assert panel.note.text() == ""
+    panel.update_requests([request("a"), request("b", WAITING, 0, times(2.0))])
+    assert panel.note.text() == "1 active · 1 ended"
+    assert texts(panel, "State") == ["waiting", "length limit"]

@@ -218,3 +218,39 @@ def test_a_refusal_is_said_and_nothing_is_started(qtbot: QtBot, popover: TokensP
         qtbot.keyClick(popover.choices, Qt.Key.Key_Return)
     popover.show_tokens((TokenRecord(1, "a", -0.1, 1),))
     assert popover.note.text() == NO_ALTERNATIVES
+
+
+# Drafts ----------------------------------------------------------------------------------------
+
+DRAFTED = (
+    REPLY[0]._replace(is_draft=True),
+    REPLY[1]._replace(rejected=(" memory", " is")),
+    REPLY[2],
+)
+
+
+def test_drafts_that_stood_and_what_replaced_others_have_their_colours() -> None:
+    paint = next(paint for paint in PAINTS if paint.name == "Drafts")
+    for mode in ("light", "dark"):
+        table = load_theme(mode)
+        stood, replaced, own = (paint.background(record, table) for record in DRAFTED)
+        assert stood is not None and replaced is not None and own is None
+        assert stood != replaced
+        for color in (stood, replaced):
+            assert contrast(table.text, color.name()) >= MINIMUM_TEXT_CONTRAST
+            assert contrast(table.text_muted, color.name()) >= 3
+
+
+def test_rejected_drafts_are_shown_where_drafts_are_asked_for(popover: TokensPopover) -> None:
+    popover.show_tokens(DRAFTED)
+    strip = popover.strip
+    before = strip.rect_of(1).width()
+    popover.paint_by.setCurrentText("Drafts")
+    assert strip.rect_of(1).width() > before  # with the rejected drafts, struck through
+    strip.point_at(1)
+    assert "in place of the draft “␣memory” and 1 after it" in popover.line.text()
+    strip.point_at(0)
+    assert "a draft that stood" in popover.line.text()
+    assert not strip.grab().isNull()
+    popover.paint_by.setCurrentText("Probability")
+    assert strip.rect_of(1).width() == before

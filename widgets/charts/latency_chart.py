@@ -51,7 +51,7 @@ class LatencyChart(TimeChart):
     ) -> None:
         super().__init__(
             title, "ms", _series(span_s), clock=clock, note=note, empty_text=empty_text,
-            value_template="0,000", capacity=_SAMPLES_KEPT, time_source=time_source, parent=parent,
+            value_template="00,000", capacity=_SAMPLES_KEPT, time_source=time_source, parent=parent,
         )  # fmt: skip
         self.span_s = span_s
         self.least_span = 10.0

@@ -9,13 +9,19 @@ from PySide6.QtGui import QColor, QPainter, QPen
 
 from widgets.charts.labels import mark_rows, spread
 from widgets.charts.scale import number, seconds_text
-from widgets.charts.series import Mark
+from widgets.charts.series import Mark, MarkKind
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, theme
 
 if TYPE_CHECKING:
     from widgets.charts.plot_view import PlotView
 
 _MARK_ROWS = 3
+_MARK_COLORS = {
+    MarkKind.SETTING: "accent",
+    MarkKind.LOAD: "text_muted",
+    MarkKind.MODEL: "warning",
+}
+_SPAN_ALPHA = 0.13
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
@@ -55,19 +61,20 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
     if not shown:
         return
     painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-    painter.setPen(view.dashed_pen("accent"))
     lines = [round(view.to_x(mark.time - view.now)) for mark in shown]
-    for x in lines:
+    for mark, x in zip(shown, lines, strict=True):
+        painter.setPen(view.dashed_pen(_MARK_COLORS[mark.kind]))
         painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
     texts = [view.text_pen.elided(mark.text, plot.width()) for mark in shown]
     widths = [view.text_pen.width(text) for text in texts]
     lefts = [_beside(x, width, plot) for x, width in zip(lines, widths, strict=True)]
     rights = [left + width for left, width in zip(lefts, widths, strict=True)]
     pen = view.text_pen.use(painter)
-    painter.setPen(view.color("accent"))
-    for text, left, row in zip(texts, lefts, mark_rows(lefts, rights, _MARK_ROWS), strict=True):
+    rows = mark_rows(lefts, rights, _MARK_ROWS)
+    for mark, text, left, row in zip(shown, texts, lefts, rows, strict=True):
         if row is None:
             continue  # its line is there; the cross-line near it gives the text
+        painter.setPen(view.color(_MARK_COLORS[mark.kind]))
         height = view.text_metrics.height()
         rect = QRectF(left, plot.top() + row * height, view.text_pen.width(text), height)
         painter.fillRect(rect, backdrop)
@@ -85,6 +92,23 @@ def marks_near(view: PlotView, seconds: float) -> list[Mark]:
     """Marks within six pixels of a time relative to now."""
     reach = abs(view.to_seconds(6) - view.to_seconds(0))
     return [mark for mark in view.marks if abs(mark.time - view.now - seconds) <= reach]
+
+
+def draw_spans(painter: QPainter, view: PlotView) -> None:
+    """Stretches of time that are compared: a tinted band with its letter at the bottom."""
+    plot = view.plot_rect
+    for span in (*view.spans, *([view.picking] if view.picking else ())):
+        left = max(view.to_x(span.start - view.now), plot.left())
+        right = min(view.to_x(span.end - view.now), plot.right())
+        if right <= left:
+            continue
+        band = QRectF(left, plot.top(), right - left, plot.height())
+        painter.fillRect(band, theme().color(span.color, _SPAN_ALPHA))
+        letter = band.adjusted(SPACE_1, 0, 0, 0)
+        letter.setTop(band.bottom() - view.label_metrics.height())
+        if letter.width() > view.label_pen.width(span.label):
+            painter.setPen(view.label_color(span.color))
+            view.label_pen.use(painter).left(painter, letter, span.label)
 
 
 def draw_limit(painter: QPainter, view: PlotView, value: float) -> None:
@@ -138,7 +162,11 @@ def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: floa
     metrics = view.small_metrics
     rows = [("", seconds_text(round(seconds, 1), 0.1 if view.window_s <= 600 else 1), "text_muted")]
     rows += [(reading.label, reading.value, reading.color) for reading in view.readings]
-    rows += [("", mark.text, "accent") for mark in marks_near(view, seconds)]
+    rows += [
+        ("", line, _MARK_COLORS[mark.kind])
+        for mark in marks_near(view, seconds)
+        for line in mark.details or (mark.text,)
+    ]
     names = max(metrics.horizontalAdvance(name) for name, _, _ in rows)
     figures = max(metrics.horizontalAdvance(value) for _, value, _ in rows)
     width = names + figures + 4 * SPACE_2
@@ -147,7 +175,7 @@ def _draw_reading_box(painter: QPainter, view: PlotView, x: float, seconds: floa
     left = max(left, 0.0)
     box = QRectF(left, plot.top(), width, height)
     painter.setPen(QPen(table.color("border_strong"), 1.0))
-    painter.setBrush(table.color("raised", 0.96))
+    painter.setBrush(table.color("raised"))  # labels of marks may lie below it
     painter.drawRoundedRect(box.adjusted(0.5, 0.5, -0.5, -0.5), 4, 4)
     painter.setFont(view.small_font)
     top = box.top() + SPACE_1

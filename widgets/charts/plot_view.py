@@ -33,6 +33,7 @@ from widgets.charts import overlay
 from widgets.charts.clock import RedrawClock, work_time
 from widgets.charts.scale import Range, round_step, seconds_text, tick_text, ticks, time_ticks
 from widgets.charts.series import EndLabel, Mark, Reading
+from widgets.charts.spans import Span
 from widgets.charts.text import TextPen
 from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
 
@@ -68,6 +69,8 @@ class PlotView(pg.GraphicsView):
         self.value_templates = ("", "0000")  # the longest name and the widest number
         self.end_labels: Sequence[EndLabel] = ()
         self.marks: Sequence[Mark] = ()
+        self.spans: Sequence[Span] = ()
+        self.picking: Span | None = None  # is being chosen
         self.now = 0.0
         self.num_above = 0  # samples beyond the axis, drawn at its upper end
         self.readings: Sequence[Reading] = ()
@@ -237,6 +240,7 @@ class PlotView(pg.GraphicsView):
         if self.empty_text:
             overlay.draw_empty(painter, self)
             return
+        overlay.draw_spans(painter, self)
         if self.limit is not None:
             overlay.draw_limit(painter, self, self.limit)
         overlay.draw_marks(painter, self)

@@ -35,12 +35,21 @@ class Series:
     text: Callable[[float], str] = figure
 
 
+class MarkKind(StrEnum):
+    SETTING = "setting"
+    LOAD = "load"  # a background load began or ended
+    MODEL = "model"  # another model was opened
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened: a setting that was changed."""
+    """Something that happened. `text` stands at its line; `details`, a line each, are read where
+    the cross-line is near it (the text itself where there are none)."""
 
     time: float
     text: str
+    kind: MarkKind = MarkKind.SETTING
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

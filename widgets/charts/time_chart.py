@@ -23,14 +23,15 @@ from widgets.charts.clock import RedrawClock
 from widgets.charts.data import NOTHING, ChartData
 from widgets.charts.header import ChartHeader
 from widgets.charts.items import DotsItem, LineItem
+from widgets.charts.marks import MarkLog
 from widgets.charts.plot_view import PlotView
 from widgets.charts.ring import Floats
 from widgets.charts.scale import Range, range_for
 from widgets.charts.series import EndLabel, Mark, Reading, Series, SeriesKind
+from widgets.charts.spans import SpanLog
 from widgets.charts.table import ValuesTable
 from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier
 
-MAX_MARKS = 64
 _DOT_ALPHA = 0.45
 
 
@@ -43,6 +44,7 @@ class TimeChart(QFrame):
     """
 
     window_changed = Signal(float)  # the user chose another length of time
+    pointed = Signal(object)  # where the cross-line is, relative to now; None: nowhere
 
     def __init__(
         self,
@@ -68,11 +70,13 @@ class TimeChart(QFrame):
         self.fits_data = False
         self.top: float | None = None  # an upper end of the axis that does not follow the data
         self.least_span = 1.0  # an axis from zero is no shorter, in the chart's unit
-        self._marks: list[Mark] = []
         self._window_s = 120.0
         self._frozen_at: float | None = None
         self._dirty = True
         self._range: Range | None = None
+        self._marks: MarkLog
+        self._spans: SpanLog | None = None
+        self.share_marks(MarkLog(self))
         self._build(heading or (f"{title}, {unit}" if unit else title), note, value_template)
         self._make_items()
         self._restyle()
@@ -156,12 +160,21 @@ class TimeChart(QFrame):
 
     def mark(self, at: float, text: str) -> None:
         """A dashed vertical line with a text: something was changed at time `at`."""
-        self._marks = [*self._marks[1 - MAX_MARKS :], Mark(at, text)]
-        self.request_redraw()
+        self._marks.add(Mark(at, text))
+
+    def share_marks(self, log: MarkLog) -> None:
+        """Show the marks of `log`, which other charts may show as well."""
+        self._marks = log
+        log.changed.connect(self.request_redraw)
+
+    def share_spans(self, log: SpanLog) -> None:
+        """Show the stretches of time of `log`."""
+        self._spans = log
+        log.changed.connect(self.request_redraw)
 
     @property
     def marks(self) -> tuple[Mark, ...]:
-        return tuple(self._marks)
+        return self._marks.marks
 
     def clear(self) -> None:
         """Forget all values and marks."""
@@ -257,7 +270,8 @@ class TimeChart(QFrame):
         self._set_range(low, high)
         self._draw_dots(clouds)
         view.now = now
-        view.marks = self._marks
+        view.marks = self.marks
+        view.spans = self._spans.spans if self._spans is not None else ()
         view.end_labels = self._end_labels(now)
         view.set_empty_text(self.empty_text if self.data.is_empty else "")
         if view.cursor is not None:
@@ -340,6 +354,7 @@ class TimeChart(QFrame):
         if seconds is not None:
             self.view.readings = self.readings_at(self.view.now + seconds)
         self.view.viewport().update()
+        self.pointed.emit(seconds)
 
     def readings_at(self, at: float) -> list[Reading]:
         """What the cross-line at time `at` reads."""

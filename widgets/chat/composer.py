@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QMimeData, Qt, Signal
 from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QHBoxLayout,
@@ -14,18 +16,25 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.chat.attachments import AttachmentList
+from widgets.chat.buttons import IconButton
+from widgets.chat.context_meter import ContextMeter
+from widgets.chat.records import AttachmentRecord
 from widgets.icons import set_icon
 from widgets.theme import SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
 
 MAX_LINES = 8
 MIN_LINES = 2
+NARROW = 460
+"""Pixels below which the line under the text is short of room."""
 _HINT = "Message.  Enter sends, Shift+Enter new line, Esc stops"
 
 
 class Composer(QWidget):
     """Signals: `send_requested(text)` (the text stays until `clear`), `stop_requested`,
     `regenerate_requested` (Ctrl+Enter with nothing written), `edit_last_requested` (Up with
-    nothing written), `sampling_requested`, `system_prompt_requested`, `text_changed`."""
+    nothing written), `sampling_requested`, `system_prompt_requested`, `text_changed`,
+    `attach_requested`, `files_given(paths)` (dropped or pasted), `attachment_removed(index)`."""
 
     send_requested = Signal(str)
     stop_requested = Signal()
@@ -34,23 +43,35 @@ class Composer(QWidget):
     sampling_requested = Signal()
     system_prompt_requested = Signal()
     text_changed = Signal()
+    attach_requested = Signal()
+    files_given = Signal(list)
+    attachment_removed = Signal(int)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self.files = AttachmentList()
+        self.files.removed.connect(self.attachment_removed)
+        self.attach = IconButton(
+            "attach", "Attach text files (Ctrl+Shift+A)", self.attach_requested.emit
+        )
+        self.meter = ContextMeter()
+        self._has_files = self._has_system_prompt = False
         self.input = ComposerInput()
         self.input.send.connect(self.send)
         self.input.stop.connect(self.stop_requested)
         self.input.regenerate.connect(self._send_or_regenerate)
         self.input.edit_last.connect(self.edit_last_requested)
+        self.input.files_given.connect(self.files_given)
         self.input.textChanged.connect(self._text_changed)
         self.setFocusProxy(self.input)
         self._context = QLabel()
-        self._context_text = ""
+        self._context_text = self._short_context = ""
         self._context.setProperty("role", "small")
         self._context.setFont(figure_font("small"))
         self._context.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.system_prompt = QPushButton("System prompt")
         self.system_prompt.setProperty("kind", "flat")
+        self.system_prompt.setAccessibleName("System prompt")
         self.system_prompt.setToolTip("What the model is told before the conversation")
         self.system_prompt.clicked.connect(self.system_prompt_requested)
         self.sampling = QPushButton("Sampling")
@@ -63,12 +84,15 @@ class Composer(QWidget):
         self._is_busy = False
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_2)
+        foot.addWidget(self.attach)
+        foot.addWidget(self.meter)
         foot.addWidget(self._context, 1)
         for widget in (self.system_prompt, self.sampling, self._button):
             foot.addWidget(widget)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_2)
+        column.addWidget(self.files)
         column.addWidget(self.input)
         column.addLayout(foot)
         self.set_busy(False)
@@ -79,7 +103,14 @@ class Composer(QWidget):
 
     @property
     def is_empty(self) -> bool:
-        return not self.text.strip()
+        """Whether there is nothing to send: neither text nor files."""
+        return not self.text.strip() and not self._has_files
+
+    def set_attachments(self, records: Sequence[AttachmentRecord]) -> None:
+        """The files that go with the next message."""
+        self._has_files = bool(records)
+        self.files.show_files(records)
+        self.set_busy(self._is_busy)
 
     def set_text(self, text: str) -> None:
         self.input.setPlainText(text)
@@ -97,9 +128,10 @@ class Composer(QWidget):
         self._button.setAccessibleName(tip)
         self._button.setEnabled(is_busy or not self.is_empty)
 
-    def set_context(self, text: str, role: str = "small") -> None:
-        """The line at the lower left; role "warning" where it is nearly used up."""
-        self._context_text = text
+    def set_context(self, text: str, role: str = "small", short: str = "") -> None:
+        """The line at the lower left, and what stands there where that has no room; role "warning"
+        where it is nearly used up."""
+        self._context_text, self._short_context = text, short
         self._context.setToolTip(text)
         self._fit_context()
         if self._context.property("role") != role:
@@ -110,20 +142,29 @@ class Composer(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._fit_foot()
         self._fit_context()
 
+    def _fit_foot(self) -> None:
+        """Where the line is narrow the meter gives way, and the longest name is shorter."""
+        is_narrow = self.width() < NARROW
+        self.meter.setMaximumWidth(0 if is_narrow else self.meter.sizeHint().width())
+        name = "Prompt" if is_narrow else "System prompt"
+        self.system_prompt.setText(f"{name}: set" if self._has_system_prompt else name)
+
     def _fit_context(self) -> None:
-        """The line whole, or not at all: half a number misleads."""
-        room = self._context.width()
-        fits = self._context.fontMetrics().horizontalAdvance(self._context_text) <= room
-        self._context.setText(self._context_text if fits else "")
+        """The line, or the short one, or nothing: half a number misleads."""
+        room, advance = self._context.width(), self._context.fontMetrics().horizontalAdvance
+        lines = (self._context_text, self._short_context)
+        self._context.setText(next((line for line in lines if advance(line) <= room), ""))
 
     def set_sampling_name(self, name: str) -> None:
         self.sampling.setText(name)
         self.sampling.setAccessibleName(f"Sampling settings: {name}")
 
     def set_system_prompt_used(self, is_used: bool) -> None:
-        self.system_prompt.setText("System prompt: set" if is_used else "System prompt")
+        self._has_system_prompt = is_used
+        self._fit_foot()
 
     def send(self) -> None:
         """As if Enter were pressed. While a reply is written the text stays where it is."""
@@ -153,6 +194,7 @@ class ComposerInput(QPlainTextEdit):
     stop = Signal()
     regenerate = Signal()
     edit_last = Signal()
+    files_given = Signal(list)
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,6 +231,17 @@ class ComposerInput(QPlainTextEdit):
         else:
             super().keyPressEvent(event)
 
+    def canInsertFromMimeData(self, source: QMimeData) -> bool:
+        return bool(local_files(source)) or super().canInsertFromMimeData(source)
+
+    def insertFromMimeData(self, source: QMimeData) -> None:
+        """Dropped or pasted: files are attached, text is written."""
+        files = local_files(source)
+        if files:
+            self.files_given.emit(files)
+        else:
+            super().insertFromMimeData(source)
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
@@ -202,6 +255,12 @@ class ComposerInput(QPlainTextEdit):
         self.setFixedHeight(int(height))
         always, never = Qt.ScrollBarPolicy.ScrollBarAsNeeded, Qt.ScrollBarPolicy.ScrollBarAlwaysOff
         self.setVerticalScrollBarPolicy(always if lines > MAX_LINES else never)
+
+
+def local_files(source: QMimeData) -> list[str]:
+    """The paths of what is dragged or copied, where all of it is on this machine."""
+    urls = source.urls()
+    return [url.toLocalFile() for url in urls] if all(url.isLocalFile() for url in urls) else []
 
 
 def _is_return(event: QKeyEvent) -> bool:

@@ -27,8 +27,11 @@ from PySide6.QtWidgets import (
 
 from widgets.charts.text import TextPen
 from widgets.chat.records import ConversationRecord
+from widgets.icons import icon
 from widgets.marked_line import marked_line
 from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
+
+_MARK = 14  # pixels of the icons beside a title
 
 Index = QModelIndex | QPersistentModelIndex
 RECORD = Qt.ItemDataRole.UserRole
@@ -50,7 +53,9 @@ class ConversationModel(QAbstractListModel):
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
                 return record.title
             case Qt.ItemDataRole.AccessibleTextRole:
-                return f"{record.title}, {record.detail}"
+                states = {"pinned": record.is_pinned, "archived": record.is_archived}
+                parts = [record.title, record.detail, *(name for name, on in states.items() if on)]
+                return ", ".join(parts)
             case Qt.ItemDataRole.ToolTipRole:
                 return record.title
             case Qt.ItemDataRole.UserRole:
@@ -129,6 +134,11 @@ class ConversationDelegate(QStyledItemDelegate):
             painter.drawRoundedRect(area.adjusted(1, 1, -1, -1), SPACE_1, SPACE_1)
         text = area.adjusted(SPACE_2, SPACE_1, -SPACE_2, -SPACE_1)
         title = QRect(text.left(), text.top(), text.width(), self._title_height)
+        for mark in ("pin",) * record.is_pinned + ("archive",) * record.is_archived:
+            title.setRight(title.right() - _MARK - SPACE_1)
+            place = QRect(title.right() + SPACE_1, 0, _MARK, _MARK)
+            place.moveTop(title.center().y() - _MARK // 2)
+            icon(mark).paint(painter, place)
         painter.setPen(colors.color("text"))
         pen = self._title.use(painter)
         pen.left(painter, title.toRectF(), pen.elided(record.title, title.width()))

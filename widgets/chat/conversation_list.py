@@ -27,7 +27,8 @@ SEARCH_DELAY_MS = 120
 
 class ConversationList(QWidget):
     """Signals: `new_requested`, `opened(id)`, `renamed(id, title)`, `delete_requested(id)`,
-    `search_changed(text)`, `hit_opened(id, message id)`."""
+    `search_changed(text)`, `hit_opened(id, message id)`, `pin_requested(id, whether)`,
+    `archive_requested(id, whether)`, `export_requested(id)`, `archive_shown(whether)`."""
 
     new_requested = Signal()
     opened = Signal(str)
@@ -35,6 +36,10 @@ class ConversationList(QWidget):
     renamed = Signal(str, str)
     delete_requested = Signal(str)
     search_changed = Signal(str)
+    pin_requested = Signal(str, bool)
+    archive_requested = Signal(str, bool)
+    export_requested = Signal(str)
+    archive_shown = Signal(bool)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -63,21 +68,40 @@ class ConversationList(QWidget):
         self._empty.setWordWrap(True)
         self._empty.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
         self._empty.hide()
+        self.archive = QPushButton()
+        self.archive.setProperty("kind", "flat")
+        self.archive.setCheckable(True)
+        self.archive.setToolTip("Chats that were put away")
+        set_icon(self.archive, "archive")
+        self.archive.toggled.connect(self.archive_shown)
+        self.archive.hide()
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
         column.setSpacing(SPACE_2)
         for widget in (self.new_button, self.search, self._empty):
             column.addWidget(widget)
         column.addWidget(self.view, 1)
+        column.addWidget(self.archive)
         self.setMinimumWidth(160)
 
     def set_conversations(self, records: Sequence[ConversationRecord], current: str) -> None:
         """Show `records` with `current` selected ("": none)."""
         self._model.set_records(records)
-        is_search = bool(self.search.text().strip())
-        self._empty.setText("No chat contains that." if is_search else "Your chats appear here.")
+        self._empty.setText(self._empty_text())
         self._empty.setVisible(not records)
         self.select(current)
+
+    def set_num_archived(self, count: int) -> None:
+        """How many the archive has; without any there is no way to it."""
+        self.archive.setText(f"Archived    {count:,}")
+        self.archive.setVisible(count > 0)
+        if not count:
+            self.archive.setChecked(False)
+
+    def _empty_text(self) -> str:
+        if self.search.text().strip():
+            return "No chat contains that."
+        return "No chat is archived." if self.archive.isChecked() else "Your chats appear here."
 
     def update_conversation(self, record: ConversationRecord) -> None:
         """Show a changed title or state of one conversation that is in the list."""
@@ -136,18 +160,34 @@ class ConversationList(QWidget):
 
     def _show_menu(self, position: QPoint) -> None:
         index = self.view.indexAt(position)
-        if not index.isValid():
-            return
+        if index.isValid():
+            menu = self.menu_for(self._model.record(index))
+            menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            menu.popup(self.view.viewport().mapToGlobal(position))
+
+    def menu_for(self, record: ConversationRecord) -> QMenu:
+        """What one can do with a conversation."""
         menu = QMenu(self)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        record = self._model.record(index)
         rename = menu.addAction(icon("edit"), "Rename", lambda: self.rename(record.id))
         rename.setShortcut("F2")
+        pin = "Unpin" if record.is_pinned else "Pin"
+        menu.addAction(
+            icon("pin"), pin, lambda: self.pin_requested.emit(record.id, not record.is_pinned)
+        )
+        menu.addAction(
+            icon("archive"),
+            "Back from the archive" if record.is_archived else "Archive",
+            lambda: self.archive_requested.emit(record.id, not record.is_archived),
+        )
+        menu.addAction(
+            icon("download"), "Export…", lambda: self.export_requested.emit(record.id)
+        )
+        menu.addSeparator()
         delete = menu.addAction(
             icon("delete"), "Delete", lambda: self.delete_requested.emit(record.id)
         )
         delete.setShortcut("Delete")
-        menu.popup(self.view.viewport().mapToGlobal(position))
+        return menu
 
 
 class ConversationView(QListView):

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from PySide6.QtCore import QMimeData, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QMimeData, QPointF, QRect, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QKeyEvent,
     QPainter,
     QPaintEvent,
     QPen,
     QResizeEvent,
+    QTextCharFormat,
+    QTextCursor,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QTextBrowser, QWidget
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QSizePolicy,
+    QTextBrowser,
+    QTextEdit,
+    QWidget,
+)
 
 from widgets.chat.buttons import CopyButton
 from widgets.chat.document import Group, MarkdownDocument
@@ -26,6 +36,7 @@ from widgets.theme import RADIUS, SPACE_1, SPACE_3, theme, theme_notifier
 _COST_SHARE = 8
 """Rendering takes at most an eighth of the time between two renderings."""
 _CARET_WIDTH = 3
+_MOST_MARKS = 500
 
 
 class MessageText(QTextBrowser):
@@ -112,6 +123,29 @@ class MessageText(QTextBrowser):
     def document_items(self) -> list:
         """The items of markdown that are shown."""
         return list(self._written.items)
+
+    def mark(self, words: Sequence[str]) -> QRect | None:
+        """Mark every one of `words`, in any case; where the first of them stands, or None. The
+        marks before go."""
+        self.render_now()
+        look = QTextCharFormat()
+        look.setBackground(theme().color("selection"))
+        look.setForeground(theme().color("selection_text"))
+        found: list[QTextEdit.ExtraSelection] = []
+        for word in words:
+            cursor = self.document().find(word)
+            while not cursor.isNull() and len(found) < _MOST_MARKS:
+                selection = QTextEdit.ExtraSelection()
+                selection.cursor, selection.format = cursor, look
+                found.append(selection)
+                cursor = self.document().find(word, cursor)
+        self.setExtraSelections(found)
+        starts = [s.cursor.selectionStart() for s in found]
+        if not starts:
+            return None
+        cursor = QTextCursor(self.document())
+        cursor.setPosition(min(starts))
+        return self.cursorRect(cursor)
 
     def ideal_width(self, limit: int) -> int:
         """The width that the text needs, at most `limit`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal
 from PySide6.QtGui import QEnterEvent, QFontMetrics, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -16,8 +18,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.chat.attachments import SentFiles
 from widgets.chat.buttons import CopyButton, IconButton, QuietButton
 from widgets.chat.message_text import MessageText
+from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
+from widgets.chat.reasoning_block import ReasoningBlock
 from widgets.chat.records import MessageRecord
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
@@ -36,6 +41,7 @@ class MessageView(QWidget):
     latency_requested = Signal(str)
     tokens_requested = Signal(str)
     branches_requested = Signal(str)
+    file_opened = Signal(object, QWidget)  # AttachmentRecord, the button
 
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -47,8 +53,13 @@ class MessageView(QWidget):
             lambda step: self.version_requested.emit(self.record.id, step)
         )
         self._versions.overview.connect(lambda: self.branches_requested.emit(self.record.id))
-        self._copy = CopyButton("Copy message", lambda: self.record.text)
+        self._copy = CopyButton("Copy message", lambda: without_reasoning(self.record.text))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+    def mark(self, words: Sequence[str]) -> QRect | None:
+        """Mark `words`; where the first one stands, in this view's coordinates, or None."""
+        place = self.text.mark(words)
+        return None if place is None else place.translated(self.text.mapTo(self, QPoint()))
 
     @property
     def versions(self) -> VersionSwitcher:
@@ -87,6 +98,12 @@ class UserMessageView(MessageView):
         self._column.setContentsMargins(0, SPACE_3, 0, 0)
         self._column.addWidget(self._parts)
         self.text.set_plain(record.text)
+        self._bubble.setVisible(bool(record.text))
+        files = SentFiles(record.attachments)
+        files.opened.connect(
+            lambda index, button: self.file_opened.emit(self.record.attachments[index], button)
+        )
+        self._column.addWidget(files, 0, Qt.AlignmentFlag.AlignRight)
         self.show_record(record)
 
     @property
@@ -142,6 +159,9 @@ class AssistantMessageView(MessageView):
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(record, parent)
         self.text.setAccessibleName("Reply")
+        self.reasoning = ReasoningBlock()
+        self.reasoning.text.link_activated.connect(self.link_activated)
+        self._answer = ""  # what of it `text` shows
         self._error = ErrorBox()
         self._status = QLabel()
         self._status.setProperty("role", "small")
@@ -172,23 +192,40 @@ class AssistantMessageView(MessageView):
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(SPACE_1)
+        self._column.addWidget(self.reasoning)
         self._column.addWidget(self.text)
         self._column.addWidget(self._error)
         self._column.addLayout(foot)
-        if record.text:
-            self.text.set_markdown(record.text)
         self.show_record(record)
 
     def append(self, text: str) -> None:
         self.record = self.record._replace(text=self.record.text + text)
-        self.text.append(text)
+        self._show_text()
+
+    def mark(self, words: Sequence[str]) -> QRect | None:
+        return super().mark(words) or self.reasoning.mark(words, self)
+
+    def _show_text(self) -> None:
+        """Reasoning and answer; what is shown already is extended."""
+        is_open, text = self.record.is_open, self.record.text
+        thought, answer, is_thinking = split_reasoning(text)
+        if is_open and may_become_reasoning(text):
+            answer = ""
+        self.reasoning.show_thought(thought, is_open and is_thinking)
+        if answer.startswith(self._answer):
+            if answer != self._answer:
+                self.text.append(answer[len(self._answer) :])
+        else:  # only now it is known that what came first was reasoning
+            self.text.set_markdown(answer)
+        self._answer = answer
+        self.text.set_caret(is_open and not is_thinking)
+        self.text.setVisible(bool(answer) or (is_open and not is_thinking))
 
     def show_record(self, record: MessageRecord) -> None:
         super().show_record(record)
+        self._show_text()
         if not record.is_open:
             self.text.render_now()
-        self.text.set_caret(record.is_open)
-        self.text.setVisible(bool(record.text) or record.is_open)
         self._error.show_error(record.error)
         self._say(record.status or record.figures)
         self._status.setToolTip(record.details)

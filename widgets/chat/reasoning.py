@@ -30,13 +30,18 @@ def split_reasoning(text: str) -> Reasoning:
     begins = text.startswith(BEGIN, start)
     end = text.find(END)
     if not begins and end < 0:
-        is_beginning = start < len(text) and BEGIN.startswith(text[start:])
-        return Reasoning("", "", False) if is_beginning else Reasoning("", text, False)
+        return Reasoning("", text, False)
     inside = start + len(BEGIN) if begins else 0
     if end < 0:
         return Reasoning(_without_tail(text[inside:]).strip(), "", True)
     answer = text[end + len(END) :].lstrip()
     return Reasoning(text[inside:end].strip(), answer, False)
+
+
+def may_become_reasoning(text: str) -> bool:
+    """Whether a text that is still being written has only begun the first mark."""
+    begun = text.lstrip()
+    return 0 < len(begun) < len(BEGIN) and BEGIN.startswith(begun)
 
 
 def without_reasoning(text: str) -> str:

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class AttachmentRecord(NamedTuple):
+    """A text file; `detail` is its size in words."""
+
+    name: str
+    detail: str
+    text: str
+
+
 class MessageRecord(NamedTuple):
     """One message. `status` is said of a reply that is open or ended early; `figures` and
     `details` are measurements in a line and in full; `error` is (cause, remedy).
@@ -22,6 +30,7 @@ class MessageRecord(NamedTuple):
     num_versions: int = 1
     has_latency: bool = False
     has_tokens: bool = False
+    attachments: tuple[AttachmentRecord, ...] = ()
 
 
 class BranchRecord(NamedTuple):
@@ -49,6 +58,8 @@ class ConversationRecord(NamedTuple):
     is_busy: bool = False
     marks: tuple[tuple[int, int], ...] = ()
     hit: str = ""  # the message that a search found
+    is_pinned: bool = False
+    is_archived: bool = False
 
 
 class SamplingFieldRecord(NamedTuple):

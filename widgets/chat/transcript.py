@@ -34,6 +34,7 @@ class Transcript(QScrollArea):
     latency_requested = Signal(str)
     tokens_requested = Signal(str)
     branches_requested = Signal(str)
+    file_opened = Signal(object, QWidget)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -103,7 +104,6 @@ class Transcript(QScrollArea):
             is_first = not view.record.text
             view.append(text)
             if is_first:
-                view.text.setVisible(True)
                 self.paint_now(view)
 
     def paint_now(self, view: QWidget) -> None:
@@ -121,15 +121,25 @@ class Transcript(QScrollArea):
         """The views that were made, from top to bottom."""
         return list(self._views.values())
 
-    def reveal(self, message_id: str) -> None:
-        """Scroll to a message, making views up to it."""
+    def unmark(self) -> None:
+        """Take back what `reveal` marked."""
+        for view in self._views.values():
+            view.mark(())
+
+    def reveal(self, message_id: str, words: Sequence[str] = ()) -> None:
+        """Scroll to a message, making views up to it; to the first of `words` where it has them,
+        which are marked."""
         if not any(record.id == message_id for record in self._records):
             return
         while message_id not in self._views:
             self._build_older()
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         view = self._views[message_id]
+        self.unmark()
+        place = view.mark(words)
         top = view.y() + self._column_widget.y()
+        if place is not None and place.bottom() > self.viewport().height() - SPACE_4:
+            top += place.top() - self.viewport().height() // 2
         self.verticalScrollBar().setValue(top - SPACE_4)
 
     def edit_message(self, message_id: str) -> None:
@@ -213,6 +223,7 @@ class Transcript(QScrollArea):
         view.latency_requested.connect(self.latency_requested)
         view.tokens_requested.connect(self.tokens_requested)
         view.branches_requested.connect(self.branches_requested)
+        view.file_opened.connect(self.file_opened)
         view.link_activated.connect(self.link_activated)
         self._views[record.id] = view
         self._column.insertWidget(position, view)

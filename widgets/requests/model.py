@@ -19,6 +19,7 @@ from widgets.requests.record import RequestRecord, ended, record_of
 Index = QModelIndex | QPersistentModelIndex
 SORT = Qt.ItemDataRole.UserRole
 MOST_ENDED = 500
+MOST_EARLY = 64
 NOTHING = "–"
 
 
@@ -56,6 +57,8 @@ class RequestModel(QAbstractTableModel):
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
         self.records: list[RequestRecord] = []
         self._rows: dict[str, int] = {}
+        # ended before a snapshot showed them: one that is under way may show them still running
+        self._early: dict[str, tuple[FinishReason, RequestTimes]] = {}
 
     # Feeding -----------------------------------------------------------------------------------
 
@@ -66,7 +69,8 @@ class RequestModel(QAbstractTableModel):
             record = record_of(request)
             row = self._rows.get(record.request_id)
             if row is None:
-                self._append(record)
+                early = self._early.pop(record.request_id, None)
+                self._append(record if early is None else ended(record, *early))
             elif self.records[row] != record and self.records[row].is_active:
                 self.records[row] = record
                 changed.append(row)
@@ -75,16 +79,20 @@ class RequestModel(QAbstractTableModel):
             self.dataChanged.emit(self.index(min(changed), 0), self.index(max(changed), last))
 
     def finish(self, request_id: str, reason: FinishReason, times: RequestTimes) -> None:
-        """A request ended; one that no snapshot has shown is not listed."""
+        """A request ended; one that no snapshot shows is not listed."""
         row = self._rows.get(request_id)
-        if row is not None:
+        if row is None:
+            self._early[request_id] = (reason, times)
+            if len(self._early) > MOST_EARLY:
+                del self._early[next(iter(self._early))]
+        else:
             self.records[row] = ended(self.records[row], reason, times)
             self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
             self._drop_old()
 
     def clear(self) -> None:
         self.beginResetModel()
-        self.records, self._rows = [], {}
+        self.records, self._rows, self._early = [], {}, {}
         self.endResetModel()
 
     def clear_ended(self) -> None:

@@ -48,6 +48,7 @@ class RequestsPanel(QFrame):
         self.table = RequestTable()
         self.table.setModel(self._sorted)
         self.table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
+        self._is_live = True
         self.table.delete_pressed.connect(self._abort_selected)
         self.table.doubleClicked.connect(lambda index: self._show_blocks())
         self.table.customContextMenuRequested.connect(self._show_menu)
@@ -103,6 +104,11 @@ class RequestsPanel(QFrame):
         self.model.clear()
         self._show_counts()
 
+    def set_recorded(self) -> None:
+        """What is shown was recorded: nothing can be aborted."""
+        self._is_live = False
+        self.abort_button.hide()
+
     def _show_counts(self) -> None:
         records = self.model.records
         active = sum(record.is_active for record in records)
@@ -137,7 +143,7 @@ class RequestsPanel(QFrame):
 
     def _abort_selected(self) -> None:
         record = self.selected
-        if record is not None and record.is_active:
+        if record is not None and record.is_active and self._is_live:
             self.abort_requested.emit(record.request_id)
 
     def _show_blocks(self) -> None:
@@ -156,10 +162,11 @@ class RequestsPanel(QFrame):
             return
         menu = QMenu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        abort = menu.addAction(icon("stop"), "Abort", self._abort_selected)
-        abort.setShortcut("Delete")
-        blocks = menu.addAction(icon("memory"), "Show its blocks", self._show_blocks)
-        for action in (abort, blocks):
+        if self._is_live:
+            abort = menu.addAction(icon("stop"), "Abort", self._abort_selected)
+            abort.setShortcut("Delete")
+        menu.addAction(icon("memory"), "Show its blocks", self._show_blocks)
+        for action in menu.actions():
             action.setEnabled(record.is_active)
         menu.popup(self.table.viewport().mapToGlobal(position))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -12,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.charts.clock import RedrawClock
 from widgets.chat.buttons import IconButton
 from widgets.elided_line import ElidedLine
@@ -44,6 +46,7 @@ class TimelinePanel(QFrame):
         self.view.pointed.connect(lambda ordinal: self._show_words())
         self.view.followed.connect(self._show_following)
         self._words_at = float("-inf")
+        self._explain: Callable[[StepRecord], str] = lambda step: ""
         self._build()
         self._show_following(True)
         self._show_words()
@@ -51,6 +54,10 @@ class TimelinePanel(QFrame):
     def set_names(self, name: Name) -> None:
         """How the user knows a request."""
         self.view.name = name
+
+    def set_explain(self, explain: Callable[[StepRecord], str]) -> None:
+        """What is known of a step beyond the record of the engine, in words."""
+        self._explain = explain
 
     def _build(self) -> None:
         self.note = ElidedLine("text_muted")
@@ -122,7 +129,8 @@ class TimelinePanel(QFrame):
             self.batch.set_text("")
         else:
             step = history.record(pointed)
-            self.line.set_text(" · ".join(filter(None, [step_words(step), time_words(step)])))
+            words = (step_words(step), time_words(step), self._explain(step))
+            self.line.set_text(" · ".join(filter(None, words)))
             entries = [entry_words(entry, self.view.name) for entry in step.entries]
             self.batch.set_text("; ".join(entries))
         shown = f"{self.line.text()} {self.batch.text()}" if pointed != NONE else self.note.text()

@@ -14,8 +14,10 @@ def step_words(step: StepRecord) -> str:
     """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
     parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
     decode, prefill = step.num_decode_tokens, step.num_prefill_tokens
-    counts = [f"{n:,} {kind}" for n, kind in ((decode, "decode"), (prefill, "prefill")) if n]
-    total = decode + prefill
+    drafts = sum(entry.num_draft for entry in step.entries)
+    kinds = ((decode, "decode"), (drafts, "drafted"), (prefill, "prefill"))
+    counts = [f"{n:,} {kind}" for n, kind in kinds if n]
+    total = decode + drafts + prefill
     parts.append(" + ".join(counts) + (" token" if total == 1 else " tokens") if counts else "idle")
     if step.num_cached_tokens:
         parts.append(f"{step.num_cached_tokens:,} cached tokens skipped")
@@ -29,8 +31,8 @@ def step_words(step: StepRecord) -> str:
 def time_words(step: StepRecord) -> str:
     """Where the time of a step went."""
     parts = (
-        ("model", step.model_s), ("sampling", step.sample_s), ("scheduling", step.schedule_s),
-        ("commit", step.commit_s),
+        ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
+        ("scheduling", step.schedule_s), ("commit", step.commit_s),
     )  # fmt: skip
     known = [(name, seconds) for name, seconds in parts if seconds > 0]
     if not known or step.duration <= 0:

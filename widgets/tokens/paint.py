@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from PySide6.QtGui import QColor
 
@@ -24,6 +25,7 @@ class PaintBy:
     help: str
     legend: tuple[Swatch, ...]
     background: Background
+    shows_rejected: bool = False  # drafts that did not stand, struck through
 
 
 _HUE = "tokens_out"
@@ -32,10 +34,13 @@ _DARKER = 0.8
 """Of the strengths in the dark theme: light text has to stay readable on the strongest."""
 
 
+_mix = cache(mix)
+
+
 def heat(level: int, table: Theme) -> str:
     """The colour of a level from 0 (none) to 4 (strongest)."""
     strength = _STRENGTHS[level] * (_DARKER if table.is_dark else 1.0)
-    return mix(table.panel, table.value(_HUE), strength)
+    return _mix(table.panel, table.value(_HUE), strength)
 
 
 def _by_level(level: Callable[[TokenRecord], int | None]) -> Background:
@@ -72,6 +77,20 @@ def entropy_level(record: TokenRecord) -> int | None:
     return None if bits is None else _level(bits, 0.25, 0.75, 1.5, 2.5)
 
 
+def _draft_color(table: Theme) -> str:
+    return mix(table.panel, table.value("draft"), 0.32 if table.is_dark else 0.4)
+
+
+def _replaced_color(table: Theme) -> str:
+    return mix(table.panel, table.value("preempted"), 0.24 if table.is_dark else 0.3)
+
+
+def draft_background(record: TokenRecord, table: Theme) -> QColor | None:
+    if record.is_draft:
+        return QColor(_draft_color(table))
+    return QColor(_replaced_color(table)) if record.rejected else None
+
+
 PAINTS: tuple[PaintBy, ...] = (
     PaintBy(
         "Probability",
@@ -90,5 +109,16 @@ PAINTS: tuple[PaintBy, ...] = (
         "How undecided the model was at each place.",
         _legend("from 0.25 bits", "from 0.75", "from 1.5", "from 2.5"),
         _by_level(entropy_level),
+    ),
+    PaintBy(
+        "Drafts",
+        "Which drafts stood, and what the model wrote in place of those that did not.",
+        (
+            Swatch("draft that stood", lambda table: (_draft_color(table),)),
+            Swatch("in place of rejected drafts", lambda table: (_replaced_color(table),)),
+            Swatch("the model's own", lambda table: (table.panel,)),
+        ),
+        draft_background,
+        shows_rejected=True,
     ),
 )

@@ -92,7 +92,7 @@ class TokensPopover(Popover):
         """Show a reply. `refusal`: why no branch can be started from it now, or ""."""
         self._refusal = refusal
         self.summary.setText(summary_words(records))
-        self.choices.set_num_rows(max((len(record.choices) for record in records), default=1))
+        self.choices.set_num_rows(max((record.num_choices for record in records), default=1))
         self._rows.setFixedHeight(min(self.choices.sizeHint().height(), LARGEST_CHOICES))
         self.strip.resize(WIDTH, self.strip.height())
         self.strip.show_tokens(records)

@@ -33,7 +33,8 @@ class Alternative(NamedTuple):
 class TokenRecord(NamedTuple):
     """A token, its log probability (natural) and its rank (1 is the most probable), both of the
     model's own distribution, before temperature. `alternatives`: the most probable tokens at its
-    place, the token itself among them where it is one, in falling order."""
+    place, the token itself among them where it is one, in falling order. `is_draft`: it was drafted
+    and stood. `rejected`: the texts of drafts that did not, the first of them at its place."""
 
     token_id: int
     text: str
@@ -41,6 +42,8 @@ class TokenRecord(NamedTuple):
     rank: int
     alternatives: tuple[Alternative, ...] = ()
     origin: Origin = Origin.SAMPLED
+    is_draft: bool = False
+    rejected: tuple[str, ...] = ()
 
     @property
     def probability(self) -> float:
@@ -56,6 +59,10 @@ class TokenRecord(NamedTuple):
         if any(known.token_id == self.token_id for known in self.alternatives):
             return self.alternatives
         return (*self.alternatives, Alternative(self.token_id, self.text, self.logprob))
+
+    @property
+    def num_choices(self) -> int:
+        return len(self.alternatives) + (self.rank > len(self.alternatives))
 
     @property
     def entropy_bits(self) -> float | None:

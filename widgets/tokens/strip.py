@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QFont,
+    QFontMetricsF,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -42,6 +43,8 @@ class TokenStrip(QWidget):
         super().__init__(parent)
         self._records: Sequence[TokenRecord] = ()
         self._places: list[Place] = []
+        self._sizes: tuple[list[float], list[bool]] = ([], [])
+        self._by_width: dict[int, list[Place]] = {}
         self._paint_by = PAINTS[0]
         self.pointed_token = NONE
         self.is_held = False
@@ -63,22 +66,28 @@ class TokenStrip(QWidget):
     def show_tokens(self, records: Sequence[TokenRecord]) -> None:
         """Show another reply; the least probable token is pointed at."""
         self._records, self.is_held = records, False
+        self._measure()
         self._arrange()
         self.pointed_token = NONE
+        self.update()
         if records:
             self.point_at(min(range(len(records)), key=lambda i: records[i].logprob))
 
     def paint_by(self, paint: PaintBy) -> None:
+        has_changed = paint.shows_rejected != self._paint_by.shows_rejected
         self._paint_by = paint
-        self.update()
+        if has_changed:
+            self._measure()
+        self._arrange()
 
     def point_at(self, index: int) -> None:
         if index != self.pointed_token:
+            self._update_token(self.pointed_token)
+            self._update_token(index)
             self.pointed_token = index
             words = token_words(self._records, index) if index != NONE else ""
             self.setAccessibleDescription(words)
             self.pointed.emit(index)
-            self.update()
 
     # Geometry ----------------------------------------------------------------------------------
 
@@ -100,7 +109,7 @@ class TokenStrip(QWidget):
         return NONE
 
     def heightForWidth(self, width: int) -> int:
-        return self._height(flow(*self._sizes, max(1, width - 2 * _PAD)))
+        return self._height(self._flowed(width))
 
     def sizeHint(self) -> QSize:
         return QSize(480, self._height(self._places))
@@ -112,14 +121,32 @@ class TokenStrip(QWidget):
         super().resizeEvent(event)
         self._arrange()
 
-    def _arrange(self) -> None:
+    def _measure(self) -> None:
+        advance = QFontMetricsF(self._pen.font).horizontalAdvance
+        character = advance("m")  # of a fixed-width font: only other scripts are measured
         texts = [shown(record.text) for record in self._records]
-        widths = [self._pen.width(text) + _GAP + 2 for text in texts]
+        widths = [len(t) * character if t.isascii() else advance(t) for t in texts]
+        for i, record in enumerate(self._records):
+            if before := self._struck(record):
+                widths[i] += advance(before)
         breaks = [record.text.endswith("\n") for record in self._records]
-        self._sizes = (widths, breaks)
-        self._places = flow(widths, breaks, max(1, self.width() - 2 * _PAD))
+        self._sizes = ([width + _GAP + 2 for width in widths], breaks)
+        self._by_width.clear()
+
+    def _flowed(self, width: int) -> list[Place]:
+        """The places in a strip of `width` pixels: a layout asks for the same ones many times."""
+        if width not in self._by_width:
+            self._by_width[width] = flow(*self._sizes, max(1, width - 2 * _PAD))
+        return self._by_width[width]
+
+    def _arrange(self) -> None:
+        self._places = self._flowed(self.width())
         self.updateGeometry()
         self.update()
+
+    def _update_token(self, index: int) -> None:
+        if 0 <= index < len(self._places):
+            self.update(self.rect_of(index).toAlignedRect().adjusted(-2, -2, 2, 2))
 
     def _height(self, places: list[Place]) -> int:
         rows = places[-1].row + 1 if places else 1
@@ -150,9 +177,12 @@ class TokenStrip(QWidget):
         background = self._paint_by.background(record, table)
         if background is not None:
             painter.fillRect(area, background)
+        place = area.adjusted(1, 0, 0, 0)
+        before = self._struck(record)
+        if before:
+            place = self._paint_struck(painter, place, before)
         painter.setPen(table.color("text"))
-        text = self._pen.elided(shown(record.text), area.width())
-        self._pen.left(painter, area.adjusted(1, 0, 0, 0), text)
+        self._pen.left(painter, place, self._pen.elided(shown(record.text), place.width()))
         if record.is_unlikely:  # also for those who do not see the colours apart
             painter.fillRect(
                 QRectF(area.left(), area.bottom() - 2, area.width(), 2),
@@ -162,6 +192,22 @@ class TokenStrip(QWidget):
             self._frame(painter, area, "text_muted", Qt.PenStyle.DashLine)
         if index == self.pointed_token:
             self._frame(painter, area, "accent" if self.is_held else "text", Qt.PenStyle.SolidLine)
+
+    def _struck(self, record: TokenRecord) -> str:
+        """The rejected drafts before a token, where they are shown."""
+        if not self._paint_by.shows_rejected:
+            return ""
+        return "".join(shown(text) for text in record.rejected)
+
+    def _paint_struck(self, painter: QPainter, area: QRectF, text: str) -> QRectF:
+        """Rejected drafts at the left of `area`; what is left of it."""
+        painter.setPen(theme().color("text_muted"))
+        text = self._pen.elided(text, area.width())
+        self._pen.left(painter, area, text)
+        width = self._pen.width(text)
+        middle = round(area.center().y()) + 1.5
+        painter.drawLine(QPointF(area.left(), middle), QPointF(area.left() + width, middle))
+        return area.adjusted(width, 0, 0, 0)
 
     def _frame(self, painter: QPainter, area: QRectF, color: str, style: Qt.PenStyle) -> None:
         painter.setPen(QPen(theme().color(color), 1, style))
@@ -173,10 +219,10 @@ class TokenStrip(QWidget):
         font.setFeature(QFont.Tag("calt"), 0)  # signs of code stay what they are
         self._pen = TextPen(font, _MOST_SHAPED)
         self._row_height = self.fontMetrics().height() + 2 * SPACE_1
-        self._sizes: tuple[list[float], list[bool]] = ([], [])
 
     def _theme_changed(self) -> None:
         self._take_font()
+        self._measure()
         self._arrange()
 
     # Mouse and keyboard ------------------------------------------------------------------------

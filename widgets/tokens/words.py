@@ -44,6 +44,12 @@ def token_words(records: Sequence[TokenRecord], index: int) -> str:
         parts.append(f"entropy at least {record.entropy_bits:.2f} bits")
     if record.origin in _ORIGINS:
         parts.append(_ORIGINS[record.origin])
+    if record.is_draft:
+        parts.append("a draft that stood")
+    if record.rejected:
+        first, *others = record.rejected
+        more = f" and {len(others)} after it" if others else ""
+        parts.append(f"in place of the draft {quoted(first)}{more}")
     return " · ".join(parts)
 
 
@@ -57,5 +63,5 @@ def summary_words(records: Sequence[TokenRecord]) -> str:
     count = "1 token" if len(records) == 1 else f"{len(records):,} tokens"
     return (
         f"{count} · {percent(first / len(records))} were the most probable · "
-        f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean log probability {-bits:.2f}"
+        f"{unlikely:,} below {UNLIKELY * 100:.0f} % · mean log probability −{bits:.2f}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,22 @@ def test_equal_seeds_repeat_and_salts_keep_the_lengths() -> None:
     ]
     other = workload.requests("unique", VOCABULARY, seed=6, salt=1)
     assert [r.output_len for r in other] != [r.output_len for r in first]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_stream_goes_on_with_equal_lengths_and_one_beginning(name: str) -> None:
+    workload = preset(name)
+    for variant, shared in workload.variants.items():
+        one, other = (
+            list(islice(workload.stream(variant, VOCABULARY, 3, salt), 2 * workload.num_requests))
+            for salt in (0, 1)
+        )
+        lengths = [(len(r.prompt_token_ids), r.output_len) for r in one]
+        assert lengths == [(len(r.prompt_token_ids), r.output_len) for r in other]
+        first = workload.requests(variant, VOCABULARY, seed=3)
+        assert lengths[: len(first)] == [(len(r.prompt_token_ids), r.output_len) for r in first]
+        assert len({r.prompt_token_ids[:shared] for r in one}) == 1
+        assert one[0].prompt_token_ids != other[0].prompt_token_ids
 
 
 def test_variants_do_equal_work() -> None:

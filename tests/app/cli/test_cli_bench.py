@@ -17,7 +17,7 @@ FIGURES = {
     "requests_per_s", "ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "peak_kv_usage", "kv_waste",
     "max_concurrent_requests", "prefix_cache_hit_rate", "preemptions", "weights_bytes",
     "kv_cache_bytes", "decode_bytes_per_s", "memory_read_bytes_per_s",
-    "memory_bandwidth_utilization",
+    "memory_bandwidth_utilization", "acceptance_length", "acceptance_rate",
 }  # fmt: skip
 FIXED = ["--input-len", "20", "--output-len", "5", "--num-requests", "6"]
 
@@ -65,6 +65,16 @@ def test_the_report_has_every_figure(
     assert report["memory_bandwidth_utilization"] == pytest.approx(
         report["decode_bytes_per_s"] / report["memory_read_bytes_per_s"]
     )
+
+
+def test_drafts_are_reported(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
+    plain = bench(capsys, *tiny_flags, *FIXED)
+    assert plain["acceptance_length"] is plain["acceptance_rate"] is None
+    flags = ["--speculative-method", "ngram", "--prompt-lookup-min", "1", "--output-len", "40"]
+    drafting = bench(capsys, *tiny_flags, *FIXED, *flags, "--no-speculative-adaptive")
+    assert 1 <= drafting["acceptance_length"] <= 5
+    assert 0 <= drafting["acceptance_rate"] <= 1
+    assert drafting["completed"] == 6
 
 
 def test_a_preset_reports_its_variants_apart(

@@ -8,6 +8,7 @@ from importlib.metadata import version
 import pytest
 
 from app.__main__ import main
+from app.torch_build import TorchBuild, advice
 
 
 def test_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,7 +16,9 @@ def test_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     report = json.loads(out)
-    assert set(report) == {"machine", "memory", "devices", "kernels", "versions", "paths"}
+    sections = {"machine", "memory", "devices", "torch", "kernels", "versions", "paths", "advice"}
+    assert set(report) == sections
+    assert report["torch"]["version"] == version("torch")
     assert report["devices"][0]["device"] == "cpu"
     assert report["devices"][0]["default_threads"] >= 1
     memory = report["memory"]
@@ -36,3 +39,25 @@ def test_the_text_names_every_kernel_and_path(capsys: pytest.CaptureFixture[str]
         assert kernel["reason"].split(":")[0] in shown
     for path in report["paths"].values():
         assert path in shown
+
+
+def test_a_gpu_beside_a_build_for_the_cpu_is_noticed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.machine._gpu_names", lambda: ("NVIDIA H200",))
+    monkeypatch.setattr("app.cli.doctor.torch_build", lambda: TorchBuild("2.13.0+cpu", ""))
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("! NVIDIA H200 is there, and PyTorch 2.13.0+cpu is built for the CPU")
+    assert '-m pip install --force-reinstall "torch==2.13.0"' in shown
+
+
+def test_advice_is_given_only_where_it_helps() -> None:
+    cpu, cuda = TorchBuild("2.13.0+cpu", ""), TorchBuild("2.13.0+cu130", "CUDA 13.0")
+    assert advice((), cpu) is None and advice(("NVIDIA H200",), cuda) is None
+    linux = advice(("A", "B"), cpu, "Linux", "/usr/bin/python")
+    assert linux is not None and linux.cause.startswith("2 GPUs (A) are there")
+    assert linux.command.startswith('"/usr/bin/python" -m pip') and "pypi.org" in linux.command
+    windows = advice(("A",), cpu, "Windows")
+    assert windows is not None and "download.pytorch.org/whl/cu" in windows.command
+    assert cpu.text == "2.13.0+cpu, built for the CPU only"

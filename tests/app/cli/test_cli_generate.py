@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
+from app.paths import starter_draft, starter_model
 
 GREEDY = ["--temperature", "0", "--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
 TOKENS = [*GREEDY, "--ignore-eos", "--max-tokens"]
@@ -35,16 +36,41 @@ def test_the_object_has_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     result = generate_json(capsys, "--prompt", "What is", *TOKENS, "5")
     assert set(result) == {
         "text", "token_ids", "logprobs", "finish_reason", "num_prompt_tokens",
-        "num_cached_tokens", "metrics",
+        "num_cached_tokens", "metrics", "speculative",
     }  # fmt: skip
     assert result["finish_reason"] == "length"
     assert len(result["token_ids"]) == 5
     assert result["num_prompt_tokens"] > 0
     assert result["num_cached_tokens"] == 0
     assert result["logprobs"] is None
+    assert result["speculative"] == {"drafted": 0, "accepted": 0, "per_position": []}
     metrics = result["metrics"]
     assert len(metrics["itl_ms"]) == 4
     assert metrics["ttft_ms"] + sum(metrics["itl_ms"]) == pytest.approx(metrics["e2e_ms"], rel=0.05)
+
+
+def test_a_draft_model_gives_the_same_tokens_in_fewer_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prompt = ["--chat", "What is TTFT?", *TOKENS, "40"]
+    plain = generate_json(capsys, *prompt)
+    draft = ["--speculative-method", "draft_model", "--speculative-model", str(starter_draft())]
+    drafting = generate_json(capsys, *prompt, *draft, "--no-speculative-adaptive")
+    assert drafting["token_ids"] == plain["token_ids"]
+    figures = drafting["speculative"]
+    assert 0 < figures["accepted"] <= figures["drafted"]
+    assert sum(figures["per_position"]) == figures["accepted"]
+    _, _, summary = generate(capsys, *prompt, *draft)
+    assert "drafts accepted" in summary
+
+
+def test_a_draft_that_does_not_fit_the_model_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    larger = ["--speculative-method", "draft_model", "--speculative-model", str(starter_model())]
+    code, out, err = generate(capsys, "--model", str(starter_draft()), "--prompt", "x", *larger)
+    assert (code, out) == (2, "")
+    assert "more than the" in err and "Choose a smaller draft model" in err
 
 
 def test_logprobs_stand_beside_the_tokens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,205 @@
+"""`Draft`: what is being written to each conversation, text and files, and the room it takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.chat.attachments import Attachment, file_content, may_be_text, read_attachment
+from app.chat.context import ContextUse, context_short, context_text, context_warning
+from app.chat.controller import ChatController
+from app.tasks import run_task
+from app.units import format_bytes
+from engine.errors import InferdeckError
+from engine.messages import TokensCounted
+from widgets.chat.composer import Composer
+from widgets.chat.notice import Notice
+from widgets.chat.records import AttachmentRecord
+
+COUNT_DELAY_MS = 300
+COUNTED = 2**16
+"""Characters that are counted exactly; of longer texts the rest is taken to be like them."""
+PER_TOKEN = 4
+"""Characters in a token where no model is there to count."""
+
+
+class Draft(QObject):
+    """Fills `composer` and `notice`. `refused(cause and remedy)`: a file was not attached; "" when
+    that is over."""
+
+    refused = Signal(str)
+
+    def __init__(
+        self, controller: ChatController, composer: Composer, notice: Notice, parent: QWidget
+    ) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._composer = composer
+        self._notice = notice
+        self._window = parent
+        self._kept: dict[str, tuple[str, list[Attachment]]] = {}  # of the other conversations
+        self._shown_id = controller.current.id
+        self.attachments: list[Attachment] = []
+        self._counts: dict[str, int] = {}  # text -> tokens, of what is here
+        self._asked: dict[str, str] = {}  # key -> text
+        self._keys = itertools.count()
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(COUNT_DELAY_MS)
+        self._later.timeout.connect(self.count)
+        composer.text_changed.connect(self._later.start)
+        composer.files_given.connect(self.add_files)
+        composer.attach_requested.connect(self.choose_files)
+        composer.attachment_removed.connect(self.remove)
+        controller.engine.tokens_counted.connect(self._counted)
+        controller.engine.state_changed.connect(lambda state: self._forget_counts())
+
+    # What is written ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Another conversation may be on the screen: its draft with it."""
+        current = self._controller.current
+        self._kept[self._shown_id] = (self._composer.text, self.attachments)
+        self._shown_id = current.id
+        text, self.attachments = self._kept.pop(current.id, ("", []))
+        self._composer.set_text(text)
+        self._changed()
+
+    def clear(self) -> None:
+        self.attachments = []
+        self.refused.emit("")
+        self._composer.clear()
+        self._changed()
+
+    def give_back(self, conversation_id: str, text: str, given: Sequence[Attachment]) -> None:
+        """What could not be sent, before what has been written since."""
+        if conversation_id == self._shown_id:
+            written = self._composer.text
+            self._composer.set_text(f"{text}\n{written}" if written else text)
+            self.attachments = [*given, *self.attachments]
+            self._changed()
+        else:
+            written, files = self._kept.get(conversation_id, ("", []))
+            text = f"{text}\n{written}" if written else text
+            self._kept[conversation_id] = (text, [*given, *files])
+
+    # Files -------------------------------------------------------------------------------------
+
+    def choose_files(self) -> QFileDialog:
+        dialog = QFileDialog(self._window, "Attach text files")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(self.add_files)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+        return dialog
+
+    def add_files(self, paths: Iterable[str]) -> None:
+        """Read files off the window and attach those that are text."""
+        chosen, conversation_id = [Path(path) for path in paths], self._shown_id
+        self.refused.emit("")
+        run_task(
+            self,
+            lambda: _read_all(chosen),
+            lambda found: self._add(conversation_id, *found),
+            lambda error: self.refused.emit(f"{error.cause} {error.remedy}".strip()),
+        )
+
+    def _add(self, conversation_id: str, found: list[Attachment], problems: list[str]) -> None:
+        if conversation_id == self._shown_id:
+            self.attachments = [*self.attachments, *found]
+            self._changed()
+        else:
+            text, given = self._kept.get(conversation_id, ("", []))
+            self._kept[conversation_id] = (text, [*given, *found])
+        if problems:
+            self.refused.emit(" ".join(problems))
+
+    def remove(self, index: int) -> None:
+        self.attachments = [a for i, a in enumerate(self.attachments) if i != index]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._show_files()
+        self.count()
+
+    def _show_files(self) -> None:
+        self._composer.set_attachments(
+            [
+                AttachmentRecord(a.name, f"{format_bytes(a.num_bytes)}{self._tokens_of(a)}", a.text)
+                for a in self.attachments
+            ]
+        )
+
+    def _tokens_of(self, attachment: Attachment) -> str:
+        count = self._counts.get(file_content(attachment.name, attachment.text))
+        return "" if count is None else f" · {count:,} tokens"
+
+    # The room that it takes --------------------------------------------------------------------
+
+    @property
+    def num_tokens(self) -> int:
+        """About so many will be added to the conversation."""
+        return sum(self._counts.get(text, len(text) // PER_TOKEN + 1) for text in self._texts())
+
+    def _texts(self) -> list[str]:
+        """What a message of it would be made of."""
+        files = [file_content(a.name, a.text) for a in self.attachments]
+        written = self._composer.text.strip()
+        before = "" if self._controller.current.messages else self._controller.current.system_prompt
+        if not files and not written:
+            return []
+        return [text for text in (*files, written, before.strip()) if text]
+
+    def count(self) -> None:
+        """Have the model count what has not been counted yet."""
+        texts = self._texts()
+        self._counts = {text: n for text, n in self._counts.items() if text in texts}
+        self._asked.clear()
+        for text in texts:
+            if text not in self._counts:
+                key = f"draft-{next(self._keys)}"
+                self._asked[key] = text
+                self._controller.engine.count_tokens(key, text[:COUNTED])
+        self.show_context()
+
+    def _counted(self, event: TokensCounted) -> None:
+        text = self._asked.pop(event.key, None)
+        if text is not None and event.num_tokens is not None:
+            counted = min(len(text), COUNTED)
+            self._counts[text] = round(event.num_tokens * len(text) / counted)
+            self._show_files()
+            self.show_context()
+
+    def _forget_counts(self) -> None:
+        """Another model may count otherwise."""
+        self._counts.clear()
+        self.count()
+
+    def show_context(self) -> None:
+        """The meter, and what would be cut."""
+        used, limit = self._controller.context
+        use = ContextUse(used, self.num_tokens, limit, self._controller.current.sampling.max_tokens)
+        role = "warning" if use.is_nearly_full else "small"
+        self._composer.set_context(context_text(use), role, context_short(use))
+        self._composer.meter.show_use(used or 0, use.draft, limit or 0)
+        self._notice.say("" if self._controller.is_busy else context_warning(use))
+
+
+def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:
+    """(what could be read, why the others could not)."""
+    found, problems = [], []
+    for path in paths:
+        try:
+            found.append(read_attachment(path))
+        except InferdeckError as error:
+            problems.append(f"{error.cause} {error.remedy}".strip())
+    return found, problems
+
+
+def droppable(paths: Sequence[str]) -> bool:
+    """Whether what is dragged are files to attach, and no model to open."""
+    return bool(paths) and all(may_be_text(Path(path)) for path in paths)

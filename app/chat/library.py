@@ -1,0 +1,245 @@
+"""`ChatLibrary`: which conversations there are, and which of them is on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from PySide6.QtCore import QObject, Signal
+
+from app.chat.conversation import Conversation, Message
+from app.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling_from_dict
+from app.chat.saver import Saver
+from app.chat.token_keeper import TokenKeeper
+from app.storage import ChatStore, StorageError, StoredConversation
+from engine.errors import ErrorInfo, InferdeckError
+
+
+class Found(NamedTuple):
+    """A conversation that a search found; `message_id` is "" where its title was hit."""
+
+    conversation: Conversation
+    message_id: str
+    snippet: str
+    marks: tuple[tuple[int, int], ...]
+
+
+class ChatLibrary(QObject):
+    """Conversations, and the one on the screen: `current`, perhaps not stored yet. Signals carry
+    the id of a conversation."""
+
+    list_changed = Signal()
+    current_changed = Signal()
+    messages_changed = Signal(str)  # which messages are on the screen
+    settings_changed = Signal(str)  # system prompt, sampling
+    deleted = Signal(str, str)  # id, title: can be undone until `purge`
+    archived_one = Signal(str, str)  # id, title
+    problem_changed = Signal(object)  # ErrorInfo: chats are not saved; None: they are again
+
+    def __init__(self, store: ChatStore, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._store = store
+        self._saver = Saver(store, self)
+        self._saver.problem_changed.connect(self.problem_changed)
+        self.tokens = TokenKeeper(store, self._saver)
+        self._presets: list[Preset] = built_in_presets()
+        self._conversations: dict[str, Conversation] = {}
+        self._deleted: dict[str, Conversation] = {}
+        self._loaded: set[str] = set()  # conversations whose messages were read
+        try:
+            for record in store.conversations():
+                self._conversations[record.id] = Conversation.from_record(record)
+            self._presets += _own_presets(store)
+        except InferdeckError as error:
+            self._report_read(error)
+        self.current = self._draft()
+
+    def _stop(self, conversation: Conversation) -> None:
+        """Stop what is written to a conversation that is deleted."""
+        raise NotImplementedError
+
+    # What there is ---------------------------------------------------------------------------
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        """Those that are not archived: pinned ones first, then the last used."""
+        listed = [c for c in self._conversations.values() if not c.is_archived]
+        return sorted(listed, key=lambda c: (c.is_pinned, c.updated), reverse=True)
+
+    @property
+    def archived(self) -> list[Conversation]:
+        """The last used first."""
+        kept = [c for c in self._conversations.values() if c.is_archived]
+        return sorted(kept, key=lambda c: c.updated, reverse=True)
+
+    def conversation(self, conversation_id: str) -> Conversation | None:
+        if conversation_id == self.current.id:
+            return self.current
+        return self._conversations.get(conversation_id)
+
+    @property
+    def problem(self) -> ErrorInfo | None:
+        """Why chats are not saved at the moment."""
+        return self._saver.problem
+
+    @property
+    def presets(self) -> list[Preset]:
+        return list(self._presets)
+
+    def search(self, query: str) -> list[Found]:
+        """Conversations that contain every word of `query`."""
+        try:
+            hits = self._store.search(query)
+        except StorageError as error:
+            self._report_read(error)
+            return []
+        return [
+            Found(conversation, hit.message_id or "", hit.snippet, hit.marks)
+            for hit in hits
+            if (conversation := self._conversations.get(hit.conversation_id)) is not None
+        ]
+
+    # Conversations ---------------------------------------------------------------------------
+
+    def new_conversation(self) -> None:
+        """Begin a new one, with the same sampling settings; it is listed with its first message."""
+        if self.current.messages:
+            before = self.current
+            self._show(self._draft())
+            self.current.sampling, self.current.preset = before.sampling, before.preset
+            self.settings_changed.emit(self.current.id)
+
+    def open(self, conversation_id: str) -> None:
+        conversation = self._conversations.get(conversation_id)
+        if conversation is not None and conversation is not self.current:
+            self._read(conversation)
+            self._show(conversation)
+
+    def open_message(self, conversation_id: str, message_id: str) -> None:
+        """Open a conversation with the version that has `message_id` on the screen."""
+        self.open(conversation_id)
+        message = self.current.messages.get(message_id)
+        if message is not None:
+            self._show_version(message)
+
+    def rename(self, conversation_id: str, title: str) -> None:
+        conversation = self._conversations.get(conversation_id)
+        title = " ".join(title.split())
+        if conversation is not None and title:
+            conversation.title, conversation.title_is_automatic = title, False
+            self._saver.save_now(conversation)
+            self.list_changed.emit()
+
+    def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
+        """Keep a conversation on top of the list, or no longer."""
+        conversation = self._conversations.get(conversation_id)
+        if conversation is not None and conversation.is_pinned != is_pinned:
+            conversation.is_pinned = is_pinned
+            self._saver.save_now(conversation)
+            self.list_changed.emit()
+
+    def set_archived(self, conversation_id: str, is_archived: bool) -> None:
+        """Put a conversation away, or back into the list. It can be searched, opened and gone on
+        with as before: a message that is sent in it brings it back."""
+        conversation = self._conversations.get(conversation_id)
+        if conversation is None or conversation.is_archived == is_archived:
+            return
+        conversation.is_archived = is_archived
+        self._saver.save_now(conversation)
+        if is_archived and conversation is self.current:
+            self._show_another()
+        self.list_changed.emit()
+        if is_archived:
+            self.archived_one.emit(conversation_id, conversation.title)
+
+    def _show_another(self) -> None:
+        """The first of the list, in place of one that leaves it."""
+        following = self.conversations
+        if following:
+            self.open(following[0].id)
+        else:
+            self._show(self._draft())
+
+    def delete(self, conversation_id: str) -> None:
+        """Stop and hide a conversation; `restore` brings it back until `purge`."""
+        conversation = self._conversations.pop(conversation_id, None)
+        if conversation is None:
+            return
+        self._stop(conversation)
+        self._deleted[conversation_id] = conversation
+        future = self._store.delete_conversation(conversation_id)
+        self._saver.watch(future, partial(self._after_delete, conversation))
+        if conversation is self.current:
+            self._show_another()
+        self.list_changed.emit()
+        self.deleted.emit(conversation_id, conversation.title)
+
+    def _after_delete(self, conversation: Conversation, error: StorageError | None) -> None:
+        self._saver.report(error)
+        if error is not None and self._deleted.pop(conversation.id, None) is not None:
+            self._conversations[conversation.id] = conversation
+            self.list_changed.emit()
+
+    def restore(self, conversation_id: str) -> None:
+        """Undo `delete`."""
+        conversation = self._deleted.pop(conversation_id, None)
+        if conversation is not None:
+            self._conversations[conversation_id] = conversation
+            self._saver.watch(self._store.restore_conversation(conversation_id), self._saver.report)
+            self.list_changed.emit()
+            self.open(conversation_id)
+
+    def purge(self, conversation_id: str) -> None:
+        """Remove a deleted conversation for good."""
+        if self._deleted.pop(conversation_id, None) is not None:
+            self._loaded.discard(conversation_id)
+            self._saver.watch(self._store.purge_deleted(conversation_id), self._saver.report)
+
+    def saved_store(self) -> ChatStore:
+        """The store, with everything on its way to it; `flush` waits until it is there."""
+        self._saver.save()
+        return self._store
+
+    def add_imported(self, records: Sequence[StoredConversation]) -> None:
+        """List conversations that were added to the store, and open the first."""
+        for record in records:
+            self._conversations[record.id] = Conversation.from_record(record)
+        self.list_changed.emit()
+        if records:
+            self.open(records[0].id)
+
+    def _show_version(self, message: Message) -> None:
+        changed = self.current.show(message)
+        if changed:
+            self._saver.watch(self._store.show_versions(changed), self._saver.report)
+        self.messages_changed.emit(self.current.id)
+
+    def _draft(self) -> Conversation:
+        preset = next(p for p in self._presets if p.name == DEFAULT_PRESET)
+        return Conversation(sampling=preset.params, preset=preset.name)
+
+    def _show(self, conversation: Conversation) -> None:
+        self.current = conversation
+        self.current_changed.emit()
+
+    def _read(self, conversation: Conversation) -> None:
+        if conversation.id not in self._loaded:
+            try:
+                conversation.load(self._store.messages(conversation.id))
+                self.tokens.learn(conversation.id)
+                self._loaded.add(conversation.id)
+            except StorageError as error:
+                self._report_read(error)
+
+    def _report_read(self, error: InferdeckError) -> None:
+        self._saver.report(
+            error if isinstance(error, StorageError) else StorageError(error.cause, error.remedy)
+        )
+
+
+def _own_presets(store: ChatStore) -> list[Preset]:
+    return [
+        Preset(name, "Your own.", sampling_from_dict(values), is_own=True)
+        for name, values in store.presets().items()
+    ]

@@ -1,0 +1,65 @@
+"""A conversation with all that belongs to it, out of the store and into it again. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from app.chat.conversation import new_id
+from app.chat.tokens import ReplyTokens
+from app.storage import ChatStore, StoredConversation, StoredMessage
+from app.storage.records import INTERRUPTED, STREAMING, WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """`messages` in the order in which they were made, every version of them; `tokens` of the
+    replies that have them, by the reply's id."""
+
+    conversation: StoredConversation
+    messages: tuple[StoredMessage, ...]
+    tokens: Mapping[str, ReplyTokens] = field(default_factory=dict)
+
+
+def collect(store: ChatStore, conversation: StoredConversation) -> Bundle:
+    """Everything that is stored of a conversation. Raises StorageError."""
+    messages = tuple(store.messages(conversation.id))
+    tokens = {}
+    for message_id in store.messages_with_tokens(conversation.id):
+        packed = store.packed_tokens(message_id)
+        if packed is not None:
+            tokens[message_id] = ReplyTokens.unpack(packed)
+    return Bundle(conversation, messages, tokens)
+
+
+def keep(store: ChatStore, bundle: Bundle) -> Bundle:
+    """Store a bundle beside what is there, and return it as it was stored: under new ids where
+    one of its ids is taken, and with nothing that waits for an engine. Raises StorageError; of
+    the messages then all or none are stored."""
+    ids = [message.id for message in bundle.messages]
+    if store.has_any(bundle.conversation.id, ids):
+        bundle = with_new_ids(bundle)
+    messages = tuple(
+        replace(message, state=INTERRUPTED) if message.state in (WAITING, STREAMING) else message
+        for message in bundle.messages
+    )
+    store.add_messages(bundle.conversation, *messages).result()
+    for message_id, tokens in bundle.tokens.items():
+        store.save_tokens(message_id, tokens.pack).result()
+    return replace(bundle, messages=messages)
+
+
+def with_new_ids(bundle: Bundle) -> Bundle:
+    """The same conversation as another one."""
+    names = {message.id: new_id() for message in bundle.messages}
+    conversation = replace(bundle.conversation, id=new_id())
+    messages = tuple(
+        replace(
+            message,
+            id=names[message.id],
+            conversation_id=conversation.id,
+            parent_id=None if message.parent_id is None else names[message.parent_id],
+        )
+        for message in bundle.messages
+    )
+    return Bundle(conversation, messages, {names[i]: t for i, t in bundle.tokens.items()})

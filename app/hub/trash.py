@@ -1,0 +1,139 @@
+"""Deleting a model so that it can be taken back: it is moved aside first, and removed for good
+when nobody can take it back any more.
+
+Moving aside is a rename within one folder: it takes no time and no space, whatever the size. A
+journal knows what is aside, so that the next start removes what a run that died left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import InferdeckError
+
+PREFIX = ".inferdeck-deleted-"
+
+
+class TrashError(InferdeckError):
+    """A model that cannot be moved aside, back, or away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trashed:
+    """A folder that was at `original` and is at `aside`."""
+
+    original: Path
+    aside: Path
+
+
+class Trash:
+    """What is aside, in the journal `journal` (a JSON file)."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()  # models are removed in threads
+
+    def put(self, folder: Path) -> Trashed:
+        """Move `folder` aside. Raises TrashError where it cannot be moved."""
+        entry = Trashed(folder, folder.with_name(f"{PREFIX}{uuid.uuid4().hex[:12]}"))
+        try:
+            # Written first: a folder that is aside and in no journal would stay for ever.
+            with self._lock:
+                self._write([*self.entries, entry])
+            os.rename(entry.original, entry.aside)
+        except OSError as error:
+            with suppress(OSError):
+                self._forget(entry)
+            raise TrashError(
+                f"{folder} cannot be deleted: {error.strerror or error}.",
+                "Check its permissions, and close other programs that use it.",
+            ) from error
+        return entry
+
+    def restore(self, entry: Trashed) -> None:
+        """Move it back. Raises TrashError where something else stands in its place."""
+        if entry.original.exists():
+            raise TrashError(
+                f"{entry.original} exists again: what was deleted cannot be moved back.",
+                f"It is kept as {entry.aside} until the program ends.",
+            )
+        try:
+            os.rename(entry.aside, entry.original)
+        except OSError as error:
+            raise TrashError(
+                f"{entry.original} cannot be put back: {error.strerror or error}.",
+                f"Move {entry.aside} there by hand before the program ends.",
+            ) from error
+        self._forget(entry)
+
+    def purge(self, entry: Trashed) -> None:
+        """Remove it for good (seconds for a large model). Raises TrashError; it is tried again at
+        the next start."""
+        try:
+            if _uses_shared_blobs(entry.aside) and not entry.original.exists():
+                _delete_through_hub(entry)
+            if entry.aside.exists():
+                shutil.rmtree(entry.aside)
+        except OSError as error:
+            raise TrashError(
+                f"{entry.aside} cannot be removed: {error.strerror or error}.",
+                "Check its permissions, or remove it by hand.",
+            ) from error
+        self._forget(entry)
+
+    def purge_all(self) -> None:
+        """Remove everything that is aside; what cannot be removed waits for the next time."""
+        for entry in self.entries:
+            try:
+                self.purge(entry)
+            except TrashError:
+                continue
+
+    @property
+    def entries(self) -> list[Trashed]:
+        """What is aside now, oldest first."""
+        try:
+            stored = json.loads(self._journal.read_text(encoding="utf-8"))
+            found = [Trashed(Path(original), Path(aside)) for original, aside in stored]
+        except (OSError, ValueError, TypeError):
+            return []
+        # whatever the file says, nothing is ever removed that was not put aside by `put`
+        return [e for e in found if e.aside.name.startswith(PREFIX)]
+
+    def _forget(self, entry: Trashed) -> None:
+        with self._lock:
+            left = [known for known in self.entries if known != entry]
+            if left or self._journal.exists():
+                self._write(left)
+
+    def _write(self, entries: list[Trashed]) -> None:
+        text = json.dumps([[str(e.original), str(e.aside)] for e in entries])
+        fresh = self._journal.with_suffix(".tmp")
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, self._journal)
+
+
+def _uses_shared_blobs(folder: Path) -> bool:
+    """Whether blobs of this model lie in the cache's common store (huggingface_hub 2), where
+    only huggingface_hub knows who else uses them."""
+    blobs = folder / "blobs"
+    return blobs.is_dir() and any(blob.is_symlink() for blob in blobs.iterdir())
+
+
+def _delete_through_hub(entry: Trashed) -> None:
+    from huggingface_hub import scan_cache_dir
+
+    os.rename(entry.aside, entry.original)
+    for repo in scan_cache_dir(entry.original.parent).repos:
+        if repo.repo_path.name == entry.original.name:
+            commits = [revision.commit_hash for revision in repo.revisions]
+            scan_cache_dir(entry.original.parent).delete_revisions(*commits).execute()
+    if entry.original.exists():  # what no revision knew
+        os.rename(entry.original, entry.aside)

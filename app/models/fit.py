@@ -1,0 +1,62 @@
+"""What of a model fits this machine, at each precision. Imports no Qt.
+
+`fits` imports torch and transformers: call it off the GUI thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.models.estimate import SHORTEST_CONTEXT, Estimate, Need
+from engine.config import SETTINGS, EngineConfig
+
+ROUND = 256  # tokens: the longest context is no exact science
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """precisions: names that need the same. need: at the context that was asked for. longest: the
+    longest context that fits, 0 where not even a short one does."""
+
+    precisions: str
+    need: Need
+    longest: int
+
+    @property
+    def text(self) -> str:
+        """The verdict in a few words."""
+        if not self.longest:
+            return "does not fit"
+        if self.need.fits:
+            return f"fits, up to {self.longest:,} tokens"
+        return f"fits up to {self.longest:,} tokens only"
+
+
+def fits(
+    config: EngineConfig, in_use: int, estimator: Callable[[EngineConfig, int], Estimate]
+) -> list[Fit]:
+    """One entry per precision that differs in memory, the largest first; empty for a model that
+    is not supported."""
+    found: dict[int, Fit] = {}
+    for dtype in SETTINGS["dtype"].choices:
+        if dtype == "auto":
+            continue
+        estimate = estimator(config.replace(dtype=dtype), in_use)
+        if estimate.need is None:
+            continue
+        need = estimate.need
+        same = found.get(need.needed)
+        names = f"{same.precisions}, {dtype}" if same else dtype
+        found[need.needed] = Fit(names, need, longest(need, estimate.report.context_length))
+    return [found[needed] for needed in sorted(found, reverse=True)]
+
+
+def longest(need: Need, limit: int | None) -> int:
+    """The longest context of one request that fits, in tokens; the model's own where that does."""
+    room = need.limit - need.weights - need.activations
+    tokens = int(room / need.kv_bytes_per_token) if room > 0 else 0
+    if limit is not None and tokens >= limit:
+        return limit
+    tokens -= tokens % ROUND
+    return tokens if tokens >= SHORTEST_CONTEXT else 0

@@ -1,0 +1,122 @@
+"""Looks at a model for a card: asks, in a thread, what it is and needs with the chosen options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from app.models.estimate import Estimate, estimate
+from app.models.model_card import ModelCard
+from app.models.sources import ModelSource
+from app.settings_store import SettingsStore
+from app.tasks import Task, run_task
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo
+
+Estimator = Callable[[EngineConfig, int], Estimate]
+
+
+def _as_it_is(found: Estimate) -> Estimate:
+    return found
+
+
+class Inspector(QObject):
+    """`looked(estimate)`: None while it is being asked or where it failed."""
+
+    looked = Signal(object)
+
+    def __init__(
+        self,
+        card: ModelCard,
+        store: SettingsStore,
+        in_use: Callable[[], int] = lambda: 0,
+        estimator: Estimator = estimate,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._card, self._store = card, store
+        self._in_use, self._estimator = in_use, estimator
+        self._task: Task | None = None
+        self._where = ("", "auto")  # what is read: path and load format
+        self._adjust: Callable[[Estimate], Estimate] = _as_it_is
+        self.source: ModelSource | None = None
+        self.estimate: Estimate | None = None
+        card.options_changed.connect(self.ask)
+
+    @property
+    def can_open(self) -> bool:
+        return self.estimate is not None and self.estimate.can_open
+
+    def show(self, source: ModelSource) -> None:
+        """Show `source` with what was chosen for it before, and look at it."""
+        self.show_only(source)
+        self.look_at(source.path, source.load_format)
+
+    def show_only(self, source: ModelSource) -> None:
+        """Show `source`; what there is to look at is still to come."""
+        self.forget()
+        self.source = source
+        chosen = dict(self._store.settings_of(source.path, source.load_format))
+        self._card.show_source(source, chosen)
+
+    def look_at(
+        self, path: str, load_format: str, adjust: Callable[[Estimate], Estimate] = _as_it_is
+    ) -> None:
+        """Read the description at `path`; `adjust` completes what is found."""
+        self._where, self._adjust = (path, load_format), adjust
+        self.ask()
+
+    def forget(self) -> None:
+        """Show nothing more of what is being asked."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task, self.source = None, None
+        self._where = ("", "auto")
+        self._set(None)
+
+    def ask(self) -> None:
+        """Ask again, with the options as they are."""
+        if self.source is None or not self._where[0]:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._set(None)
+        self._card.show_busy()
+        config, in_use, estimator = self.config(), self._in_use(), self._estimator
+        self._task = run_task(
+            self, lambda: estimator(config, in_use), self._on_estimate, self._on_error
+        )
+
+    def config(self) -> EngineConfig:
+        """What would be loaded."""
+        path, load_format = self._where
+        return EngineConfig(model=path, load_format=load_format).replace(**self.settings())
+
+    def settings(self) -> Mapping[str, Any]:
+        """What was chosen for this model before, with what the card says now."""
+        assert self.source is not None
+        stored = dict(self._store.settings_of(self.source.path, self.source.load_format))
+        return {**stored, **self._card.chosen()}
+
+    def _on_estimate(self, found: Estimate) -> None:
+        self._task = None
+        found = self._adjust(found)
+        chosen = self._card.chosen()["max_model_len"]
+        self._card.show_estimate(found)
+        need = found.need
+        if chosen is None and need is not None and not need.fits and found.fitting_len:
+            # The model's whole context does not fit: propose the longest that does.
+            self._card.choose_context(found.fitting_len)
+            self.ask()
+            return
+        self._set(found)
+
+    def _on_error(self, error: ErrorInfo) -> None:
+        self._task = None
+        self._card.show_error(str(error))
+
+    def _set(self, found: Estimate | None) -> None:
+        self.estimate = found
+        self.looked.emit(found)

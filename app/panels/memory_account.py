@@ -1,0 +1,127 @@
+"""Memory as it was planned and as it was measured, by category. No Qt.
+
+    this process                                                 the rest of the machine
+    |<----------------------------------------------------->|<--------------------->|<---->|
+    | weights | KV touched | activations | program, libraries | other programs        | free |
+
+A page of the KV cache is the process' own only once something was written to it; so what was never
+touched is planned and allocated, but not resident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.snapshot import BLOCK_FREE, EngineSnapshot, MemoryPlan, MemorySnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A category of the plan, in bytes; `measured` is None where nothing was seen of it yet."""
+
+    predicted: int
+    measured: int | None
+
+    @property
+    def error(self) -> float | None:
+        """(measured - predicted) / predicted."""
+        if self.measured is None or not self.predicted:
+            return None
+        return (self.measured - self.predicted) / self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Everything in bytes. `untouched`: of the KV cache, never written to so far. `program`: this
+    process less what the plan knows of. `others`: what other programs hold."""
+
+    weights: Compared
+    kv_cache: Compared
+    activations: Compared
+    kv_used: int
+    kv_cached: int
+    untouched: int
+    wasted: int
+    program: int
+    others: int
+    free: int
+    total: int
+    free_at_load: int
+    limit: int
+
+    @property
+    def sum(self) -> Compared:
+        parts = (self.weights, self.kv_cache, self.activations)
+        measured = [part.measured for part in parts]
+        known = [size for size in measured if size is not None]
+        whole = sum(known) if len(known) == len(measured) else None
+        return Compared(sum(part.predicted for part in parts), whole)
+
+    @property
+    def engine(self) -> int:
+        """Resident for the model: weights, touched KV cache, activations."""
+        kv = (self.kv_cache.measured or 0) - self.untouched
+        return (self.weights.measured or 0) + kv + (self.activations.measured or 0)
+
+
+class MemoryAccount:
+    """Feed it with every snapshot.
+
+    Activations are the growth of the process since its first snapshot with this plan, less the
+    growth of the touched cache; the largest counts. (What the window needs more since then is in
+    it.)
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._plan: MemoryPlan | None = None
+        self._memory: MemorySnapshot | None = None
+        self._touched: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._rest_before = 0
+        self._activations: int | None = None
+
+    def update(self, snapshot: EngineSnapshot) -> None:
+        memory, blocks = snapshot.memory, snapshot.blocks
+        is_new = memory.plan != self._plan or len(self._touched) != blocks.num_blocks
+        if is_new:  # another model, or a cache that was rebuilt
+            self._touched = np.zeros(blocks.num_blocks, np.bool_)
+            self._activations = None
+        self._touched |= blocks.owner != BLOCK_FREE
+        self._memory, self._plan = memory, memory.plan
+        rest = memory.process - memory.weights - self._touched_bytes(memory)
+        if is_new:
+            self._rest_before = rest
+        elif snapshot.steps or self._activations is not None:
+            self._activations = max(self._activations or 0, rest - self._rest_before)
+
+    def _touched_bytes(self, memory: MemorySnapshot) -> int:
+        size = int(np.count_nonzero(self._touched)) * memory.plan.bytes_per_block
+        return min(size, memory.kv_cache)
+
+    def figures(self) -> MemoryFigures | None:
+        """None before the first snapshot."""
+        memory = self._memory
+        if memory is None:
+            return None
+        plan, touched = memory.plan, self._touched_bytes(memory)
+        program = memory.process - memory.weights - touched - (self._activations or 0)
+        return MemoryFigures(
+            weights=Compared(plan.weights, memory.weights),
+            kv_cache=Compared(plan.kv_cache, memory.kv_cache),
+            activations=Compared(plan.activations, self._activations),
+            kv_used=memory.kv_used,
+            kv_cached=memory.kv_cached,
+            untouched=max(0, memory.kv_cache - touched),
+            wasted=memory.wasted,
+            program=max(0, program),
+            others=max(0, memory.total - memory.free - memory.process),
+            free=memory.free,
+            total=memory.total,
+            free_at_load=plan.free,
+            limit=plan.limit,
+        )

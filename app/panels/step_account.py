@@ -1,0 +1,101 @@
+"""The last steps of the engine, and where their time went. No Qt."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean, median
+
+from engine.ceilings import Ceiling, Situation, ceilings, verdict
+from engine.peaks import Peaks
+from engine.snapshot import EngineSnapshot, StepRecord
+from engine.step_cost import CostedStep, Split, Work, cost_step, cost_steps, model_cost
+
+MOST_STEPS = 200
+"""Of which the account is the mean: seconds of a large model, one second of a small one."""
+
+
+class Chosen(StrEnum):
+    """Which of the steps count."""
+
+    ALL = "all steps"
+    DECODE = "steps that only decode"
+    PREFILL = "steps with prefill"
+
+    def takes(self, step: StepRecord) -> bool:
+        if self is Chosen.ALL:
+            return True
+        is_decode = all(entry.kind == "decode" for entry in step.entries)
+        return is_decode is (self is Chosen.DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
+    disturbed step does not move), the mean work of one in bytes and operations, what limits them
+    in words, and what each knob could win. speed: how much of the time that was counted the
+    model's operations took; below 1 the peaks are too low for them."""
+
+    num_steps: int
+    split: Split
+    median: float
+    speed: float
+    work: Work
+    verdict: str
+    ceilings: tuple[Ceiling, ...]
+
+
+class StepAccount:
+    """Feed it with every snapshot; `account` works it out when somebody looks."""
+
+    def __init__(self) -> None:
+        self.peaks: Peaks | None = None
+        self._steps: deque[StepRecord] = deque(maxlen=MOST_STEPS)
+        self._snapshot: EngineSnapshot | None = None
+
+    @property
+    def has_steps(self) -> bool:
+        return bool(self._steps)
+
+    def update(self, snapshot: EngineSnapshot) -> None:
+        self._steps.extend(snapshot.steps)
+        self._snapshot = snapshot
+
+    def clear(self) -> None:
+        """Another model: steps of the one before say nothing of it."""
+        self._steps.clear()
+        self._snapshot = None
+        self.peaks = None
+
+    def split(self, step: StepRecord) -> Split | None:
+        """Where the time of one step went; None without peaks."""
+        if self._snapshot is None or self.peaks is None:
+            return None
+        return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
+
+    def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
+        """None without peaks, or without a step of the kind chosen."""
+        snapshot, peaks = self._snapshot, self.peaks
+        if snapshot is None or peaks is None:
+            return None
+        model = model_cost(snapshot)
+        costed = [s for s in cost_steps(self._steps, model, peaks) if chosen.takes(s.step)]
+        if not costed:
+            return None
+        situation = Situation(costed, model, peaks, snapshot)
+        whole = situation.whole
+        return Account(
+            num_steps=len(costed),
+            split=Split(*(part / len(costed) for part in whole)),
+            median=median(step.split.total for step in costed),
+            speed=fmean(step.speed for step in costed),
+            work=_mean_work(costed),
+            verdict=verdict(whole),
+            ceilings=tuple(ceilings(situation)),
+        )
+
+
+def _mean_work(costed: list[CostedStep]) -> Work:
+    columns = zip(*(step.work for step in costed), strict=True)
+    return Work(*(sum(column) / len(costed) for column in columns))

@@ -1,0 +1,79 @@
+"""The machine's peaks: kept with their date, and measured where they are not known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject
+
+from app.engine_bridge import EngineBridge, EngineState
+from app.paths import data_dir
+from engine import messages
+from engine.config import EngineConfig
+from engine.machine import machine_name
+from engine.peaks import Peaks
+
+log = logging.getLogger(__name__)
+
+
+class PeaksStore:
+    """A small file in the user's folder: one entry for a machine, number format and threads."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or data_dir() / "peaks.json"
+
+    def find(self, config: EngineConfig) -> Peaks | None:
+        """What was measured on this machine for such a configuration; None if nothing was."""
+        return next((p for p in self._read() if _fits(p, config)), None)
+
+    def keep(self, peaks: Peaks) -> None:
+        """In place of what was measured before under the same conditions."""
+        others = [p for p in self._read() if _conditions(p) != _conditions(peaks)]
+        entries = [dataclasses.asdict(p) for p in [*others, peaks]]
+        try:
+            self.path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+        except OSError as error:
+            log.warning("the machine's peaks were not kept: %s", error)
+
+    def _read(self) -> list[Peaks]:
+        try:
+            entries: list[dict[str, Any]] = json.loads(self.path.read_text(encoding="utf-8"))
+            return [Peaks(**entry) for entry in entries]
+        except (OSError, ValueError, TypeError):
+            return []  # none yet, or damaged: they are measured again
+
+
+def _conditions(peaks: Peaks) -> tuple[str, str, int]:
+    return peaks.machine, peaks.dtype, peaks.num_threads
+
+
+def _fits(peaks: Peaks, config: EngineConfig) -> bool:
+    wanted = (machine_name(), config.dtype, config.num_threads)
+    return config.device == "cpu" and _conditions(peaks) == wanted
+
+
+class PeaksKeeper(QObject):
+    """Hands known peaks on with every model, and keeps what is measured."""
+
+    def __init__(self, bridge: EngineBridge, store: PeaksStore, parent: QObject) -> None:
+        super().__init__(parent)
+        self._bridge, self._store = bridge, store
+        bridge.loaded.connect(lambda event: self._announce(event.config))
+        bridge.reconfigured.connect(lambda event: self._announce(event.config))
+        bridge.peaks_measured.connect(self._on_measured)
+
+    def _announce(self, config: EngineConfig) -> None:
+        known = self._store.find(config)
+        if known is not None:
+            self._bridge.peaks_measured.emit(messages.PeaksMeasured(known))
+
+    def _on_measured(self, event: messages.PeaksMeasured) -> None:
+        config = self._bridge.config
+        if event.peaks is None or config is None or self._bridge.state is not EngineState.READY:
+            return
+        if self._store.find(config) != event.peaks:
+            self._store.keep(event.peaks)

@@ -1,0 +1,108 @@
+"""One window that is driven from state to state, and pictures of it in light and dark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from PySide6.QtCore import QEventLoop, QSize, QTimer
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.engine_bridge import EngineState
+from app.models.session import LOAD
+from app.settings_store import ThemeMode
+from app.suggestions import long_prompts, suggestions_for
+from app.window import Application
+from engine.errors import InferdeckError
+
+SIZE = QSize(1600, 1000)
+SMALL = QSize(1000, 640)
+MODES: tuple[ThemeMode, ...] = ("light", "dark")
+LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, ESTIMATE_TIMEOUT_S = 300.0, 300.0, 120.0
+NUM_CHATS = 5
+MAX_TOKENS = 160
+
+
+class ScreenshotError(InferdeckError):
+    """The window did not come to what was to be shown."""
+
+
+class Camera:
+    """Drives one window, and saves what is to be seen to the folder `output`."""
+
+    def __init__(self, application: Application, output: Path) -> None:
+        self.application = application
+        self.window = application.window
+        self.chat = application.pages.chat
+        self.output = output
+
+    # Driving -----------------------------------------------------------------------------------
+
+    def wait_for_model(self) -> None:
+        bridge = self.application.bridge
+        self.wait(
+            lambda: bridge.state is not EngineState.LOADING, LOAD_TIMEOUT_S, "loading did not end"
+        )
+        if not bridge.is_ready:
+            notice = self.window.notices.notice(LOAD)
+            cause = notice.cause if notice is not None else "The model was not loaded."
+            raise ScreenshotError(cause, notice.remedy if notice is not None else "")
+
+    def start_chats(self, model: str) -> None:
+        """Ask several conversations at once: they are answered in the same steps."""
+        suggested = [prompt for _, prompt in suggestions_for(model)]
+        prompts = [*suggested[: NUM_CHATS - 1], long_prompts()[0][1]]
+        for prompt in prompts:
+            self.ask(prompt, MAX_TOKENS)
+
+    def ask(self, prompt: str, max_tokens: int) -> Callable[[], str]:
+        """Ask in a new conversation; the answer so far."""
+        self.chat.new_conversation()
+        for name, value in (("temperature", 0.0), ("max_tokens", max_tokens)):
+            self.chat.set_sampling(name, value)
+        self.chat.send(prompt)
+        conversation = self.chat.current
+        return lambda: conversation.path()[-1].text
+
+    def oldest_chat(self) -> str:
+        return self.chat.conversations[-1].id
+
+    def num_words(self) -> int:
+        """Words of all replies so far."""
+        return sum(len(c.path()[-1].text.split()) for c in self.chat.conversations)
+
+    def is_generating(self) -> bool:
+        return any(c.open_replies for c in self.chat.conversations)
+
+    def wait(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise ScreenshotError(
+                    f"{what[0].upper()}{what[1:]} within {timeout_s:.0f} s.",
+                    "Close other programs, or give a smaller model.",
+                )
+            pause(20)
+
+    def wait_for_replies(self) -> None:
+        self.wait(lambda: not self.is_generating(), REPLY_TIMEOUT_S, "a reply did not end")
+
+    # Saving ------------------------------------------------------------------------------------
+
+    def in_both_modes(self, name: str, widget: QWidget) -> Iterator[Path]:
+        for mode in MODES:
+            self.window.set_theme(mode)
+            pause(300)  # one redraw of the charts
+            file = self.output / f"{name}-{mode}.png"
+            if not widget.grab().save(str(file)):
+                raise ScreenshotError(f"{file} cannot be written.", "Check folder and disk.")
+            yield file
+
+
+def pause(milliseconds: int) -> None:
+    """Let the window live. Not QTest.qWait: it keeps Python's lock and starves the engine."""
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    loop.exec()
+    QApplication.processEvents()

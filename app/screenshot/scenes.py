@@ -1,0 +1,223 @@
+"""What is photographed, in turn: several conversations at once, every page, view and dialog."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineBridge
+from app.models.sources import is_starter, shape_sources
+from app.panels.server_dialog import ServerDialog
+from app.paths import resources_dir, starter_draft, starter_model
+from app.screenshot.camera import (
+    ESTIMATE_TIMEOUT_S,
+    LOAD_TIMEOUT_S,
+    MAX_TOKENS,
+    NUM_CHATS,
+    REPLY_TIMEOUT_S,
+    SIZE,
+    SMALL,
+    Camera,
+    pause,
+)
+from app.suggestions import long_prompts, suggestions_for
+
+LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
+
+
+def take_all(camera: Camera, model: str) -> Iterator[Path]:
+    """Yields each file when it is saved."""
+    camera.application.show()
+    camera.window.resize(SIZE)
+    camera.application.open_first_model({"model": model})
+    yield from camera.in_both_modes("loading", camera.window)
+    camera.wait_for_model()
+    yield from camera.in_both_modes("empty", camera.window)
+    camera.start_chats(model)
+    camera.wait(lambda: camera.num_words() > 6 * NUM_CHATS, REPLY_TIMEOUT_S, "no reply began")
+    camera.chat.open(camera.oldest_chat())
+    yield from camera.in_both_modes("generating", camera.window)
+    yield from _docks(camera)
+    camera.wait_for_replies()
+    yield from _pages(camera)
+    yield from _models(camera)
+    yield from _latency(camera)
+    yield from _tokens(camera)
+    yield from _recording(camera)
+    yield from _speculation(camera, model)
+    yield from _tune(camera)
+    yield from _palette(camera)
+    yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)
+    yield from _open_model(camera)
+    camera.window.resize(SMALL)
+    yield from camera.in_both_modes("small", camera.window)
+    for dock in (camera.window.views.bottleneck_dock, camera.window.views.memory_dock):
+        dock.raise_()
+        yield from camera.in_both_modes(f"small-{dock.objectName()}", camera.window)
+
+
+def _docks(camera: Camera) -> Iterator[Path]:
+    """What lies behind the live charts, while the replies are written."""
+    log = camera.window.log_dock
+    log.show()
+    for dock in (*(dock for dock, _ in camera.window.views.docks), log):
+        dock.raise_()
+        yield from camera.in_both_modes(dock.objectName(), camera.window)
+    log.hide()
+    camera.window.charts_dock.raise_()
+
+
+def _pages(camera: Camera) -> Iterator[Path]:
+    for index, page in enumerate(camera.window.pages):
+        camera.window.show_page(index)
+        yield from camera.in_both_modes(page.name.lower(), camera.window)
+
+
+def _models(camera: Camera) -> Iterator[Path]:
+    """The first-run page, and what of a real size fits this machine."""
+    place = camera.application.pages.models_place
+    place.show_welcome()
+    camera.wait(place.welcome.fits.isVisible, ESTIMATE_TIMEOUT_S, "the estimates did not come")
+    yield from camera.in_both_modes("welcome", camera.window)
+    place.page.show_shapes()
+    fits = place.page.detail.fits
+    camera.wait(lambda: not fits.isHidden(), ESTIMATE_TIMEOUT_S, "the estimate did not come")
+    yield from camera.in_both_modes("models-fit", camera.window)
+    camera.window.show_page(0)
+
+
+def _latency(camera: Camera) -> Iterator[Path]:
+    """Where the time of a reply went, in the middle of which a long prompt came."""
+    page = camera.application.pages.chat_page
+    story = camera.ask(long_prompts()[0][1], MAX_TOKENS)
+    camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+    chosen = camera.chat.current.id
+    camera.ask("Say in a word what this is about: " + story() * 12, 8)
+    camera.wait_for_replies()
+    camera.chat.open(chosen)
+    pause(2 * SNAPSHOT_INTERVAL_MS)  # its last steps
+    page.latency.show_last()
+    yield from camera.in_both_modes("latency", camera.window)
+    page.latency.popover.hide()
+
+
+def _tokens(camera: Camera) -> Iterator[Path]:
+    """The tokens of a reply, and one that branches from it."""
+    page = camera.application.pages.chat_page
+    story = camera.ask(suggestions_for(str(starter_model()))[0][1], MAX_TOKENS)
+    camera.wait_for_replies()
+    page.tokens.show_last()
+    yield from camera.in_both_modes("tokens", camera.window)
+    page.tokens.popover.branch.click()
+    camera.wait(lambda: bool(story()), REPLY_TIMEOUT_S, "the branch did not begin")
+    camera.wait_for_replies()
+    page.tokens.show_last()
+    page.tokens.popover.paint_by.setCurrentIndex(2)
+    yield from camera.in_both_modes("tokens-branch", camera.window)
+    page.tokens.popover.hide()
+    camera.chat.edit(camera.chat.current.path()[0].id, "What is the KV cache?")
+    camera.wait_for_replies()
+    page.open_branches()
+    yield from camera.in_both_modes("branches", camera.window)
+    page.branches.hide()
+    page.draft.add_files([str(resources_dir() / "starter" / "corpus_serving.py")])
+    page.composer.set_text(long_prompts()[0][1])
+    camera.wait(lambda: not page.context_notice.isHidden(), REPLY_TIMEOUT_S, "no warning came")
+    yield from camera.in_both_modes("attachment", camera.window)
+    page.draft.clear()
+
+
+def _recording(camera: Camera) -> Iterator[Path]:
+    """What the flight recorder kept of all this, opened again."""
+    flight = camera.window.flight
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
+        flight.save(path)
+        camera.wait(lambda: "recording" in camera.window.notices.keys, 30.0, "nothing was saved")
+        flight.open(path)
+        camera.wait(lambda: bool(flight.windows), 30.0, "the recording did not open")
+    camera.window.notices.dismiss("recording")
+    window = flight.windows[0]
+    camera.wait(lambda: window.player.position > 0, 30.0, "the recording did not begin")
+    camera.wait(lambda: not window.player.is_jumping, 30.0, "the recording was not read")
+    for dock in (window.views.timeline_dock, window.views.bottleneck_dock):
+        dock.raise_()
+        yield from camera.in_both_modes(f"recording-{dock.objectName()}", window)
+    window.close()
+
+
+def _speculation(camera: Camera, model: str) -> Iterator[Path]:
+    """The starter pair: what was drafted, what stood, and what it gained."""
+    if not is_starter(model):
+        return
+    bridge, page = camera.application.bridge, camera.application.pages.chat_page
+    bridge.reconfigure(
+        speculative_method="draft_model",
+        speculative_model=str(starter_draft()),
+        speculative_adaptive=False,
+    )
+    camera.wait(lambda: _drafts(bridge), LOAD_TIMEOUT_S, "the draft model was not loaded")
+    camera.start_chats(model)
+    camera.wait_for_replies()
+    pause(2 * SNAPSHOT_INTERVAL_MS)
+    camera.window.views.speculation_dock.raise_()
+    yield from camera.in_both_modes("speculation", camera.window)
+    camera.window.charts_dock.raise_()
+    camera.ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
+    camera.wait_for_replies()
+    page.tokens.show_last()
+    page.tokens.popover.paint_by.setCurrentText("Drafts")
+    yield from camera.in_both_modes("tokens-drafts", camera.window)
+    page.tokens.popover.hide()
+
+
+def _tune(camera: Camera) -> Iterator[Path]:
+    """A load, a setting that is changed under it, and what that did."""
+    page = camera.application.pages.tune
+    camera.window.show_page([p.name for p in camera.window.pages].index("Tune"))
+    page.load_bar.choose(LOAD_WORKLOAD)
+    page.load_bar.concurrency.setValue(LOAD_CONCURRENCY)
+    page.load_bar.toggle()
+    done = lambda: page.load.counts.completed
+    camera.wait(lambda: done() >= LOAD_REQUESTS, REPLY_TIMEOUT_S, "the load was not served")
+    panel = camera.window.engine_settings
+    panel.rows["max_num_seqs"].control.set_value(LOAD_CONCURRENCY // 2)
+    panel.rows["max_num_seqs"].value_changed.emit("max_num_seqs", LOAD_CONCURRENCY // 2)
+    until = done() + LOAD_REQUESTS
+    camera.wait(lambda: done() >= until, REPLY_TIMEOUT_S, "the load was not served")
+    yield from camera.in_both_modes("tune-load", camera.window)
+    camera.window.resize(SMALL)
+    yield from camera.in_both_modes("tune-small", camera.window)
+    camera.window.resize(SIZE)
+    page.load.stop()
+    panel.show_command()
+    dialog = camera.window.findChild(ServerDialog)
+    assert dialog is not None
+    dialog.choose("TensorRT-LLM")
+    yield from camera.in_both_modes("server-command", dialog)
+    dialog.reject()
+    camera.window.show_page(0)
+
+
+def _palette(camera: Camera) -> Iterator[Path]:
+    """Everything that the window can do."""
+    palette = camera.window.command_palette
+    camera.window.show_palette()
+    palette.field.setText("ch")
+    yield from camera.in_both_modes("commands", camera.window)
+    palette.close_and_return()
+
+
+def _open_model(camera: Camera) -> Iterator[Path]:
+    camera.window.show_open_model()
+    dialog = camera.window.open_dialog
+    assert dialog is not None
+    dialog.choose(shape_sources()[0])
+    camera.wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not come")
+    yield from camera.in_both_modes("open-model", dialog)
+    dialog.reject()
+
+
+def _drafts(bridge: EngineBridge) -> bool:
+    return bridge.config is not None and bridge.config.speculative_method != "off"

@@ -1,0 +1,66 @@
+"""SGLang's launch_server. Source: its server arguments (docs/advanced_features)."""
+
+from __future__ import annotations
+
+from app.servers import speculation
+from app.servers.command import (
+    NO_FACTS,
+    Facts,
+    ServerCommand,
+    command_line,
+    is_changed,
+    precision_note,
+    without_equivalent,
+)
+from engine.config import EngineConfig
+
+KNOWN = (
+    "dtype",
+    "load_format",
+    "max_model_len",
+    "seed",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "block_size",
+    "gpu_memory_utilization",
+)
+
+
+def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
+    words: list[object] = ["python3", "-m", "sglang.launch_server", "--model-path", config.model]
+    words += ["--dtype", config.dtype]
+    if is_changed(config, "load_format"):
+        words += ["--load-format", config.load_format]
+    if config.max_model_len is not None:
+        words += ["--context-length", config.max_model_len]
+    if is_changed(config, "seed"):
+        words += ["--random-seed", config.seed]
+    words += ["--max-running-requests", config.max_num_seqs]
+    is_chunked = config.enable_chunked_prefill
+    words += ["--chunked-prefill-size", config.max_num_batched_tokens if is_chunked else -1]
+    if is_chunked:
+        words.append("--enable-mixed-chunk")
+    if not config.enable_prefix_caching:
+        words.append("--disable-radix-cache")
+    words += ["--page-size", config.block_size]
+    words += speculation.sglang_words(config)
+    known = [*KNOWN, *speculation.known(config, speculation.SGLANG)]
+    notes = precision_note(config, facts) + speculation.notes(config, speculation.SGLANG)
+    if config.speculative_method == "ngram" and speculation.is_on(config):
+        notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")
+    if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
+        known.append("kv_cache_memory_bytes")
+        words += ["--max-total-tokens", facts.capacity]
+        notes.append("The cache is bounded in tokens there: --max-total-tokens is what fits here.")
+    if is_changed(config, "gpu_memory_utilization"):
+        words += ["--mem-fraction-static", config.gpu_memory_utilization]
+        notes.append("--mem-fraction-static covers weights and cache, not the activations.")
+    if is_chunked:
+        notes.append(
+            "--chunked-prefill-size bounds the prompt tokens of a step; tokens that are decoded "
+            "in it come on top."
+        )
+    missing = without_equivalent(config, known)
+    return ServerCommand("SGLang", command_line(words), missing, tuple(notes))

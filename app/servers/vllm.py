@@ -1,0 +1,54 @@
+"""`vllm serve`. Its names are ours. Source: vLLM's engine arguments (vllm/engine/arg_utils.py)."""
+
+from __future__ import annotations
+
+from app.servers import speculation
+from app.servers.command import (
+    NO_FACTS,
+    Facts,
+    ServerCommand,
+    command_line,
+    is_changed,
+    precision_note,
+    without_equivalent,
+)
+from engine.config import SETTINGS, EngineConfig
+
+FLAGS = (
+    "dtype",
+    "load_format",
+    "max_model_len",
+    "seed",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "block_size",
+    "kv_cache_memory_bytes",
+    "gpu_memory_utilization",
+)
+"""Settings that it has with the same meaning."""
+
+ALWAYS = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+"""Written even at our default, because vLLM's default is another or depends on the machine."""
+
+
+def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
+    words: list[object] = ["vllm", "serve", config.model]
+    for name in FLAGS:
+        value = getattr(config, name)
+        if value is None or not (name in ALWAYS or is_changed(config, name)):
+            continue
+        flag = SETTINGS[name].flag
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            words += [flag, value]
+    words += speculation.vllm_words(config)
+    notes = precision_note(config, facts) + speculation.notes(config, speculation.VLLM)
+    if config.block_size % 16:
+        notes.append(
+            f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."
+        )
+    missing = without_equivalent(config, (*FLAGS, *speculation.known(config, speculation.VLLM)))
+    return ServerCommand("vLLM", command_line(words), missing, tuple(notes))

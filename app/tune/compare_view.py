@@ -1,0 +1,211 @@
+"""Two stretches of time as a table: before and after a change, or as chosen on the charts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QGuiApplication, QShowEvent
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.tune.compare_table import CompareTable
+from app.tune.comparison import Row, Stretch, around, as_text, compare, in_brief
+from app.tune.history import TuneHistory
+from widgets.charts.marks import MarkLog
+from widgets.charts.series import Mark, MarkKind
+from widgets.charts.spans import Span, SpanLog
+from widgets.elided_line import ElidedLine
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+
+SHOW_MS = 1000
+LATEST, PICKED = "latest", "picked"
+HINT = "Change a setting, or drag over one stretch of a chart and then over another."
+HINT_SECOND = "Range A is chosen: drag over another stretch for range B."
+
+
+class CompareView(QFrame):
+    """Shows on the charts, by `spans`, what it compares. `now` gives the charts' clock."""
+
+    def __init__(
+        self,
+        history: TuneHistory,
+        marks: MarkLog,
+        spans: SpanLog,
+        now: Callable[[], float],
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Comparison of two ranges")
+        self._history, self._marks, self._spans, self._now = history, marks, spans, now
+        self._picked: list[Stretch] = []
+        self.rows: list[Row] = []
+        self.stretches: tuple[Stretch, Stretch] | None = None
+        self._is_brief = False
+        self._build()
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(SHOW_MS)
+        self._timer.timeout.connect(self.refresh)
+        marks.changed.connect(self._on_marks)
+        self._on_marks()
+
+    def _build(self) -> None:
+        title = QLabel("Before and after")
+        title.setProperty("role", "title")
+        self.source = QComboBox()
+        self.source.setAccessibleName("What is compared")
+        self.source.setToolTip(
+            "Before and after a change, or two ranges dragged on the charts\n"
+            "(with the keyboard: Enter on a chart begins and ends a range, the arrows move)"
+        )
+        self.source.setMinimumContentsLength(18)
+        self.source.setSizeAdjustPolicy(
+            QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
+        )
+        self.source.activated.connect(lambda: self.refresh())
+        self.note = ElidedLine("text_muted")
+        self.copy_button = QPushButton("Copy")
+        self.copy_button.setProperty("kind", "flat")
+        self.copy_button.setToolTip("Copy the comparison as a table")
+        self.copy_button.clicked.connect(self.copy)
+        self.clear_button = QPushButton("Clear ranges")
+        self.clear_button.setProperty("kind", "flat")
+        self.clear_button.setToolTip("Forget the ranges dragged on the charts")
+        self.clear_button.clicked.connect(self.clear)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addWidget(title)
+        row.addSpacing(SPACE_1)
+        row.addWidget(self.source)
+        row.addWidget(self.note, 1)
+        row.addWidget(self.clear_button)
+        row.addWidget(self.copy_button)
+        self.table = CompareTable()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
+        column.setSpacing(SPACE_1)
+        self.brief = ElidedLine()
+        column.addLayout(row)
+        column.addWidget(self.brief)
+        column.addWidget(self.table)
+
+    # What the user does ------------------------------------------------------------------------
+
+    def pick(self, start: float, end: float) -> None:
+        """A stretch was dragged: it is A, or B after it; a third begins anew."""
+        if len(self._picked) == 2:
+            self._picked.clear()
+        self._picked.append(Stretch(start, end))
+        if len(self._picked) == 2:
+            self._picked.sort()
+        self._choose(PICKED)
+
+    def clear(self) -> None:
+        self._picked.clear()
+        self._choose(LATEST)
+
+    def compare_mark(self, mark: Mark) -> None:
+        """Before and after `mark`."""
+        self._choose(mark)
+
+    def copy(self) -> None:
+        if self.stretches is not None:
+            QGuiApplication.clipboard().setText(as_text(self.rows, *self.stretches))
+
+    # Choosing ----------------------------------------------------------------------------------
+
+    def _choose(self, source: object) -> None:
+        for index in range(self.source.count()):
+            if self.source.itemData(index) == source:
+                self.source.setCurrentIndex(index)
+        self.refresh()
+
+    def _on_marks(self) -> None:
+        """List them again, newest first; what was chosen stays."""
+        chosen = self.source.currentData()
+        self.source.clear()
+        self.source.addItem("The latest change", LATEST)
+        self.source.addItem("Dragged ranges", PICKED)
+        away = time.time() - self._now()
+        for mark in reversed(self._marks.marks):
+            clock = time.strftime("%H:%M:%S", time.localtime(mark.time + away))
+            self.source.addItem(f"{clock}  {mark.text}", mark)
+        self._choose(chosen if chosen is not None else LATEST)
+
+    @property
+    def _mark(self) -> Mark | None:
+        """The mark that is looked at."""
+        chosen = self.source.currentData()
+        if isinstance(chosen, Mark):
+            return chosen
+        changes = [mark for mark in self._marks.marks if mark.kind is not MarkKind.LOAD]
+        return changes[-1] if changes else None
+
+    def _find(self) -> tuple[Stretch, Stretch] | None:
+        if self.source.currentData() == PICKED:
+            return (self._picked[0], self._picked[1]) if len(self._picked) == 2 else None
+        mark, now = self._mark, self._now()
+        if mark is None or self._history.began > now:
+            return None
+        return around(mark, self._marks.marks, self._history.began, now)
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def set_brief(self, brief: bool) -> None:
+        """The medians in one line, in place of the table."""
+        if brief != self._is_brief:
+            self._is_brief = brief
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Work it out again; as long as range B grows, once a second while it is seen."""
+        found = self.stretches = self._find()
+        self.rows = compare(self._history, *found) if found is not None else []
+        self.table.setVisible(found is not None and not self._is_brief)
+        self.table.show_rows(self.rows)
+        self.copy_button.setEnabled(found is not None)
+        self.clear_button.setVisible(bool(self._picked))
+        self.note.set_text(self._words())
+        self.brief.setVisible(found is not None and self._is_brief)
+        self.brief.set_text(in_brief(self.rows))
+        self._show_spans()
+        if self.isVisible() and found is not None and self._grows(found[1]):
+            self._timer.start()
+
+    def _grows(self, b: Stretch) -> bool:
+        return self.source.currentData() != PICKED and b.end >= self._now() - SHOW_MS / 1e3
+
+    def _words(self) -> str:
+        if self.stretches is None:
+            return HINT_SECOND if self._picked else HINT
+        a, b = self.stretches
+        words = f"A {a.seconds:.0f} s · B {b.seconds:.0f} s"
+        if self._mark is not None and self.source.currentData() == LATEST:
+            words = f"{self._mark.text} · {words}"
+        if a.start < self._history.complete_since:
+            words += " · of range A only a part is still known"
+        return words
+
+    def _show_spans(self) -> None:
+        found = self.stretches or tuple(self._picked)
+        names = (("A", "text_muted"), ("B", "accent"))
+        self._spans.show(
+            *(
+                Span(label, stretch.start, stretch.end, color)
+                for (label, color), stretch in zip(names, found, strict=False)
+            )
+        )
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.refresh()

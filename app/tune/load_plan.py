@@ -1,0 +1,73 @@
+"""What a background load is to send, what became of it, and whether it can be served. No Qt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.bench.load import Pace
+from app.bench.workload import Workload
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo
+
+
+class LoadState(StrEnum):
+    IDLE = "idle"
+    PREPARING = "preparing"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What to send, and how fast."""
+
+    workload: Workload
+    variant: str
+    pace: Pace
+    seed: int = 0
+
+    @property
+    def words(self) -> str:
+        return f"{self.workload.title}, {self.pace}"
+
+    @property
+    def in_short(self) -> str:
+        """For a mark: "load 8 at a time", "load 2.5 a second"."""
+        rate = self.pace.request_rate
+        return f"load {self.pace}" if rate is None else f"load {rate:g} a second"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCounts:
+    """Of the load that runs, or ran last. `dropped`: arrivals that found the queue full."""
+
+    in_flight: int = 0
+    completed: int = 0
+    failed: int = 0
+    aborted: int = 0
+    dropped: int = 0
+
+
+def tokens_asked(config: EngineConfig | None, output_len: int, max_tokens: int) -> int:
+    """What a request asks for of which it takes `output_len` tokens: where memory is reserved for
+    what it might take, all that it is allowed (it hangs up on the way), else no more."""
+    reserves = config is not None and config.kv_allocation == "contiguous"
+    return max(output_len, max_tokens) if reserves else output_len
+
+
+def why_not(work: Workload, config: EngineConfig, capacity: int) -> ErrorInfo | None:
+    """Why the longest request of the workload could not be served, with the numbers. `config` has
+    its context resolved; `capacity`: tokens that the KV cache holds."""
+    longest = work.input.high + tokens_asked(config, work.output.high, work.max_tokens or 0)
+    context = config.max_model_len or 0
+    if longest > context:
+        return ErrorInfo(
+            f"{work.title} needs {longest:,} tokens of context; this model has {context:,}.",
+            "Choose another workload, or a model with more context.",
+        )
+    if longest > capacity:
+        return ErrorInfo(
+            f"A request of {work.title} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
+            "Raise the cache size, or choose another workload.",
+        )
+    return None

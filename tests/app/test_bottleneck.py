@@ -1,0 +1,213 @@
+"""Where a step goes and where memory goes: the panels, and what they keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.gpu_monitor import GpuMemory
+from app.panels.bottleneck import NO_MODEL, BottleneckPanel
+from app.panels.memory_account import MemoryAccount
+from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
+from app.panels.step_account import Chosen
+from app.panels.step_words import FASTER
+from app.peaks import PeaksStore
+from app.window import Application
+from engine.config import EngineConfig
+from engine.machine import machine_name
+from engine.messages import MeasurePeaks, PeaksMeasured
+from engine.peaks import Peaks
+from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
+from tests.app.fakes import FakeEngineThread, Script
+from tests.widgets import synthetic
+
+PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
+CONFIG = EngineConfig(max_num_seqs=8)
+
+
+def step(index: int, kind: str = "decode", tokens: int = 1) -> StepRecord:
+    entry = StepEntry("r0", kind, tokens, num_context=500 + tokens, num_logits=1)
+    return StepRecord(
+        index, index * 0.04, 0.036, (entry,), 1, 0, schedule_s=0.001, model_s=0.033,
+        sample_s=0.001, commit_s=0.001,
+    )  # fmt: skip
+
+
+def seen(at: float, *steps: StepRecord, num_running: int = 1) -> EngineSnapshot:
+    return dataclasses.replace(
+        synthetic.snapshot(at, num_running=num_running, num_used=40), steps=steps, config=CONFIG
+    )
+
+
+@pytest.fixture
+def panel(qtbot: QtBot) -> BottleneckPanel:
+    made = BottleneckPanel()
+    qtbot.addWidget(made)
+    made.resize(1200, 320)
+    return made
+
+
+def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
+    qtbot: QtBot, panel: BottleneckPanel
+) -> None:
+    asked: list[int] = []
+    panel.measure_wanted.connect(lambda: asked.append(1))
+    panel.open_model()
+    panel.update_snapshot(seen(0.5, num_running=0))
+    assert not asked  # nobody looks
+    panel.show()
+    assert asked == [1]
+    panel.show_peaks(PeaksMeasured(None, "The engine is busy."))
+    assert "busy" in panel.peaks_line.text()
+    panel.update_snapshot(seen(2.0, step(1)))
+    assert asked == [1] and "busy" in panel._empty.text()
+    panel.update_snapshot(seen(3.0, num_running=0))
+    assert asked == [1, 1]
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    assert panel.verdict.text() == "Memory-bound: weights 89 %"
+    assert "40.0 GB/s" in panel.peaks_line.text() and FASTER not in panel.peaks_line.text()
+    panel.measure.click()
+    assert asked == [1, 1, 1] and not panel.measure.isEnabled()
+    panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, read_bytes_per_s=10e9)))
+    assert panel.measure.isEnabled() and FASTER in panel.peaks_line.text()
+    panel.close_model()
+    assert panel._empty.text() == NO_MODEL
+
+
+def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckPanel) -> None:
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20)), step(20, "prefill", 300)))
+    assert sum(part.share for part in panel.bar.parts) == pytest.approx(1.0)
+    assert "Reading weights" in panel.bar.accessibleDescription()
+    rows = {panel.table.item(r, 1).text(): r for r in range(panel.table.rowCount())}
+    gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 3))
+    assert gain.endswith("faster") and float(gain.split("×")[0]) > 1.5
+    assert "output layer" in why and why.endswith("This engine does not have it yet.")
+    assert panel.table.item(rows["larger"], 2).text() == "nothing"
+    panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.PREFILL))
+    assert panel.note.text().startswith("1 step, mean 40.0 ms")
+    panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.DECODE))
+    assert panel.note.text().startswith("20 steps, mean 39.8 ms")
+
+
+@pytest.mark.parametrize("width", [320, 720, 1500])
+def test_the_panel_fits_its_place(qtbot: QtBot, panel: BottleneckPanel, width: int) -> None:
+    panel.resize(width, 240)
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, step(1)))
+    qtbot.wait(10)
+    assert panel.bar.width() <= width and panel.bar.x() >= 0
+    assert panel._area.horizontalScrollBar().maximum() == 0
+
+
+def test_peaks_are_kept_by_machine_format_and_threads(tmp_path: Path) -> None:
+    store = PeaksStore(tmp_path / "peaks.json")
+    config = EngineConfig(dtype="bfloat16", num_threads=2)
+    assert store.find(config) is None
+    here = dataclasses.replace(PEAKS, machine=machine_name())
+    for peaks in (here, dataclasses.replace(here, num_threads=4), PEAKS):
+        store.keep(peaks)
+    assert store.find(config) == here
+    again = dataclasses.replace(here, read_bytes_per_s=50e9)
+    store.keep(again)
+    assert store.find(config) == again
+    assert store.find(config.replace(dtype="float32")) is None
+    store.path.write_text("{damaged")
+    assert store.find(config) is None
+
+
+def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) -> None:
+    application = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
+    application.show()
+    views = application.window.views
+    views.bottleneck_dock.raise_()
+    qtbot.waitUntil(views.bottleneck.isVisible)
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open("/models/tiny")
+    thread = application.bridge._thread
+    assert isinstance(thread, FakeEngineThread)
+    qtbot.waitUntil(lambda: MeasurePeaks() in thread.commands, timeout=3000)
+    measured = dataclasses.replace(PEAKS, dtype="float32", machine=machine_name())
+    thread.on_event(PeaksMeasured(measured))
+    qtbot.waitUntil(lambda: views.bottleneck.model.peaks == measured, timeout=3000)
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open("/models/tiny")
+    assert views.bottleneck.model.peaks == measured
+    assert thread.commands.count(MeasurePeaks()) == 1
+    application.pages.chat_page.send("question")
+    qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
+    rows = application.window.engine_settings.rows
+    qtbot.waitUntil(lambda: rows["max_num_batched_tokens"].hint.endswith("larger: nothing to win"))
+    assert "all found: " in rows["enable_prefix_caching"].hint
+    views.timeline.view.point_at(0)
+    assert "launch and rest" in views.timeline.line.text()
+    application.shutdown()
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def with_process(snapshot: EngineSnapshot, process: int) -> EngineSnapshot:
+    return dataclasses.replace(
+        snapshot, memory=dataclasses.replace(snapshot.memory, process=process)
+    )
+
+
+def test_activations_are_the_growth_beside_the_cache() -> None:
+    account = MemoryAccount()
+    assert account.figures() is None
+    start = synthetic.PLAN.weights + 500_000_000
+    idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
+    account.update(with_process(idle, start))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured is None
+    assert figures.program == 500_000_000 and figures.sum.error is None
+    touched = 40 * synthetic.PLAN.bytes_per_block
+    account.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
+    account.update(with_process(seen(2.0, step(2)), start + touched + 10_000_000))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured == 30_000_000
+    assert figures.untouched == synthetic.PLAN.kv_cache - touched
+    assert figures.weights.error == 0.0
+    assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
+    whole = figures.engine + figures.program + figures.others + figures.free
+    assert whole == pytest.approx(figures.total, rel=0.02)
+
+
+def test_another_plan_starts_the_account_again() -> None:
+    account = MemoryAccount()
+    account.update(with_process(seen(0.0), 3 * 2**30))
+    account.update(with_process(seen(1.0, step(1)), 4 * 2**30))
+    rebuilt = dataclasses.replace(synthetic.PLAN, limit=synthetic.PLAN.limit // 2)
+    last = with_process(seen(2.0), 4 * 2**30)
+    account.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured is None
+
+
+def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.resize(1000, 300)
+    panel.show()
+    assert panel._stack.currentWidget().text() == EMPTY_TEXT  # type: ignore[union-attr]
+    panel.update_snapshot(seen(0.0))
+    assert "first reply" in panel.error_line.text()
+    panel.update_snapshot(seen(1.0, step(1)))
+    assert "than predicted" in panel.error_line.text()
+    words = panel.plan.accessibleDescription()
+    assert "Weights predicted 1.19 GiB measured 1.19 GiB error 0.0 %" in words
+    assert panel.gpus.isHidden()
+    panel.update_gpus((GpuMemory("A card", 8 * 2**30, 3 * 2**30, 2**30),))
+    assert not panel.gpus.isHidden()
+    assert "other programs 2.00 GiB" in panel.gpus.text()
+    panel.clear()
+    assert panel._stack.currentWidget() is panel._empty

@@ -1,0 +1,175 @@
+"""The settings as command lines of other servers: only flags that they have, nothing dropped."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app.servers import (
+    SERVERS,
+    Facts,
+    ServerCommand,
+    sglang_command,
+    speculation,
+    tensorrt_llm_command,
+    vllm_command,
+)
+from app.servers.command import ELSEWHERE, VERIFY
+from app.servers.speculation import SETTINGS_OF_IT
+from engine.config import SETTINGS, EngineConfig
+
+BASE = EngineConfig(model="/models/my model's", dtype="bfloat16", max_model_len=4096)
+
+OTHER: dict[str, Any] = {
+    "load_format": "dummy", "seed": 7, "max_num_seqs": 8, "max_num_batched_tokens": 1024,
+    "batching": "static", "enable_prefix_caching": False, "enable_chunked_prefill": False,
+    "watermark": 0.1, "block_size": 32, "kv_cache_memory_bytes": 2**30,
+    "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
+}  # fmt: skip
+"""A value of each setting that is not its default."""
+
+
+def words(command: ServerCommand) -> list[str]:
+    """The command line as the shell splits it, without the file in front of it."""
+    text = command.text.rpartition("\nEOF\n")[2]
+    return shlex.split(text.replace("\\\n", ""))
+
+
+def option(command: ServerCommand, flag: str) -> str:
+    found = words(command)
+    return found[found.index(flag) + 1]
+
+
+def test_vllm_has_our_names_and_its_own_negation() -> None:
+    command = vllm_command(BASE.replace(max_num_seqs=8, enable_prefix_caching=False, watermark=0.1))
+    assert words(command)[:3] == ["vllm", "serve", "/models/my model's"]
+    assert option(command, "--max-num-seqs") == "8" and option(command, "--dtype") == "bfloat16"
+    assert "--no-enable-prefix-caching" in words(command) and "--batching" not in words(command)
+    assert command.missing == ("Watermark (0.1)",)
+    assert vllm_command(BASE.replace(block_size=8)).notes[0].startswith("Block size 8")
+
+
+def test_sglang_says_the_same_in_its_own_words() -> None:
+    command = sglang_command(BASE.replace(enable_prefix_caching=False, block_size=32))
+    assert option(command, "--model-path") == "/models/my model's"
+    assert option(command, "--max-running-requests") == "16"
+    assert option(command, "--chunked-prefill-size") == "512"
+    assert option(command, "--context-length") == "4096" and option(command, "--page-size") == "32"
+    assert {"--disable-radix-cache", "--enable-mixed-chunk"} <= set(words(command))
+    whole = sglang_command(BASE.replace(enable_chunked_prefill=False))
+    assert option(whole, "--chunked-prefill-size") == "-1"
+    assert "--enable-mixed-chunk" not in words(whole)
+
+
+def test_tensorrt_llm_takes_the_rest_from_a_file() -> None:
+    command = tensorrt_llm_command(BASE.replace(enable_prefix_caching=False))
+    assert option(command, "--max_batch_size") == "16"
+    assert option(command, "--max_num_tokens") == "512"
+    file = option(command, "--extra_llm_api_options")
+    head, _, rest = command.text.partition("\n")
+    assert head == f"cat > {file} <<'EOF'"
+    assert rest.partition("\nEOF\n")[0].splitlines() == [
+        "dtype: bfloat16",
+        "enable_chunked_prefill: true",
+        "kv_cache_config:",
+        "  enable_block_reuse: false",
+        "  tokens_per_block: 16",
+    ]
+    whole = tensorrt_llm_command(BASE.replace(enable_chunked_prefill=False))
+    assert option(whole, "--max_num_tokens") == str(4096 + 16)  # a whole prompt in one step
+
+
+def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
+    config = BASE.replace(kv_cache_memory_bytes=2**30)
+    assert option(vllm_command(config), "--kv-cache-memory-bytes") == str(2**30)
+    assert option(sglang_command(config, Facts(9000)), "--max-total-tokens") == "9000"
+    assert "  max_tokens: 9000\n" in tensorrt_llm_command(config, Facts(9000)).text
+    for make in (sglang_command, tensorrt_llm_command):
+        assert make(config).missing == (f"Cache size ({2**30})",)
+
+
+@pytest.mark.parametrize("make", SERVERS)
+@pytest.mark.parametrize("name", [n for n in SETTINGS if n not in (*ELSEWHERE, *SETTINGS_OF_IT)])
+def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
+    """Changing it changes the command, or it is named as missing."""
+    value = OTHER.get(name, getattr(BASE, name))
+    before, after = make(BASE, Facts(4096)), make(BASE.replace(**{name: value}), Facts(4096))
+    if value == getattr(BASE, name):
+        assert str(value) in after.text
+    else:
+        is_named = any(SETTINGS[name].label in words for words in after.missing)
+        assert is_named != (after.text != before.text)
+
+
+DRAFTING = BASE.replace(
+    speculative_method="draft_model",
+    speculative_model="/models/the draft",
+    num_speculative_tokens=3,
+)
+
+
+def test_a_draft_model_is_named_in_the_words_of_each_server() -> None:
+    values = json.loads(option(vllm_command(DRAFTING), "--speculative-config"))
+    assert values == {
+        "method": "draft_model", "model": "/models/the draft", "num_speculative_tokens": 3,
+    }  # fmt: skip
+    command = sglang_command(DRAFTING)
+    assert option(command, "--speculative-algorithm") == "STANDALONE"
+    assert option(command, "--speculative-draft-model-path") == "/models/the draft"
+    assert option(command, "--speculative-num-steps") == "3"
+    assert option(command, "--speculative-num-draft-tokens") == "4"
+    lines = tensorrt_llm_command(DRAFTING).text.splitlines()
+    assert {"  decoding_type: DraftTarget", "  max_draft_len: 3"} <= set(lines)
+    assert '  speculative_model_dir: "/models/the draft"' in lines
+
+
+def test_n_grams_need_no_model() -> None:
+    config = BASE.replace(speculative_method="ngram", prompt_lookup_max=4)
+    values = json.loads(option(vllm_command(config), "--speculative-config"))
+    assert values["prompt_lookup_max"] == 4 and "model" not in values
+    assert "--speculative-draft-model-path" not in words(sglang_command(config))
+    assert "  max_matching_ngram_size: 4\n" in tensorrt_llm_command(config).text
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make: Any) -> None:
+    assert "the server drafts 3 tokens always" in make(DRAFTING).comments
+    assert "always" not in make(DRAFTING.replace(speculative_adaptive=False)).comments
+    off = make(BASE.replace(prompt_lookup_max=9, speculative_model="/models/x"))
+    assert off == make(BASE)
+    assert make(DRAFTING.replace(num_speculative_tokens=0)) == make(BASE)
+
+
+@pytest.mark.parametrize("methods", [speculation.VLLM, speculation.SGLANG, {}])
+def test_a_method_that_a_server_lacks_is_named(methods: Any) -> None:
+    is_missing = "speculative_method" not in speculation.known(DRAFTING, methods)
+    assert is_missing == (not methods)
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_a_precision_that_was_left_to_the_engine_is_left_to_the_server(make: Any) -> None:
+    command = make(BASE.replace(dtype="auto"), Facts(dtype="float32"))
+    assert "float32" not in command.text and "auto" in command.text
+    assert "Precision is left to the server; here it came to float32." in command.notes
+    assert "Precision" not in make(BASE, Facts(dtype="bfloat16")).comments  # it was chosen
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_what_is_copied_says_what_to_verify(make: Any) -> None:
+    command = make(BASE.replace(batching="static"))
+    script = command.as_script
+    assert script.startswith(command.text)
+    assert f"# {command.server} has no equivalent of: Batching (static)." in script.splitlines()
+    assert f"# {VERIFY}" in script.splitlines()
+    assert "no equivalent" not in make(BASE).comments
+
+
+@given(st.text(min_size=1), st.sampled_from(SERVERS))
+def test_any_path_survives_the_shell(path: str, make: Any) -> None:
+    assume("\0" not in path and "\\\n" not in path and "\nEOF\n" not in path)
+    assert path in words(make(EngineConfig(model=path)))

@@ -1,0 +1,113 @@
+"""What is said of drafts, and the panel that shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from engine.snapshot import EngineSnapshot, SpeculationSnapshot, SpeedUp, StepEntry, StepRecord
+from tests.widgets import synthetic
+from widgets.charts.clock import RedrawClock
+from widgets.speculation.panel import OFF_TEXT, SpeculationPanel
+from widgets.speculation.words import acceptance, source, times, verdict
+
+FIGURES = SpeculationSnapshot(
+    method="draft_model", draft_model="small", rounds=100,
+    drafted_per_position=(100, 80, 40), accepted_per_position=(90, 60, 10), draft_steps=50,
+    draft_s=0.1, verify_s=0.6, speed_up=SpeedUp(1.84, 640, 10),
+)  # fmt: skip
+
+
+def with_gain(factor: float, num_plain: int = 10) -> SpeculationSnapshot:
+    return dataclasses.replace(FIGURES, speed_up=SpeedUp(factor, 640, num_plain))
+
+
+@pytest.mark.parametrize(
+    ("factor", "text", "tone"),
+    [
+        (1.84, "Drafts make replies 1.84x faster", "success"),
+        (0.71, "Drafts make replies slower (0.71x): turn them off", "warning"),
+        (1.01, "Drafts make no difference (1.01x)", "text"),
+    ],
+)
+def test_the_verdict_says_what_was_measured(factor: float, text: str, tone: str) -> None:
+    said = verdict(with_gain(factor))
+    assert (said.text, said.tone) == (text, tone)
+    assert "640 steps with drafts against 10 without" in said.detail
+
+
+def test_a_gain_that_was_not_measured_is_not_said() -> None:
+    none_yet = SpeculationSnapshot("ngram")
+    assert verdict(none_yet).text == "No draft was verified yet"
+    assert acceptance(none_yet) == times(none_yet) == ""
+    few = verdict(with_gain(3.0, num_plain=2))
+    assert few.text == "Measuring the gain" and "2 of 5" in few.detail
+    assert "0 of 5" in verdict(dataclasses.replace(FIGURES, speed_up=None)).detail
+
+
+def test_figures_in_words() -> None:
+    assert acceptance(FIGURES) == "2.60 tokens a round · 160 of 220 drafts accepted (73%)"
+    assert times(FIGURES) == "drafting 2.0 ms, verifying 12.0 ms a step"
+    assert source(FIGURES) == "draft model “small”"
+    assert source(SpeculationSnapshot("ngram")) == "n-gram lookup"
+
+
+@pytest.fixture
+def panel(qtbot: QtBot) -> SpeculationPanel:
+    clock = RedrawClock()
+    made = SpeculationPanel(clock)
+    clock.setParent(made)
+    qtbot.addWidget(made)
+    made.resize(1000, 220)
+    made.show()
+    return made
+
+
+def snapshot(at: float, figures: SpeculationSnapshot | None, *rounds: StepEntry) -> EngineSnapshot:
+    step = StepRecord(0, at - 0.1, 0.05, rounds, len(rounds), 0)
+    return dataclasses.replace(
+        synthetic.snapshot(at), steps=(step,) if rounds else (), speculation=figures
+    )
+
+
+def round_of(drafted: int, accepted: int) -> StepEntry:
+    return StepEntry("a", "decode", 1, num_draft=drafted, num_accepted=accepted)
+
+
+def test_off_says_what_it_is_and_how_to_have_it(qtbot: QtBot, panel: SpeculationPanel) -> None:
+    panel.update_snapshot(snapshot(1.0, None))
+    assert panel.choose.isVisible() and not panel.verdict.isVisible()
+    assert "verifies them in one step" in OFF_TEXT
+    with qtbot.waitSignal(panel.settings_wanted):
+        qtbot.mouseClick(panel.choose, Qt.MouseButton.LeftButton)
+
+
+def test_it_shows_the_verdict_the_places_and_the_rounds(panel: SpeculationPanel) -> None:
+    panel.update_snapshot(snapshot(1.0, FIGURES, round_of(4, 3), round_of(4, 0), round_of(0, 0)))
+    assert panel.verdict.text() == "Drafts make replies 1.84x faster"
+    assert panel.verdict.property("tone") == "success"
+    places = panel.positions.accessibleDescription().split("\n")
+    assert places[0] == "Place 1: 90 of 100 accepted (90%)"
+    assert places[2] == "Place 3: 10 of 40 accepted (25%)"
+    data = panel.chart.data
+    assert data.newest("length", 1.3, 60.0) == pytest.approx(2.5)
+    assert data.newest("drafted", 1.3, 60.0) == pytest.approx(4.0)
+    panel.update_snapshot(snapshot(1.2, FIGURES, round_of(0, 0)))  # nothing was drafted: no point
+    assert data.newest("length", 1.3, 60.0) == pytest.approx(2.5)
+    panel.clear()
+    assert panel.choose.isVisible()
+
+
+def test_columns_keep_apart_and_inside(panel: SpeculationPanel) -> None:
+    many = dataclasses.replace(
+        FIGURES, drafted_per_position=(9,) * 16, accepted_per_position=(3,) * 16
+    )
+    panel.update_snapshot(snapshot(1.0, many))
+    bars = [panel.positions.bar_rect(i) for i in range(16)]
+    assert all(a.right() < b.left() for a, b in itertools.pairwise(bars))
+    assert bars[-1].right() <= panel.positions.width()
+    assert not panel.positions.grab().isNull()

@@ -1,0 +1,144 @@
+"""Files with a message: the list above the composer, and the names below what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QScrollArea,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.chat.buttons import IconButton
+from widgets.chat.popover import Popover
+from widgets.chat.records import AttachmentRecord
+from widgets.elided_line import ElidedLine
+from widgets.icons import set_icon
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font
+
+MOST_ROWS = 4
+PREVIEW_SIZE = (520, 320)
+LONGEST_NAME = 40
+
+
+class AttachmentList(QScrollArea):
+    """One row for each file that will be sent: its name, its size, a button that takes it out.
+    Hidden without any. `removed(index)`."""
+
+    removed = Signal(int)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setAccessibleName("Attached files")
+        self._records: list[AttachmentRecord] = []
+        self.hide()
+
+    def show_files(self, records: Sequence[AttachmentRecord]) -> None:
+        if list(records) == self._records and self.widget() is not None:
+            return
+        self._records = list(records)
+        inside = QWidget()
+        inside.setProperty("bare", True)
+        column = QVBoxLayout(inside)
+        column.setContentsMargins(SPACE_1, 0, SPACE_1, 0)
+        column.setSpacing(0)
+        for index, record in enumerate(records):
+            column.addWidget(self._row(index, record))
+        self.setWidget(inside)
+        height = inside.sizeHint().height()
+        if len(records) > MOST_ROWS:
+            height = height * MOST_ROWS // len(records)
+        self.setFixedHeight(height)
+        self.setVisible(bool(records))
+
+    def texts(self) -> list[str]:
+        """Name and size of each row."""
+        return [f"{record.name} {record.detail}" for record in self._records]
+
+    def _row(self, index: int, record: AttachmentRecord) -> QWidget:
+        row = QWidget()
+        name, detail = ElidedLine(), QLabel(record.detail)
+        name.set_text(record.name)
+        detail.setProperty("role", "small")
+        detail.setFont(figure_font("small"))
+        remove = IconButton("close", f"Take out {record.name}", partial(self.removed.emit, index))
+        line = QHBoxLayout(row)
+        line.setContentsMargins(0, 0, 0, 0)
+        line.setSpacing(SPACE_3)
+        line.addWidget(name, 1)
+        line.addWidget(detail)
+        line.addWidget(remove)
+        return row
+
+
+class SentFiles(QWidget):
+    """The names of the files that went with a message; one opens the file as it was sent.
+    `opened(index, its button)`."""
+
+    opened = Signal(int, QWidget)
+
+    def __init__(self, records: Sequence[AttachmentRecord], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        for index, record in enumerate(records):
+            button = QToolButton()
+            button.setText(f"{_short(record.name)}   {record.detail}")
+            button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+            button.setToolTip(f"Show {record.name} as it was sent")
+            button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
+            button.setCursor(Qt.CursorShape.PointingHandCursor)
+            set_icon(button, "attach")
+            button.clicked.connect(partial(self._open, index, button))
+            column.addWidget(button, 0, Qt.AlignmentFlag.AlignRight)
+        self.setVisible(bool(records))
+
+    def _open(self, index: int, button: QToolButton) -> None:
+        self.opened.emit(index, button)
+
+
+def _short(name: str) -> str:
+    """A name of at most `LONGEST_NAME` characters: its beginning, and its end with the suffix."""
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 14]}…{name[-13:]}"
+
+
+class FilePopover(Popover):
+    """The text of one file, to read."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Attached file")
+        self.title = QLabel()
+        self.title.setProperty("role", "title")
+        self.text = QPlainTextEdit()
+        self.text.setReadOnly(True)
+        self.text.setFont(mono_font())
+        self.text.setAccessibleName("Text of the file")
+        self.text.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.text.setFixedSize(*PREVIEW_SIZE)
+        self.column.setSpacing(SPACE_2)
+        self.column.addWidget(self.title)
+        self.column.addWidget(self.text)
+
+    def show_file(self, record: AttachmentRecord) -> None:
+        self.title.setText(record.name)
+        self.text.setPlainText(record.text)
+
+    def first_field(self) -> QWidget:
+        return self.text

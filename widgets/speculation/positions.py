@@ -1,0 +1,97 @@
+"""`PositionBars`: of the drafts at each place, how many stood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from widgets.charts.text import TextPen
+from widgets.theme import SPACE_1, figure_font, theme, theme_notifier
+
+_WIDEST = 44
+_GAP = 4
+_LEAST_FOR_TEXT = 34
+
+
+class PositionBars(QWidget):
+    """A column per place of a draft: its outline is how many rounds drafted that far, its filled
+    part how many of those drafts stood; above it the share of both."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._drafted: tuple[int, ...] = ()
+        self._accepted: tuple[int, ...] = ()
+        self._pen = TextPen(figure_font("small"))
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        self.setAccessibleName("Accepted drafts by position")
+        theme_notifier().changed.connect(self._theme_changed)
+
+    def show_counts(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
+        counts = tuple(drafted), tuple(accepted)
+        if counts == (self._drafted, self._accepted):
+            return
+        self._drafted, self._accepted = counts
+        text = "\n".join(
+            f"Place {i}: {kept:,} of {made:,} accepted ({kept / made:.0%})"
+            for i, (made, kept) in enumerate(zip(*counts, strict=True), start=1)
+            if made
+        )
+        self.setToolTip(text)
+        self.setAccessibleDescription(text)
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(220, 120)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(120, 64)
+
+    # Painting ----------------------------------------------------------------------------------
+
+    def bar_rect(self, index: int) -> QRectF:
+        """The whole height of a column."""
+        count = max(1, len(self._drafted))
+        pitch = min(_WIDEST + _GAP, self.width() / count)
+        line = QFontMetrics(self._pen.font).height()
+        height = max(1.0, self.height() - 2.0 * (line + SPACE_1))
+        return QRectF(index * pitch, line + SPACE_1, pitch - _GAP, height)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        self._pen.use(painter)
+        most = max(self._drafted, default=0)
+        for index, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True)):
+            if made:
+                self._paint_bar(painter, index, made / most, kept / made)
+        painter.end()
+
+    def _paint_bar(self, painter: QPainter, index: int, reached: float, share: float) -> None:
+        table, area = theme(), self.bar_rect(index)
+        outline = area.adjusted(0, area.height() * (1 - reached), 0, 0)
+        filled = outline.adjusted(0, outline.height() * (1 - share), 0, 0)
+        painter.fillRect(outline, table.color("raised"))
+        painter.fillRect(filled, table.line_color("draft"))
+        painter.setPen(table.color("border_strong"))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(outline.adjusted(0.5, 0.5, -0.5, -0.5))
+        painter.setPen(table.color("text_muted"))
+        line = QRectF(area.left(), area.bottom() + SPACE_1, area.width(), self.height())
+        line.setBottom(self.height())
+        self._centered(painter, line, f"{index + 1}")
+        if area.width() >= _LEAST_FOR_TEXT:
+            painter.setPen(table.color("text"))
+            above = QRectF(area.left(), 0, area.width(), area.top() - SPACE_1)
+            above.moveBottom(outline.top() - 2)
+            self._centered(painter, above, f"{share:.0%}")
+
+    def _centered(self, painter: QPainter, area: QRectF, text: str) -> None:
+        width = self._pen.width(text)
+        start = QRectF(area.center().x() - width / 2, area.top(), width, area.height())
+        self._pen.left(painter, start, text)
+
+    def _theme_changed(self) -> None:
+        self._pen = TextPen(figure_font("small"))
+        self.update()
