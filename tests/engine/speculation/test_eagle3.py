@@ -221,12 +221,16 @@ def test_drafting_is_switched_in_mid_reply(
     assert [produced[i] for i in ids] == [found[0] for found in wanted]
 
 
+@pytest.mark.parametrize(
+    "filters", [{}, {"top_k": 150}, {"top_k": 3, "top_p": 0.9}, {"min_p": 0.2}], ids=str
+)
 def test_unseeded_sampling_is_verified_by_rejection(
-    make_engine: MakeEngine, head_folder: Path
+    filters: dict[str, Any], make_engine: MakeEngine, head_folder: Path
 ) -> None:
-    """Drafts stand with the model's own probability of them: some do, and all replies are whole."""
+    """Drafts stand with the model's own probability of them: some do, and all replies are whole;
+    also where a filter would keep more tokens than the head can draft."""
     engine = make_engine(**eagle(head_folder))
-    params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True)
+    params = SamplingParams(temperature=1.0, max_tokens=LENGTH, ignore_eos=True, **filters)
     outputs = engine.generate(PROMPTS * 3, params)
     assert all(len(output.token_ids) == LENGTH for output in outputs)
     figures = engine.snapshot().speculation
