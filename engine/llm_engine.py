@@ -222,7 +222,8 @@ class LLMEngine:
         batch = pack(spans_of(plan), self._scheduler.pool.block_size)
         sampling = sampling_grants(plan)
         packed = self._clock()
-        logits = self._host.runner.execute(batch, self._speculator.taps)
+        with self._speculator.taps:
+            logits = self._host.runner.execute(batch)
         computed = self._clock()
         drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
         rows = [_rows(grant) for grant in sampling]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -16,9 +13,6 @@ from engine.attention.interface import (
     active,
 )
 from engine.batch import Batch
-
-NO_TAPS = nullcontext()
-"""Nobody listens to the pass."""
 
 
 class ModelRunner:
@@ -37,11 +31,11 @@ class ModelRunner:
         self.drop_cache()
 
     @torch.inference_mode()
-    def execute(self, batch: Batch, taps: AbstractContextManager[Any] = NO_TAPS) -> Tensor:
+    def execute(self, batch: Batch) -> Tensor:
         """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
-        to their slots. `taps`: who listens to the pass is active around it."""
+        to their slots."""
         self.backend.begin_step(batch)
-        with active(self.backend), taps:
+        with active(self.backend):
             return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
 
 

@@ -12,11 +12,10 @@ The tokens that come out never depend on any of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.model_runner import NO_TAPS
 from engine.request import Request
 from engine.scheduler import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
@@ -117,7 +116,7 @@ class Speculator:
     def taps(self) -> AbstractContextManager[Any]:
         """To be active around the model's pass. Nobody listens while nothing is drafted."""
         follower = self._follower
-        return NO_TAPS if follower is None else follower.taps
+        return nullcontext() if follower is None else follower.taps
 
     @property
     def _follower(self) -> Eagle3Proposer | None:

@@ -254,7 +254,7 @@ def test_a_change_that_fails_leaves_everything_as_it_was(
         raise OutOfMemoryError("No memory.", "Buy some.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.model_host.build_cache", _failing_once("engine.model_host", patch))
+        patch.setattr("engine.model_host.build_caches", _failing_once("engine.model_host", patch))
         with pytest.raises(OutOfMemoryError):
             engine.reconfigure(block_size=4)
     assert engine.config == before
@@ -267,15 +267,15 @@ def test_a_change_that_fails_leaves_everything_as_it_was(
 def _failing_once(module: str, patch: pytest.MonkeyPatch) -> Any:
     import importlib
 
-    real, calls = importlib.import_module(module).build_cache, []
+    real, calls = importlib.import_module(module).build_caches, []
 
-    def build_cache(*args: Any) -> Any:
+    def build_caches(*args: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
             raise OutOfMemoryError("No memory.", "Buy some.")
         return real(*args)
 
-    return build_cache
+    return build_caches
 
 
 # -- what is refused ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,14 @@ PARAMS = [
     SamplingParams(temperature=1.2, seed=3, top_k=20, logit_bias={9: 4.0}, min_tokens=6,
                    max_tokens=LENGTH),
 ]  # fmt: skip
+
+
+def eagle(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Settings that draft with the EAGLE-3 head in `folder`, as many tokens as are asked for."""
+    return {
+        "speculative_method": "eagle3", "speculative_model": str(folder),
+        "speculative_adaptive": False, **changes,
+    }  # fmt: skip
 
 
 def results(engine: LLMEngine, params: Sequence[SamplingParams] = PARAMS) -> list[Any]:
