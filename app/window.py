@@ -40,7 +40,7 @@ from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
-from widgets.theme import apply_theme
+from widgets.theme import apply_theme, styled_together
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,11 @@ class Application(QObject):
         self.log.start()
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
+        with styled_together(app):
+            self._make_window()
+        self._connect()
+
+    def _make_window(self) -> None:
         clock, marks = RedrawClock(), MarkLog()
         self.pages = Pages(self.bridge, self.settings, self.session, clock, marks)
         self.window = MainWindow(
@@ -125,6 +130,8 @@ class Application(QObject):
         )
         for shared in (clock, marks):  # of the window and its pages: they go together
             shared.setParent(self.window)
+
+    def _connect(self) -> None:
         self.window.views.set_names(self.pages.name_of)
         tune = self.pages.tune
         self.window.charts_held.connect(tune.charts.set_paused)

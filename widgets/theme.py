@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,8 +27,8 @@ from widgets.fonts import figure_font, mono_font, point_size, ui_font
 __all__ = [
     "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8",
     "SeriesColors", "Theme", "apply_theme", "figure_font", "load_theme", "mono_font",
-    "point_size", "restyle", "set_theme_folder", "theme", "theme_mode", "theme_notifier",
-    "ui_font",
+    "point_size", "restyle", "set_theme_folder", "styled_together", "theme", "theme_mode",
+    "theme_notifier", "ui_font",
 ]  # fmt: skip
 
 Mode = Literal["light", "dark"]
@@ -238,6 +240,18 @@ def apply_theme(app: QApplication, mode: ModeSetting = "system") -> None:
         dark = mode == "dark"
         hints.setColorScheme(Qt.ColorScheme.Dark if dark else Qt.ColorScheme.Light)
         _put_in_force(app, mode)
+
+
+@contextmanager
+def styled_together(app: QApplication) -> Iterator[None]:
+    """Build many widgets inside: the stylesheet is put on all of them at the end. With it in force
+    Qt styles a widget, and all that is in it, anew whenever it is put into another."""
+    sheet = app.styleSheet()
+    app.setStyleSheet("")
+    try:
+        yield
+    finally:
+        app.setStyleSheet(sheet)
 
 
 def _system_mode(app: QApplication) -> Mode:
