@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _PRIOR_WEIGHT = 2.0  # drafts for which what is usual counts at the beginning
+_USUAL = 0.7  # before anything was seen
+_MOST = 0.99  # never 1, so that a longer draft is never quite free
+_PLACE_DECAY = 0.97  # per round of any request: about the last thirty decide
 _DECAY = 0.85  # per round: about the last seven decide
 
 
@@ -17,7 +20,7 @@ class Acceptance:
     rejected one say nothing.
     """
 
-    usual: float = 0.7
+    usual: float = _USUAL
     _tried: float = _PRIOR_WEIGHT
     _kept: float = -1.0
 
@@ -30,8 +33,42 @@ class Acceptance:
 
     @property
     def rate(self) -> float:
-        """0 to 0.99; never 1, so that a longer draft is never quite free."""
-        return min(self._kept / self._tried, 0.99)
+        """0 to 0.99."""
+        return min(self._kept / self._tried, _MOST)
+
+
+class Places:
+    """How often drafts at each place stand if those before them did, over all requests: a draft
+    model or head is often good for a few tokens and then loses its way."""
+
+    def __init__(self) -> None:
+        self._tried: list[float] = []
+        self._kept: list[float] = []
+
+    def observe(self, num_drafts: int, num_accepted: int) -> None:
+        for place in range(min(num_accepted + 1, num_drafts)):
+            if place == len(self._tried):
+                prior = self.rate(place)
+                self._tried.append(_PRIOR_WEIGHT)
+                self._kept.append(prior * _PRIOR_WEIGHT)
+            self._tried[place] = self._tried[place] * _PLACE_DECAY + 1.0
+            self._kept[place] = self._kept[place] * _PLACE_DECAY + (place < num_accepted)
+
+    def rate(self, place: int) -> float:
+        """Of the draft at `place` (from 0); where none was tried, of the last that was."""
+        if not self._tried:
+            return _USUAL
+        place = min(place, len(self._tried) - 1)
+        return self._kept[place] / self._tried[place]
+
+    def worth(self, count: int, scale: float = 1.0) -> list[float]:
+        """Expected tokens of each of `count` drafts: the probability that it and all before it
+        stand. `scale`: how much better a request's drafts stand than is usual."""
+        values, reached = [], 1.0
+        for place in range(count):
+            reached *= min(self.rate(place) * scale, _MOST)
+            values.append(reached)
+        return values
 
 
 def expected_tokens(rate: float, num_drafts: int) -> float:

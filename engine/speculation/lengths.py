@@ -1,10 +1,10 @@
 """How many tokens to draft for whom: what drafts are worth against what they cost.
 
 A step of T tokens takes about base + per_token * T seconds, a pass of the draft model about
-per_pass. Both are measured on the live load. The j-th draft of a request with acceptance rate r is
-worth r^j tokens. The drafts that are worth most come first, and as many of them are taken as give
-the most tokens per second: few where the batch is large and arithmetic counts, none where the draft
-is bad. Pure Python: no torch.
+per_pass. Both are measured on the live load. A draft is worth as many tokens as the probability
+that it and those before it stand. The drafts that are worth most come first, and as many of them
+are taken as give the most tokens per second: few where the batch is large and arithmetic counts,
+none where the draft is bad. Pure Python: no torch.
 """
 
 from __future__ import annotations
@@ -61,26 +61,23 @@ class CostModel:
         return StepCost(mean_y - slope * mean_x, slope, self._pass_s / self._passes)
 
 
-def choose_lengths(
-    rates: Sequence[float], limits: Sequence[int], cost: StepCost, num_others: int = 0
-) -> list[int]:
-    """Drafts for each request: at most its limit, together with the most tokens per second.
+def choose_lengths(worth: Sequence[Sequence[float]], cost: StepCost) -> list[int]:
+    """Drafts for each request that give the most tokens per second together.
 
-    `rates`: conditional acceptance, 0 to 1. `num_others`: tokens of the step besides these
-    requests' own.
+    `worth[i]`: expected tokens of each draft that request i may have, in falling order.
     """
     drafts = sorted(
-        ((rate**j, j, i) for i, rate in enumerate(rates) for j in range(1, limits[i] + 1)),
+        ((value, j, i) for i, own in enumerate(worth) for j, value in enumerate(own, start=1)),
         key=lambda draft: (-draft[0], draft[1]),
     )
-    tokens, computed, depth = float(len(rates)), len(rates) + num_others, 0
+    tokens, computed, depth = float(len(worth)), len(worth), 0
     best, num_taken = tokens / max(cost.step(computed), 1e-12), 0
-    for count, (worth, j, _) in enumerate(drafts, start=1):
-        tokens, computed, depth = tokens + worth, computed + 1, max(depth, j)
+    for count, (value, j, _) in enumerate(drafts, start=1):
+        tokens, computed, depth = tokens + value, computed + 1, max(depth, j)
         rate = tokens / max(cost.step(computed) + depth * cost.per_pass, 1e-12)
         if rate > best:
             best, num_taken = rate, count
-    lengths = [0] * len(rates)
+    lengths = [0] * len(worth)
     for _, j, i in drafts[:num_taken]:
         lengths[i] = max(lengths[i], j)
     return lengths

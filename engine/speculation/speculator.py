@@ -19,7 +19,7 @@ from engine.config import EngineConfig
 from engine.request import Request
 from engine.scheduler import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
-from engine.speculation.acceptance import Acceptance, num_accepted
+from engine.speculation.acceptance import Acceptance, Places, num_accepted
 from engine.speculation.eagle3.proposer import Eagle3Proposer
 from engine.speculation.lengths import CostModel, choose_lengths
 from engine.speculation.ngram import NgramProposer
@@ -38,6 +38,7 @@ class Speculator:
         self._proposer = proposer
         self._name = name
         self._usual = Acceptance()
+        self._places = Places()
         self._acceptance: dict[str, Acceptance] = {}
         self._idle: dict[str, int] = {}  # steps since a request had drafts
         self._costs = CostModel()
@@ -89,8 +90,9 @@ class Speculator:
         cost = self._costs.cost if self._config.speculative_adaptive else None
         if cost is None:
             return [most] * len(decoding)
-        rates = [self._acceptance.get(r.request_id, self._usual).rate for r in decoding]
-        limits = choose_lengths(rates, [most] * len(decoding), cost)
+        usual = max(self._usual.rate, 0.01)
+        scales = [self._acceptance.get(r.request_id, self._usual).rate / usual for r in decoding]
+        limits = choose_lengths([self._places.worth(most, scale) for scale in scales], cost)
         for i, request in enumerate(decoding):
             idle = 0 if limits[i] else self._idle.get(request.request_id, 0) + 1
             if idle >= PROBE_ROUNDS:
@@ -162,6 +164,7 @@ class Speculator:
         request_id, drafted = grant.request.request_id, len(grant.draft_token_ids)
         accepted = num_accepted(grant.draft_token_ids, outcomes[request_id].token_ids)
         self._usual.observe(drafted, accepted)
+        self._places.observe(drafted, accepted)
         known = self._acceptance.get(request_id)
         if known is None:
             known = self._acceptance[request_id] = Acceptance(self._usual.rate)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.acceptance import Acceptance, expected_tokens, num_accepted
+from engine.speculation.acceptance import Acceptance, Places, expected_tokens, num_accepted
 from engine.speculation.lengths import CostModel, StepCost, choose_lengths
 from engine.speculation.speedup import PROBE_INTERVAL, SpeedMeter
 
@@ -22,11 +22,16 @@ def tokens_per_second(rates: list[float], lengths: list[int], cost: StepCost) ->
     return tokens / seconds
 
 
+def worth_of(rates: list[float], limit: int) -> list[list[float]]:
+    """Of requests whose drafts stand equally often at every place."""
+    return [[rate**j for j in range(1, limit + 1)] for rate in rates]
+
+
 @given(rates=rates, limit=st.integers(0, 8), cost=costs)
 def test_limits_hold_and_nothing_is_worse_than_no_drafts(
     rates: list[float], limit: int, cost: StepCost
 ) -> None:
-    lengths = choose_lengths(rates, [limit] * len(rates), cost)
+    lengths = choose_lengths(worth_of(rates, limit), cost)
     assert all(0 <= n <= limit for n in lengths)
     plain = tokens_per_second(rates, [0] * len(rates), cost)
     assert tokens_per_second(rates, lengths, cost) >= plain * (1 - 1e-9)
@@ -34,24 +39,35 @@ def test_limits_hold_and_nothing_is_worse_than_no_drafts(
 
 @given(rate=st.floats(0, 0.99), cost=costs)
 def test_for_one_request_the_choice_is_the_best(rate: float, cost: StepCost) -> None:
-    (length,) = choose_lengths([rate], [6], cost)
+    (length,) = choose_lengths(worth_of([rate], 6), cost)
     best = max(tokens_per_second([rate], [n], cost) for n in range(7))
     assert tokens_per_second([rate], [length], cost) == pytest.approx(best)
 
 
 def test_a_large_batch_that_is_limited_by_arithmetic_drafts_less() -> None:
     bandwidth, arithmetic = StepCost(1.0, 0.001, 0.05), StepCost(0.01, 1.0, 0.05)
-    assert choose_lengths([0.8] * 16, [4] * 16, bandwidth) == [4] * 16
-    assert choose_lengths([0.8] * 16, [4] * 16, arithmetic) == [0] * 16
+    assert choose_lengths(worth_of([0.8] * 16, 4), bandwidth) == [4] * 16
+    assert choose_lengths(worth_of([0.8] * 16, 4), arithmetic) == [0] * 16
 
 
 def test_who_is_accepted_more_drafts_more() -> None:
-    lengths = choose_lengths([0.95, 0.3, 0.02], [8, 8, 8], StepCost(1.0, 0.05, 0.02))
+    lengths = choose_lengths(worth_of([0.95, 0.3, 0.02], 8), StepCost(1.0, 0.05, 0.02))
     assert lengths[0] > lengths[1] >= lengths[2]
 
 
 def test_a_slow_draft_model_is_not_asked() -> None:
-    assert choose_lengths([0.7], [4], StepCost(1.0, 0.0, 0.9)) == [0]
+    assert choose_lengths(worth_of([0.7], 4), StepCost(1.0, 0.0, 0.9)) == [0]
+
+
+def test_a_draft_that_loses_its_way_is_kept_short() -> None:
+    places = Places()
+    assert places.worth(2) == pytest.approx([0.7, 0.49])
+    for _ in range(200):
+        places.observe(8, 4)  # four stand, the fifth never does
+    worth = places.worth(8)
+    assert worth[3] > 0.9 and worth[4] < 0.05
+    assert choose_lengths([worth], StepCost(1.0, 0.05, 0.05)) == [4]
+    assert places.worth(4, scale=0.5)[0] == pytest.approx(worth[0] / 2, rel=0.02)
 
 
 def test_costs_are_found_from_steps_of_different_size() -> None:
