@@ -154,7 +154,8 @@ class Speculator:
             self._steps += 1
             self._verify_s += model_s
             self._costs.passes(max(len(g.draft_token_ids) for g in rounds), draft_s)
-        if all(grant.is_decode and grant.samples for grant in plan.grants):
+        # committed: a grant cannot tell any more whether it sampled, its outcome can
+        if all(g.is_decode and g.request.request_id in outcomes for g in plan.grants):
             tokens = sum(len(outcome.token_ids) for outcome in outcomes.values())
             self._costs.step(plan.num_tokens, step_s - draft_s)
             seconds = step_s if rounds else step_s - follow_s

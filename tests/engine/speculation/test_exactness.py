@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.config import Change
 from engine.errors import ConfigError, DraftModelError, OutOfMemoryError
 from engine.scheduler import Grant
-from engine.snapshot import FinishReason
+from engine.snapshot import FinishReason, SpeculationSnapshot
 from engine.speculation.proposer import Proposal
 from tests.engine import tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results
@@ -212,6 +213,40 @@ def _step(
         if event.finish_reason is not None:
             running.pop(event.request_id, None)
     engine.check_integrity()
+
+
+# -- what is learned on the way -------------------------------------------------------------
+
+
+def long_run(engine: LLMEngine) -> SpeculationSnapshot:
+    for _ in range(8):
+        engine.generate(PROMPTS[:2], replace(GREEDY, max_tokens=100))
+    figures = engine.snapshot().speculation
+    assert figures is not None
+    return figures
+
+
+def test_the_gain_is_measured_against_plain_steps(
+    make_engine: MakeEngine, tiny_folder: Path
+) -> None:
+    engine = make_engine(**draft_settings(tiny_folder))
+    figures = long_run(engine)
+    assert figures.speed_up is not None
+    assert figures.speed_up.num_plain_steps >= 3
+    assert figures.speed_up.num_drafted_steps > figures.speed_up.num_plain_steps
+    assert figures.speed_up.factor > 0
+
+
+def test_drafts_that_never_stand_are_given_up(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_speculative_tokens=6, speculative_adaptive=True)
+    plain_texts = [p + engine.generate([p], replace(GREEDY, max_tokens=100))[0].token_ids
+                   for p in PROMPTS[:2]]  # fmt: skip
+    engine.use_proposer(Scripted(plain_texts, 1.0))
+    figures = long_run(engine)
+    num_tokens = 8 * 2 * 100
+    assert figures.accepted < 0.1 * figures.drafted
+    assert figures.drafted < 0.5 * num_tokens  # six for each token, if nobody had learned
+    assert figures.drafted_per_position[0] > 3 * figures.drafted_per_position[-1]
 
 
 # -- the draft's own KV ---------------------------------------------------------------------
