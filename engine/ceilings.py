@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepEntry
+from engine.speculation.acceptance import expected_tokens
 from engine.step_cost import CostedStep, ModelCost, Split, Work, least_time, total
 
 ITEM_BITS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16}
@@ -239,7 +240,7 @@ def _speculation(situation: Situation) -> Ceiling | None:
 
     setting, label = "speculative_method", "Speculation"
     ratio = 1 / _of_work(situation.decoding, setting, label, "", verify, "").factor
-    tokens = tokens_per_round(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
+    tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
         f"A draft that costs nothing and is right {_percent(DRAFT_ACCEPTANCE)} of the time gives "
         f"{tokens:.2f} tokens a step for {DRAFT_LENGTH} drafted; verifying them makes a step of "
@@ -247,14 +248,6 @@ def _speculation(situation: Situation) -> Ceiling | None:
     )
     value = f"{DRAFT_LENGTH} drafted"
     return Ceiling(setting, label, value, max(1.0, tokens / ratio), "decoding", why)
-
-
-def tokens_per_round(acceptance: float, drafted: int) -> float:
-    """Tokens of one round, if each drafted token is accepted with the same probability:
-    (1 - a^(k+1)) / (1 - a) (Leviathan et al., 2023)."""
-    if acceptance >= 1.0:
-        return drafted + 1.0
-    return float((1 - acceptance ** (drafted + 1)) / (1 - acceptance))
 
 
 # Words ----------------------------------------------------------------------------------------

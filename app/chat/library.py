@@ -56,8 +56,8 @@ class ChatLibrary(QObject):
         self.current = self._draft()
 
     def _stop(self, conversation: Conversation) -> None:
-        """Stop what is written to a conversation that is deleted."""
-        raise NotImplementedError
+        """Stop what is written to a conversation that is deleted: nothing, in a library that nobody
+        writes to."""
 
     # What there is ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.panels.knob_table import KnobTable, hint_of
-from app.panels.step_account import Chosen, StepAccount
+from app.panels.step_account import Account, Chosen, StepAccount
 from app.panels.step_words import (
     counted_words,
     parts_of,
@@ -153,8 +153,9 @@ class BottleneckPanel(QFrame):
         interval = _INTERVAL_S if self.isVisible() else _UNSEEN_INTERVAL_S
         if snapshot.time - self._shown_at >= interval or (self._is_idle and snapshot.steps):
             self._shown_at = snapshot.time
-            self._tell_ceilings()
-            self._show_account()
+            account = self.model.account()
+            self._tell_ceilings(account)
+            self._show_account(account)
 
     def show_peaks(self, event: PeaksMeasured) -> None:
         """The engine's answer."""
@@ -208,8 +209,7 @@ class BottleneckPanel(QFrame):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _tell_ceilings(self) -> None:
-        account = self.model.account()
+    def _tell_ceilings(self, account: Account | None) -> None:
         words: dict[str, str] = {}
         for one in account.ceilings if account is not None else ():
             before = words.get(one.setting)
@@ -221,10 +221,12 @@ class BottleneckPanel(QFrame):
         split = self.model.split(step)
         return "" if split is None else split_words(split)
 
-    def _show_account(self) -> None:
+    def _show_account(self, of_all: Account | None = None) -> None:
+        """`of_all`: the account of all steps, where it is known already."""
         if not self.isVisible():
             return
-        account = self.model.account(list(Chosen)[self.chosen.currentIndex()])
+        chosen = list(Chosen)[self.chosen.currentIndex()]
+        account = of_all if of_all and chosen is Chosen.ALL else self.model.account(chosen)
         if account is None and not (self.model.has_steps and self.model.peaks):
             self._empty.setText(self._why_empty())
             self._stack.setCurrentWidget(self._empty)

@@ -21,10 +21,10 @@ from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
 from engine.scheduler import Grant
 from engine.speculation.drafting import Drafting, draw
-from engine.speculation.proposer import Proposal
+from engine.speculation.proposer import Proposal, Proposer
 
 
-class DraftModelProposer:
+class DraftModelProposer(Proposer):
     """`runner`: the draft model over a cache of as many blocks as the large model's. `vocab_size`:
     tokens that both models have; `max_model_len`: the draft's own context, in tokens."""
 

@@ -7,25 +7,26 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.config import EngineConfig
 from engine.scheduler import Grant
-from engine.speculation.proposer import NOTHING, Proposal
+from engine.speculation.proposer import NOTHING, Proposal, Proposer
 
 
-class NgramProposer:
+class NgramProposer(Proposer):
     """Drafts from the request's own tokens (Saxena 2023, "prompt lookup decoding").
 
     The longest suffix of `shortest` to `longest` tokens that occurred before proposes what followed
     its most recent occurrence. Needs no model and no memory to speak of.
     """
 
-    weights_bytes = 0
-    cache_bytes = 0
-
     def __init__(self, shortest: int, longest: int) -> None:
-        self.set_lengths(shortest, longest)
+        self._set_lengths(shortest, longest)
         self._texts: dict[str, _Text] = {}
 
-    def set_lengths(self, shortest: int, longest: int) -> None:
+    def update(self, config: EngineConfig) -> None:
+        self._set_lengths(config.prompt_lookup_min, config.prompt_lookup_max)
+
+    def _set_lengths(self, shortest: int, longest: int) -> None:
         self._shortest, self._longest = min(shortest, longest), longest
 
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from engine.scheduler import Grant
+from engine.config import EngineConfig
+from engine.scheduler import Grant, Outcome, StepPlan
 
 
 class Proposal(NamedTuple):
@@ -26,18 +29,30 @@ class Proposal(NamedTuple):
 NOTHING = Proposal()
 
 
-class Proposer(Protocol):
-    """Drafts for requests that decode. Its choices decide speed alone, never tokens."""
+class Proposer(ABC):
+    """Drafts for requests that decode. Its choices decide speed alone, never tokens.
+
+    `taps`: to be active around the model's pass of every step, for one that reads what the model
+    computes there.
+    """
+
+    weights_bytes: int = 0
+    taps: AbstractContextManager[Any] = nullcontext()
 
     @property
-    def weights_bytes(self) -> int: ...
+    def cache_bytes(self) -> int:
+        return 0
 
-    @property
-    def cache_bytes(self) -> int: ...
-
+    @abstractmethod
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
         """A proposal for every grant (all of them have places). `budget`: most tokens to compute
         on top of one per draft, for what a draft model has to catch up with."""
 
-    def forget(self, request_id: str) -> None:
+    def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:  # noqa: B027
+        """What came of a step, before it is committed; not called while nothing is drafted."""
+
+    def update(self, config: EngineConfig) -> None:  # noqa: B027
+        """Live settings have changed."""
+
+    def forget(self, request_id: str) -> None:  # noqa: B027
         """The request has ended; unknown ids are ignored."""

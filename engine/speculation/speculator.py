@@ -20,9 +20,7 @@ from engine.request import Request
 from engine.scheduler import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.acceptance import Acceptance, Places, num_accepted
-from engine.speculation.eagle3.proposer import Eagle3Proposer
 from engine.speculation.lengths import CostModel, choose_lengths
-from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
 from engine.speculation.speedup import SpeedMeter
 
@@ -55,8 +53,8 @@ class Speculator:
     def update(self, config: EngineConfig) -> None:
         """Live settings hold from the next step on."""
         self._config = config
-        if isinstance(self._proposer, NgramProposer):
-            self._proposer.set_lengths(config.prompt_lookup_min, config.prompt_lookup_max)
+        if self._proposer is not None:
+            self._proposer.update(config)
 
     def close(self) -> None:
         """Let go of the draft model and its cache; nothing is drafted any more."""
@@ -116,22 +114,20 @@ class Speculator:
 
     @property
     def taps(self) -> AbstractContextManager[Any]:
-        """To be active around the model's pass. Nobody listens while nothing is drafted."""
-        follower = self._follower
-        return nullcontext() if follower is None else follower.taps
+        """To be active around the model's pass."""
+        return nullcontext() if self._drafting is None else self._drafting.taps
 
     @property
-    def _follower(self) -> Eagle3Proposer | None:
-        if self._config.num_speculative_tokens == 0:
-            return None
-        return self._proposer if isinstance(self._proposer, Eagle3Proposer) else None
+    def _drafting(self) -> Proposer | None:
+        """The proposer, where anything may be drafted."""
+        return self._proposer if self._config.num_speculative_tokens else None
 
     # -- after it ---------------------------------------------------------------------------
 
     def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
         """What came of a step, before it is committed."""
-        if self._follower is not None:
-            self._follower.follow(plan, outcomes)
+        if self._drafting is not None:
+            self._drafting.follow(plan, outcomes)
 
     def observe(
         self,

@@ -48,11 +48,9 @@ PROMPT_TOKENS, OUTPUT_TOKENS, QUICK_OUTPUT = 128, 96, 40
 PLAIN, IDLE = "off", "idle"
 
 
-class Replay:
+class Replay(Proposer):
     """Drafts that stand with probability `acceptance`, each if the one before it stood; None never
     drafts anything."""
-
-    weights_bytes = cache_bytes = 0
 
     def __init__(self, acceptance: float | None) -> None:
         self._acceptance = acceptance

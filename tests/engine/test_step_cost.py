@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import LLMEngine, SamplingParams
-from engine.ceilings import Situation, ceilings, tokens_per_round, verdict
+from engine.ceilings import Situation, ceilings, verdict
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
 from engine.step_cost import ModelCost, Split, Work, cost_step, cost_steps, least_time, total
@@ -186,11 +186,6 @@ def test_prefix_caching_wins_at_most_the_prompts() -> None:
     record = step(prefill(2000, 2000), model_s=4.0)
     first = {c.setting: c for c in ceilings(situation(record))}["enable_prefix_caching"]
     assert first.factor > 2
-
-
-def test_tokens_of_a_round() -> None:
-    assert tokens_per_round(0.8, 4) == pytest.approx(3.3616)
-    assert tokens_per_round(1.0, 4) == 5 and tokens_per_round(0.0, 4) == 1
 
 
 def test_the_verdict_names_what_is_largest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.ma
 from numpy.typing import NDArray
 
 from widgets.charts.ring import Floats

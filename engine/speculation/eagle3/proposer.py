@@ -30,7 +30,7 @@ from engine.snapshot import FinishReason
 from engine.speculation.drafting import Drafting, draw
 from engine.speculation.eagle3.head import Eagle3Head, Entries
 from engine.speculation.eagle3.taps import Taps
-from engine.speculation.proposer import Proposal
+from engine.speculation.proposer import Proposal, Proposer
 
 
 class _Part(NamedTuple):
@@ -48,9 +48,11 @@ class _Last(NamedTuple):
     feature: Tensor
 
 
-class Eagle3Proposer:
+class Eagle3Proposer(Proposer):
     """`taps`: to be active around the model's pass of every step that `follow` is told of.
     `cache`: the head's own, of as many blocks as the model's."""
+
+    taps: Taps
 
     def __init__(
         self,

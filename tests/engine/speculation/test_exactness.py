@@ -17,17 +17,15 @@ from engine.config import Change
 from engine.errors import ConfigError, DraftModelError, OutOfMemoryError
 from engine.scheduler import Grant
 from engine.snapshot import FinishReason, SpeculationSnapshot
-from engine.speculation.proposer import Proposal
+from engine.speculation.proposer import Proposal, Proposer
 from tests.engine import tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results
 
 MakeEngine = Callable[..., LLMEngine]
 
 
-class Scripted:
+class Scripted(Proposer):
     """Knows what comes next: drafts the right tokens, but each with probability `wrong` another."""
-
-    weights_bytes = cache_bytes = 0
 
     def __init__(self, texts: Sequence[Sequence[int]], wrong: float) -> None:
         self.texts, self.wrong = [list(text) for text in texts], wrong
