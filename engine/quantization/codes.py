@@ -31,8 +31,8 @@ class IntCodes:
     """Integers with a scale, and a zero point, per output and group of inputs.
 
     codes uint8 [N, K], below 2**bits; scales [N, G], any float; zeros uint8 [N, G], or None:
-    2**(bits - 1) everywhere. Column k belongs to group k // group_size (the last may be shorter), or
-    to groups[k] where `groups`, int32 [K], is given (GPTQ's desc_act).
+    2**(bits - 1) everywhere. Column k belongs to group k // group_size (the last may be shorter),
+    or to groups[k] where `groups`, int32 [K], is given (GPTQ's desc_act).
     """
 
     bits: int
@@ -57,7 +57,7 @@ class IntCodes:
         return torch.arange(self.shape[1]) // self.group_size
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """[N, K]. In float32 the product is exact for scales of 16 bits; then rounded to `dtype`."""
+        """[N, K]. In float32 the product is exact for 16-bit scales; then rounded to `dtype`."""
         columns = self.group_of_columns()
         zero: Tensor | int = 2 ** (self.bits - 1)
         if self.zeros is not None:
