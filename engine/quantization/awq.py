@@ -229,11 +229,11 @@ def _apply(
     dtypes = {work.local(p.name): STORED[p.info.dtype] for p in work.targets.placements}
     values = fold.exact(work.layer, values, dtypes[fold.weight])
     fold.apply(work.layer, values)
+    work.changed.update(fold.touched)
     for name in fold.touched:
         if name not in work.pieces_of:
             parameter = work.layer.get_parameter(name).data
             parameter.copy_(parameter.to(dtypes[name]))
-            work.changed.add(name)
     for product in {work.input_of(group, piece) for piece in work.group_pieces(group)}:
         own = values[product.expert] if fold.num_experts else values
         inputs[product].scale(own)

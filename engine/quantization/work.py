@@ -28,8 +28,8 @@ Store = Callable[[Piece, Codes], None]
 
 @dataclass
 class LayerWork:
-    """`check` raises where the user cancelled. `changed`: parameters that have other values than
-    on disk, without being quantized."""
+    """`check` raises where the user cancelled. `changed`: parameters that were scaled,
+    so that what is not quantized of them has to be written anew."""
 
     decoder: Decoder
     targets: LayerTargets
