@@ -22,12 +22,38 @@ GPTQ = [
     for desc_act in (True, False)
     for version in (1, 2)
 ]
+ODD = {"intermediate_size": 90}  # inputs that 8 does not divide
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("awq", {}),
     ("awq", {"group_size": 16}),
     *[("gptq", options) for options in GPTQ],
     ("gptq", {"group_size": -1}),
     ("gptq", {"group_size": 40, "desc_act": True}),
+    *[("compressed-tensors", {"bits": b, "symmetric": s}) for b in (4, 8) for s in (True, False)],
+    ("compressed-tensors", {"group_size": -1, "symmetric": False, "model": ODD}),
+    ("compressed-tensors", {"group_size": -1, "bits": 8, "model": ODD}),
+    ("compressed-tensors", {"actorder": "group", "symmetric": False}),
+    ("compressed-tensors", {"actorder": "weight", "scale_dtype": torch.float16}),
+    ("compressed-tensors", {"symmetric": False, "zeros_in_words": False}),
+    *[
+        ("compressed-tensors", {"layout": "int", "strategy": strategy, "symmetric": symmetric})
+        for strategy in ("channel", "tensor")
+        for symmetric in (True, False)
+    ],
+    *[
+        ("compressed-tensors", {"layout": "float", "strategy": strategy})
+        for strategy in ("channel", "tensor", "group", "block")
+    ],
+    ("compressed-tensors", {"layout": "float", "strategy": "tensor", "flat": True}),
+    ("fp8", {}),
+    ("fp8", {"block": (32, 32)}),
+    ("fp8", {"block": (24, 40)}),
+    ("fp8", {"strategy": "channel"}),
+    ("fp8", {"strategy": "channel", "flat": True}),
+    ("fp8", {"strategy": "tensor", "flat": True, "scale_name": "weight_scale_inv"}),
+    *[("bitsandbytes", {"kind": k, "double": d}) for k in ("nf4", "fp4") for d in (True, False)],
+    ("bitsandbytes", {"blocksize": 128, "model": ODD}),
+    ("bitsandbytes", {"kind": "int8"}),
 ]
 
 
