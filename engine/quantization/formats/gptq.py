@@ -47,6 +47,8 @@ class GPTQFormat(CheckpointFormat):
         bits, group_size = settings.integer("bits"), settings.integer("group_size")
         _check(bits, group_size, settings.source)
         layout = settings.text("checkpoint_format", "format", default="gptq").lower()
+        if settings.flag("is_marlin_format", default=False):  # AutoGPTQ 0.6 and 0.7
+            layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise UnsupportedModelError(
                 f"{settings.source} says GPTQ in the {layout!r} layout; this program reads gptq "
