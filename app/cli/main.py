@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, doctor, generate
+from app.cli import bench, doctor, generate, quantize
 from app.cli.options import add_engine_options
 from engine.errors import (
     CheckpointError,
@@ -46,6 +46,8 @@ examples:
       one reply, streamed
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
       measure a model under load
+  inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
+      make a model of 4 bits
   inferdeck doctor
       what this machine offers, and what was chosen
 
@@ -89,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for module in (generate, bench, doctor):
+    for module in (generate, bench, quantize, doctor):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )
