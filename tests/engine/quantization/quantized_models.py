@@ -77,7 +77,8 @@ def log_probs(folder: Path, ids: Tensor, weights: dict[str, Tensor] | None = Non
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     state = dense_tensors(folder) if weights is None else weights
-    model = AutoModelForCausalLM.from_pretrained(
+    # through from_pretrained, which joins experts as it does for any folder
+    model = type(AutoModelForCausalLM.from_config(config)).from_pretrained(
         None, config=config, state_dict=state, dtype=torch.float32, attn_implementation="eager"
     )
     logits: Tensor = model.eval()(ids).logits[0]
