@@ -284,9 +284,7 @@ def _open(path: str | Path) -> Checkpoint:
     return checkpoint
 
 
-def _sequences(
-    checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]
-) -> list[list[int]]:
+def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) -> list[list[int]]:
     if not recipe.facts.is_calibrated:
         return []
     if not texts:
@@ -344,5 +342,3 @@ def _is_cancelled(check: Callable[[], None]) -> bool:
     except LoadCancelled:
         return True
     return False
-
-

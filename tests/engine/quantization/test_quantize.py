@@ -309,9 +309,7 @@ class TestRefusals:
             run(folder, tmp_path / "out", group_size=128)
         assert "group size of 64" in error.value.remedy
 
-    def test_exclusions_that_name_nothing_or_everything(
-        self, folder: Path, tmp_path: Path
-    ) -> None:
+    def test_exclusions_that_name_nothing_or_everything(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="No module is named 'dwon_proj'"):
             run(folder, tmp_path / "out", exclude=("dwon_proj",))
         with pytest.raises(ConfigError, match="14 matrices found, 14 excluded"):
@@ -345,9 +343,7 @@ class TestRefusals:
         assert note == f"The text has {result.num_tokens:,} tokens; 64,000 would have been read."
 
 
-def test_one_layer_is_in_memory_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_layer_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the layers' parameters never more than one layer's are anywhere but on the meta device."""
     source = models.save(tmp_path / "source", num_hidden_layers=4)
     most: list[int] = []
@@ -361,5 +357,3 @@ def test_one_layer_is_in_memory_at_a_time(
     for method in ("awq", "gptq"):
         run(source, tmp_path / method, method)
     assert set(most) == {9}  # 7 matrices and 2 norms; no embedding, no head
-
-
