@@ -182,8 +182,8 @@ def weight_bytes(model: nn.Module) -> int:
     """Bytes of memory behind all parameters and buffers, each storage counted once."""
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    blocked = sum(m.blocked_bytes for m in model.modules() if isinstance(m, Linear))
-    return sum(storages.values()) + blocked
+    held = sum(m.held_bytes for m in model.modules() if isinstance(m, Linear))
+    return sum(storages.values()) + held
 
 
 def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> torch.Tensor:
