@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -85,11 +84,11 @@ def load_model(
         )  # fmt: skip
     else:
         weights = map_weights(checkpoint, reference)
-        notices += _notices(weights)
+        notices += left_out_notices(weights)
         with TensorReader(weights.total_bytes, progress, cancelled) as reader:
-            notices += _untie_different(weights, reader)
+            notices += untie_different(weights, reader)
             allocate(prepared.slots, weights.tied, dtype, device, DtypePlan.of(model))
-            _stream(weights, prepared.slots, reference, reader)
+            stream(weights, prepared.slots, reference, reader)
     compute_buffers(model, device)
     notices += freeze_rotary(model, max_model_len)
     progress("Checking", 0, 0)
@@ -102,62 +101,7 @@ def load_model(
     return LoadedModel(model, weight_bytes(model), notices, kernels, kv_layout(reference))
 
 
-def _stream(weights: WeightMap, slots: Slots, reference: nn.Module, reader: TensorReader) -> None:
-    """Every tensor on disk into the part of the model that it fills, one at a time."""
-    # in the order in which they lie on disk: one pass over each file
-    for info, name, part in sorted(
-        weights.placements, key=lambda p: (str(p.info.file), p.info.offset)
-    ):
-        if name in weights.tied:
-            continue  # the same bytes as the tensor that it shares
-        view = slots[name].view()
-        reader.copy_into(info, view[part] if part else view)
-    for conversion in weights.conversions:
-        for name, value in _convert(conversion, reference, reader).items():
-            target = slots[name].view()
-            if value.shape != target.shape:
-                raise CheckpointError(
-                    f"{name} is {list(value.shape)} and should be {list(target.shape)}.",
-                    "Check that config.json belongs to these weights.",
-                )
-            target.copy_(value)
-
-
-def _convert(
-    conversion: Conversion, reference: nn.Module, reader: TensorReader
-) -> dict[str, torch.Tensor]:
-    """Parameters that transformers' converter computes from the tensors of one conversion."""
-    converter = copy.deepcopy(conversion.converter)
-    for disk_name, pattern, info in conversion.members:
-        converter.add_tensor(conversion.name, disk_name, pattern, lambda i=info: reader.read(i))
-    try:
-        found = converter.convert(conversion.name, model=reference, config=reference.config)
-    except InferdeckError:
-        raise
-    except Exception as error:  # whatever an operation raises, these tensors do not fit it
-        raise CheckpointError(
-            f"{conversion.name} could not be made from {len(conversion.members)} tensors of the "
-            f"checkpoint: {error}",
-            "Check that config.json belongs to these weights.",
-        ) from error
-    return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
-
-
-def _untie_different(weights: WeightMap, reader: TensorReader) -> list[str]:
-    """Tied names that are both on disk with different values are not tied, as in transformers."""
-    notices = []
-    for target, source in list(weights.tied.items()):
-        first, second = weights.placement(target), weights.placement(source)
-        if first and second and not reader.equal(first.info, second.info):
-            del weights.tied[target]
-            notices.append(
-                f"config.json ties {target} to {source}, but the checkpoint holds different "
-                "values for them: both are used."
-            )
-    return notices
-
-
-def _notices(weights: WeightMap) -> list[str]:
+def left_out_notices(weights: WeightMap) -> list[str]:
     if not weights.left_out:
         return []
     return [

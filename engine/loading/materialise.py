@@ -18,6 +18,7 @@ from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.kernels.linear import Linear
+from engine.layers.experts import HeldExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +183,8 @@ def weight_bytes(model: nn.Module) -> int:
     """Bytes of memory behind all parameters and buffers, each storage counted once."""
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    held = sum(m.held_bytes for m in model.modules() if isinstance(m, Linear))
-    return sum(storages.values()) + held
+    held = [m.held_bytes for m in model.modules() if isinstance(m, (Linear, HeldExperts))]
+    return sum(storages.values()) + sum(held)
 
 
 def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> torch.Tensor:
