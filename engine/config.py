@@ -101,6 +101,27 @@ class EngineConfig:
         "random weights, to measure speed without a download.",
         choices=("auto", "dummy"),
     )
+    quantization: str = _setting(
+        str, "auto", Change.RELOAD, "Weights",
+        "How the weights of linear layers are held. auto: as the checkpoint stores them; none: "
+        "as plain numbers; int8, int4, nf4, fp8: rounded while they are loaded, without "
+        "calibration. The others name the format of a quantized checkpoint.",
+        choices=(
+            "auto", "none", "int8", "int4", "nf4", "fp8", "awq", "gptq", "compressed-tensors",
+            "bitsandbytes",
+        ),
+    )
+    quantization_group_size: int = _setting(
+        int, 128, Change.RELOAD, "Group size",
+        "Of int4: inputs that share a scale. Small groups lose less and take more memory.",
+        minimum=32, maximum=256, unit="inputs",
+    )
+    quantization_head: str = _setting(
+        str, "none", Change.RELOAD, "Output head",
+        "Output head and embeddings. none: plain numbers; int8: rounded while they are loaded, "
+        "which in small models saves most of the bytes.",
+        choices=("none", "int8"),
+    )
     max_model_len: int | None = _setting(
         int, None, Change.RELOAD, "Context length",
         "Most tokens of one request, prompt and reply. None: the model's own limit.",

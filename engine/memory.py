@@ -7,6 +7,7 @@ total                                                    the machine's, or the c
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,10 +16,11 @@ from pathlib import Path
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import OutOfMemoryError
+from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.loading.architecture import describe_checkpoint
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import free_memory
+from engine.quantization.scheme import PLAIN, Scheme, scheme_of
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_source import draft_dtype, open_draft
 from engine.speculation.eagle3.shape import read_shape
@@ -60,7 +62,8 @@ def plan_memory(
     bytes, measured if None. Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
     free, total = memory or free_memory()
-    sizes = model_sizes(checkpoint, getattr(torch, config.dtype))
+    scheme = scheme_of(config, checkpoint.quantization, checkpoint.name)
+    sizes = model_sizes(checkpoint, getattr(torch, config.dtype), scheme)
     draft = None
     if config.speculative_method == "draft_model":
         source = open_draft(config)
@@ -70,10 +73,14 @@ def plan_memory(
     return plan(sizes, config, free=min(free + in_use, total), total=total, draft=draft)
 
 
-def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype) -> ModelSizes:
-    """Count a checkpoint's sizes in `dtype` on its class, without reading weights."""
-    key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False))
-    return _sizes(_Held(checkpoint, key), dtype)
+def model_sizes(
+    checkpoint: Checkpoint, dtype: torch.dtype, scheme: Scheme = PLAIN
+) -> ModelSizes:
+    """Count a checkpoint's sizes in `dtype` on its class, without reading weights; they are held as
+    `scheme` says, or as they are stored."""
+    settings = json.dumps(checkpoint.raw_config.get("quantization_config"), default=str)
+    key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False), settings)
+    return _sizes(_Held(checkpoint, key), dtype, scheme)
 
 
 def head_sizes(head: Checkpoint, target: Checkpoint, dtype: torch.dtype) -> ModelSizes:
@@ -213,7 +220,7 @@ def _does_not_fit(
         f"{_gib(needed)} are needed (weights {_gib(weights)}, activations "
         f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
         f"({_gib(free)} of {_gib(total)} are free).",
-        f"Choose {remedy}, a smaller model or a 16-bit dtype; or close other programs.",
+        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; or close other programs.",
     )
 
 
@@ -224,7 +231,7 @@ def _gib(size: int) -> str:
 class _Held:
     """A checkpoint as a cache key, equal where folder and config are."""
 
-    def __init__(self, checkpoint: Checkpoint, key: tuple[Path, str]) -> None:
+    def __init__(self, checkpoint: Checkpoint, key: tuple[Path, str, str]) -> None:
         self.checkpoint = checkpoint
         self._key = key
 
@@ -236,10 +243,8 @@ class _Held:
 
 
 @lru_cache(maxsize=8)
-def _sizes(held: _Held, dtype: torch.dtype) -> ModelSizes:
-    from engine.errors import UnsupportedModelError
-
-    report = describe_checkpoint(held.checkpoint, dtype=dtype)
+def _sizes(held: _Held, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
+    report = describe_checkpoint(held.checkpoint, dtype=dtype, scheme=scheme)
     if not report.supported:
         raise UnsupportedModelError(report.reason)
     return ModelSizes(

@@ -28,7 +28,6 @@ class Int8Weights(Weights):
         self.shape, self.dtype = codes.shape, dtype
         self._packed = pack(codes)
         self._scales = codes.scales.float().view(-1)
-        self._zeros = _no_zeros(self.shape[0])
 
     @property
     def title(self) -> str:
@@ -40,7 +39,7 @@ class Int8Weights(Weights):
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         rows, scales = quantize_rows(x.reshape(-1, x.shape[-1]))
-        result = multiply(rows, scales, self._packed, self._scales, self._zeros, x.dtype)
+        result = multiply(rows, scales, self._packed, self._scales, x.dtype)
         if bias is not None:
             result += bias
         return result.view(*x.shape[:-1], self.shape[0])
@@ -56,7 +55,7 @@ def fits(codes: IntCodes) -> bool:
 
 def pack(codes: IntCodes) -> Tensor:
     """An opaque tensor in the layout of the product."""
-    signed = codes.codes.view(torch.int8) ^ -128  # as a byte less 128
+    signed = codes.codes.contiguous().view(torch.int8) ^ -128  # as a byte less 128
     packed: Tensor = torch.ops.onednn.qlinear_prepack(signed, None)
     return packed
 
@@ -76,10 +75,10 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def multiply(
-    rows: Tensor, scales: Tensor, packed: Tensor, weight_scales: Tensor, zeros: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
-    """[T, N] in `dtype`."""
+    rows: Tensor, scales: Tensor, packed: Tensor, weight_scales: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """rows uint8 [T, K] with scales [T, 1] by a packed weight with weight_scales [N]: [T, N]."""
+    zeros = _no_zeros(len(weight_scales))
     # before the rows' scale float16 could overflow
     between = torch.float32 if dtype is torch.float16 else dtype
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
@@ -103,9 +102,7 @@ def is_supported() -> bool:
     try:
         packed = pack(weights)
         rows, scales = quantize_rows(x)
-        found = multiply(
-            rows, scales, packed, torch.ones(32), _no_zeros(32), torch.float32
-        )
+        found = multiply(rows, scales, packed, torch.ones(32), torch.float32)
         expected = x @ weights.dequantize().t()
         signed = codes.to(torch.int16) - 128
         return torch.equal(found, expected) and torch.equal(unpack(packed).short(), signed)

@@ -26,7 +26,7 @@ class HeldExperts(nn.Module):
         super().__init__()
         self._original = (original,)  # in a tuple: not a submodule
         self.first_name = "gate_up_proj" if original.has_gate else "up_proj"
-        self.num_experts = original.down_proj.shape[0]  # type: ignore[union-attr,index]
+        self.num_experts = int(original.get_parameter("down_proj").shape[0])
         self.is_transposed = bool(original.is_transposed)
         self._held: dict[str, list[Weights]] = {}
         for name in (self.first_name, "down_proj"):
@@ -42,6 +42,12 @@ class HeldExperts(nn.Module):
     @property
     def held_bytes(self) -> int:
         return sum(weights.nbytes for held in self._held.values() for weights in held)
+
+    @property
+    def num_weights(self) -> int:
+        """Parameters that are held in few bits."""
+        each = (weights.shape for held in self._held.values() for weights in held)
+        return sum(outputs * inputs for outputs, inputs in each)
 
     @property
     def title(self) -> str:
@@ -75,8 +81,8 @@ class HeldExperts(nn.Module):
     def _gated(self, x: Tensor) -> Tensor:
         original: Any = self._original[0]
         if not original.has_gate:
-            return original.act_fn(x)  # type: ignore[no-any-return]
-        return original._apply_gate(x)  # type: ignore[no-any-return]
+            return original.act_fn(x)
+        return original._apply_gate(x)
 
     def extra_repr(self) -> str:
         return f"{self.num_experts} experts, {self.title}"
@@ -93,8 +99,6 @@ class ExpertsSwap(ModuleSwap):
             if not plain.is_meta:
                 each = [w.t() if replacement.is_transposed else w for w in plain]
                 replacement.hold(name, [PlainWeights(weight) for weight in each])
-                bias = getattr(original, f"{name}_bias", None)
-                replacement._parameters[f"{name}_bias"] = bias
         super().apply()
 
 

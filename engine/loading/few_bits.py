@@ -79,9 +79,10 @@ def fill(target: Target, values: Values, scheme: Scheme, dtype: torch.dtype) -> 
         module.hold(hold(_rounded(parts, scheme), dtype))
         return module.held_bytes
     (name,) = target.names
-    held = []
-    for expert in range(module.num_experts):
-        held.append(hold(_rounded(list(values(name, expert)), scheme), dtype))
+    held = [
+        hold(_rounded(list(values(name, expert)), scheme), dtype)
+        for expert in range(module.num_experts)
+    ]
     module.hold(name.rpartition(".")[2], held)
     return sum(weights.nbytes for weights in held)
 

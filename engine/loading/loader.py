@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from engine.errors import CheckpointError, ConfigError, InferdeckError
+from engine.errors import ConfigError
 from engine.kernels.select import Choice, blocked_choices, linear_choices
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
@@ -18,22 +18,23 @@ from engine.loading.architecture import LayerKV, build_on_meta, kv_layout, resol
 from engine.loading.arrange import block_weights
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.dummy import fill_dummy
+from engine.loading.few_bits import outcome
+from engine.loading.few_bits_loader import build_few_bits
 from engine.loading.materialise import (
     DtypePlan,
-    Slots,
     allocate,
     compute_buffers,
     freeze_rotary,
     weight_bytes,
 )
 from engine.loading.prepare import Prepared, prepare
+from engine.loading.request import Built, Cancelled, LoadRequest, Progress
+from engine.loading.streaming import left_out_notices, stream, untie_different
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import Conversion, WeightMap, map_weights
+from engine.loading.weight_map import map_weights
+from engine.quantization.scheme import PLAIN, Scheme
 
 ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loading needs no attention
-
-Progress = Callable[[str, int, int], None]
-Cancelled = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,14 @@ def load_model(
     load_format: str,
     seed: int,
     max_model_len: int,
+    scheme: Scheme = PLAIN,
     progress: Progress = lambda stage, done, total: None,
     cancelled: Cancelled = lambda: False,
 ) -> LoadedModel:
     """Load `checkpoint` in `dtype` onto `device`.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
+    `scheme`: how weights that the checkpoint stores as plain numbers are held.
     progress(stage, done, total) counts bytes. Raises UnsupportedModelError, CheckpointError,
     OutOfMemoryError, or LoadCancelled (nothing of the model is kept then).
     """
@@ -69,17 +72,44 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.name} was opened without its weights.", 'Use load format "dummy".'
         )
+    request = LoadRequest(
+        checkpoint, dtype, device, load_format, seed, max_model_len, progress, cancelled
+    )
+    stored = checkpoint.quantization
+    if stored is None and scheme.is_plain:
+        built = _build_plain(request)
+    else:
+        built = build_few_bits(request, scheme, stored)
+    model = built.model
+    blocked = block_weights(model, dtype, device, progress, cancelled)
+    plain = _linear_outcome(dtype, device, blocked)
+    few_bits = outcome(model)
+    built.kernels["linear"] = f"{few_bits}; others: {plain}" if few_bits else plain
+    model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
+    model.eval().requires_grad_(False)
+    return LoadedModel(
+        model,
+        weight_bytes(model),
+        built.notices,
+        built.kernels,
+        kv_layout(build_on_meta(checkpoint.config)),
+    )
+
+
+def _build_plain(request: LoadRequest) -> Built:
+    """The model with its weights as numbers of `request.dtype`."""
+    checkpoint, dtype, device = request.checkpoint, request.dtype, request.device
+    progress, cancelled = request.progress, request.cancelled
     notices: list[str] = []
     # `reference` keeps the class's own names and shapes; `model` gets the replacements
     reference = build_on_meta(checkpoint.config)
     prepared = prepare(build_on_meta(checkpoint.config))
     model = prepared.model
-    if load_format == "dummy":
+    if request.load_format == "dummy":
         tied = dict(getattr(reference, "all_tied_weights_keys", {}))
         allocate(prepared.slots, tied, dtype, device, DtypePlan.of(model))
-        std = getattr(checkpoint.config, "initializer_range", None) or 0.02
         fill_dummy(
-            prepared.slots, frozenset(tied), seed=seed, std=float(std), dtype=dtype,
+            prepared.slots, frozenset(tied), seed=request.seed, std=request.std, dtype=dtype,
             progress=progress, cancelled=cancelled,
         )  # fmt: skip
     else:
@@ -90,24 +120,11 @@ def load_model(
             allocate(prepared.slots, weights.tied, dtype, device, DtypePlan.of(model))
             stream(weights, prepared.slots, reference, reader)
     compute_buffers(model, device)
-    notices += freeze_rotary(model, max_model_len)
+    notices += freeze_rotary(model, request.max_model_len)
     progress("Checking", 0, 0)
-    kernels = _check(prepared, max_model_len, dtype, notices)
-    del prepared  # with the originals, whose weights are views of those that may be arranged
-    blocked = block_weights(model, dtype, device, progress, cancelled)
-    kernels["linear"] = _linear_outcome(dtype, device, blocked)
-    model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
-    model.eval().requires_grad_(False)
-    return LoadedModel(model, weight_bytes(model), notices, kernels, kv_layout(reference))
-
-
-def left_out_notices(weights: WeightMap) -> list[str]:
-    if not weights.left_out:
-        return []
-    return [
-        f"The text part of a multimodal checkpoint: {len(weights.left_out)} tensors of other "
-        "parts were left out."
-    ]
+    kernels = _check(prepared, request.max_model_len, dtype, notices)
+    # with `prepared` go the originals, whose weights are views of those that may be arranged
+    return Built(model, notices, kernels)
 
 
 def _check(

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
+from engine.kernels.int8_rows import HeldEmbedding
 from engine.kernels.linear import Linear
 from engine.layers.experts import HeldExperts
 
@@ -183,7 +184,8 @@ def weight_bytes(model: nn.Module) -> int:
     """Bytes of memory behind all parameters and buffers, each storage counted once."""
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    held = [m.held_bytes for m in model.modules() if isinstance(m, (Linear, HeldExperts))]
+    kinds = (Linear, HeldExperts, HeldEmbedding)
+    held = [module.held_bytes for module in model.modules() if isinstance(module, kinds)]
     return sum(storages.values()) + sum(held)
 
 

@@ -68,7 +68,11 @@ def prepare(
         slots[f"{path}.weight"] = Slot(swap.replacement, "weight")
         prepared.swaps.append(swap)
     prepared.swaps += list(apply_swaps(model)) if wanted(APPLY) else []
-    prepared.swaps += list(experts_swaps(model)) if wanted(EXPERTS) else []
+    for swap in list(experts_swaps(model)) if wanted(EXPERTS) else ():
+        path = f"{paths[id(swap.parent)]}.{swap.name}"
+        for name, _ in swap.replacement.named_parameters():  # the biases, which stay plain
+            slots[f"{path}.{name}"] = Slot(swap.replacement, name)
+        prepared.swaps.append(swap)
     apply_all(prepared.swaps)
     return prepared
 

@@ -76,3 +76,12 @@ def untie_different(weights: WeightMap, reader: TensorReader) -> list[str]:
                 "values for them: both are used."
             )
     return notices
+
+
+def left_out_notices(weights: WeightMap) -> list[str]:
+    if not weights.left_out:
+        return []
+    return [
+        f"The text part of a multimodal checkpoint: {len(weights.left_out)} tensors of other "
+        "parts were left out."
+    ]

@@ -7,12 +7,18 @@ small and decide much.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from engine.errors import ConfigError
 from engine.quantization.codes import Codes
 from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.quantization.formats import CheckpointFormat
 
 METHODS = ("int8", "int4", "nf4", "fp8")
 """What a model can be rounded to while it is loaded, without calibration."""
@@ -39,18 +45,64 @@ class Scheme(NamedTuple):
         if self.method == "int4":
             size = fitting_group(weight.shape[1], self.group_size)
             return round_asymmetric(weight, bits=4, group_size=size)
-        return {"int8": round_int8, "nf4": round_nf4, "fp8": round_fp8}[self.method](weight)
+        if self.method == "nf4":
+            return round_nf4(weight)
+        return round_int8(weight) if self.method == "int8" else round_fp8(weight)
 
-    def bytes_of(self, outputs: int, inputs: int, itemsize: int) -> int:
-        """Memory of one weight [outputs, inputs]; `itemsize` is that of the model's dtype."""
+    def bytes_of(self, outputs: int, inputs: int, dtype: torch.dtype) -> int:
+        """Memory of one weight [outputs, inputs] for activations in `dtype`."""
         count = outputs * inputs
+        if self.method == "none":
+            return count * dtype.itemsize
         if self.method == "int4":
             groups = outputs * -(-inputs // fitting_group(inputs, self.group_size))
-            # scale (2) and zero (1), and in bfloat16 the pair that torch's kernel reads (4)
-            return count // 2 + groups * (7 if itemsize == 2 else 3)
+            # scale (2) and zero (1), and for bfloat16 the pair that torch's kernel reads (4)
+            return count // 2 + groups * (7 if dtype is torch.bfloat16 else 3)
         if self.method == "nf4":
             return count // 2 + count // 64 * 4
         return count + 4 * outputs
+
+
+PLAIN = Scheme()
+"""As the checkpoint stores it."""
+
+
+def scheme_like(stored: CheckpointFormat) -> Scheme:
+    """The rounding whose weights take as much memory and time as those of a checkpoint."""
+    if stored.method == "bitsandbytes" and stored.bits == 4:
+        return Scheme("nf4")
+    if stored.bits == 4:
+        return Scheme("int4", stored.group_size if stored.group_size > 0 else 128)
+    return Scheme("fp8" if "fp8" in stored.title.lower() else "int8")
+
+
+def scheme_of(config: EngineConfig, stored: CheckpointFormat | None, name: str) -> Scheme:
+    """What the settings ask for, of a checkpoint called `name`.
+
+    Raises ConfigError where the checkpoint cannot be held so.
+    """
+    method, head = config.quantization, config.quantization_head
+    if stored is not None:
+        if method in ("auto", stored.method):
+            return Scheme(head=head)
+        way = (
+            "its weights at 16 bits are not in it"
+            if method == "none"
+            else f"rounding it again to {method} would lose twice"
+        )
+        raise ConfigError(
+            f"{name} is stored quantized ({stored.title}), and {way}.",
+            'Set quantization to "auto", or open the model that it was quantized from.',
+        )
+    if method in ("auto", "none"):
+        return Scheme(head=head)
+    if method in METHODS:
+        return Scheme(method, config.quantization_group_size, head)
+    raise ConfigError(
+        f"{name} is not quantized, and {method} is not made while a model is loaded.",
+        f"Make a checkpoint with `inferdeck quantize --method {method}`, or choose one of "
+        f"{', '.join(METHODS)}.",
+    )
 
 
 def fitting_group(inputs: int, wanted: int) -> int:
