@@ -220,7 +220,8 @@ def _does_not_fit(
         f"{_gib(needed)} are needed (weights {_gib(weights)}, activations "
         f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
         f"({_gib(free)} of {_gib(total)} are free).",
-        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; or close other programs.",
+        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; "
+        "or close other programs.",
     )
 
 

@@ -278,8 +278,8 @@ class ModelInfo:
     `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
     it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
     a token uses `experts_per_token` out of `num_experts`. `quantization`: how weights of linear
-    layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output layer's,
-    `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
+    layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
+    layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
     """
 
     name: str
