@@ -67,9 +67,11 @@ def test_compressed_tensors(layout: str, settings: dict[str, Any], tmp_path: Pat
     pytest.importorskip("compressed_tensors")
     expected = write_model(tmp_path, writer("compressed-tensors", layout), settings)
     read = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    # that layout has activations in 8 bits as well
-    tolerance = 1e-4 if layout != "int-quantized" else 0.1 * float(logits(expected).std())
-    assert float((logits(read) - logits(expected)).abs().max()) < tolerance
+    difference, scale = (logits(read) - logits(expected)).abs(), logits(expected).std()
+    if layout == "int-quantized":  # its activations are in 8 bits as well
+        assert float(difference.mean() / scale) < 0.1
+    else:
+        assert float(difference.max() / scale) < 1e-4
 
 
 def test_bitsandbytes(tmp_path: Path) -> None:
