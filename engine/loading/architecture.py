@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from engine.errors import InferdeckError, UnsupportedModelError
+from engine.kv_dtype import PLAIN, KVWidths
 from engine.loading.checkpoint import Checkpoint
 
 # Families whose state is not a key and a value per token, so that pages of K and V cannot hold
@@ -43,8 +44,9 @@ class LayerKV(NamedTuple):
     window: int | None = None
 
     @property
-    def elements_per_token(self) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim)
+    def widths(self) -> KVWidths:
+        heads = self.num_kv_heads
+        return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,9 @@ def describe_checkpoint(checkpoint: Checkpoint, *, dtype: torch.dtype | None = N
         vocab_size=int(config.vocab_size),
         context_length=checkpoint.max_position_embeddings,
         weights_bytes=sum(p.numel() * dtype.itemsize for p in parameters),
-        kv_bytes_per_token=sum(layer.elements_per_token for layer in layout) * dtype.itemsize,
+        kv_bytes_per_token=KVWidths.sum(layer.widths for layer in layout).bytes_per_token(
+            PLAIN, dtype.itemsize
+        ),
         kv_layout=layout,
     )
 

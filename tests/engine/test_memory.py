@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError
+from engine.kv_dtype import KVWidths
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import ModelSizes, max_useful_blocks, model_sizes, plan, plan_memory
 from tests.engine.tiny_models import make_model
@@ -18,7 +19,7 @@ from tests.engine.tiny_models import make_model
 GIB = 2**30
 LLAMA_1B = ModelSizes(
     weights=2_471_645_608,
-    kv_elements_per_token=16 * 2 * 8 * 64,
+    kv=KVWidths(16 * 8 * 64, 16 * 8 * 64, 16 * 8),
     itemsize=2,
     hidden_size=2048,
     intermediate_size=8192,
@@ -26,6 +27,7 @@ LLAMA_1B = ModelSizes(
     head_dim=64,
     vocab_size=128_256,
 )
+PER_TOKEN = 16 * 2 * 8 * 64 * 2  # bytes of K and V
 
 
 def config(**changes: object) -> EngineConfig:
@@ -67,7 +69,7 @@ def test_a_plan_stays_within_its_limit(
     assert made.predicted <= made.limit <= utilization * total
     assert made.limit + made.reserve <= free
     assert made.kv_cache == made.num_blocks * made.bytes_per_block
-    assert made.bytes_per_block == block_size * LLAMA_1B.kv_elements_per_token * 2
+    assert made.bytes_per_block == block_size * PER_TOKEN
     if cache is None:
         assert made.num_blocks * block_size >= max_model_len
         assert made.num_blocks <= max_useful_blocks(settings)
@@ -109,7 +111,7 @@ def test_a_context_that_does_not_fit_points_to_max_model_len() -> None:
 
 
 def test_a_cache_of_the_user_s_own_size_may_be_one_block() -> None:
-    one = 16 * LLAMA_1B.kv_elements_per_token * 2
+    one = 16 * PER_TOKEN
     made = plan(LLAMA_1B, config(kv_cache_memory_bytes=one), free=8 * GIB, total=8 * GIB)
     assert made.num_blocks == 1
     with pytest.raises(OutOfMemoryError, match="smaller than one block"):
@@ -133,7 +135,7 @@ class TestOfACheckpoint:
     def test_sizes_follow_the_dtype(self, checkpoint: Checkpoint) -> None:
         wide, narrow = (model_sizes(checkpoint, d) for d in (torch.float32, torch.bfloat16))
         assert wide.weights == 2 * narrow.weights == 4 * checkpoint.num_parameters
-        assert wide.kv_elements_per_token == narrow.kv_elements_per_token == 2 * 2 * 2 * 16
+        assert wide.kv == narrow.kv == KVWidths(2 * 2 * 16, 2 * 2 * 16, 2 * 2)
 
     def test_what_the_engine_holds_counts_as_free(self, checkpoint: Checkpoint) -> None:
         settings = config(dtype="float32", max_model_len=256)
