@@ -15,6 +15,7 @@ from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
 from engine.batch import Batch, slots
 from engine.kv_dtype import parse_kv_dtype
+from tests.engine.textbook_kv import attention
 
 HEAD_DIM, VALUE_DIM = 8, 6
 
@@ -48,25 +49,6 @@ scenes = st.builds(
     seed=st.integers(0, 2**31),
     kv_dtype=st.sampled_from(("auto", "auto", "int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8")),
 )
-
-
-def naive(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
-    """One sequence, every score of it: q[T, Hq, D] are the last T of k[L, Hkv, D]."""
-    group = q.shape[1] // k.shape[1]
-    keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    scores = torch.einsum("thd,lhd->htl", q, keys) * options.scaling
-    if options.softcap is not None:
-        scores = options.softcap * torch.tanh(scores / options.softcap)
-    length, tokens = k.shape[0], q.shape[0]
-    ages = torch.arange(length - tokens, length).unsqueeze(1) - torch.arange(length)
-    hidden = ages < 0
-    if options.window is not None:
-        hidden |= ages >= options.window
-    weights = scores.masked_fill(hidden, float("-inf")).exp()
-    total = weights.sum(-1, keepdim=True)
-    if options.sinks is not None:
-        total = total + options.sinks.exp().view(-1, 1, 1)
-    return torch.einsum("htl,lhd->thd", weights / total, values)
 
 
 def read_back(pages: KVPages, table: list[int], length: int) -> Tensor:
@@ -143,7 +125,7 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
         options,
     )
     for index, q in enumerate(queries):
-        expected = naive(
+        expected = attention(
             q,
             read_back(cache.keys, tables[index], lengths[index]),
             read_back(cache.values, tables[index], lengths[index]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,59 @@ def test_without_chunked_prefill_a_whole_context_has_to_fit_a_step() -> None:
         for on in (True, False)
     )
     assert whole.activations > chunked.activations
+
+
+@given(
+    heads=st.integers(1, 16),
+    key_dim=st.integers(64, 256),
+    value_dim=st.integers(64, 256),
+    kv_dtype=st.sampled_from(["int8", "fp8", "k=int8,v=fp8"]),
+)
+def test_eight_bits_hold_almost_twice_the_tokens(
+    heads: int, key_dim: int, value_dim: int, kv_dtype: str
+) -> None:
+    sizes = replace(LLAMA_1B, kv=KVWidths(heads * key_dim, heads * value_dim, heads))
+    settings = config(kv_cache_memory_bytes=2**28, dtype="bfloat16")
+    plain, narrow = (
+        plan(sizes, settings.replace(kv_cache_dtype=name), free=64 * GIB, total=64 * GIB)
+        for name in ("auto", kv_dtype)
+    )
+    assert narrow.num_blocks >= 1.9 * plain.num_blocks
+    assert narrow.kv_cache <= 2**28
+    assert narrow.bytes_per_block == 16 * heads * (key_dim + value_dim + 2 + 2)
+    assert (plain.key_dtype, plain.value_dtype) == ("bfloat16", "bfloat16")
+    assert "bfloat16" not in (narrow.key_dtype, narrow.value_dtype)
+
+
+def test_keys_and_values_are_counted_apart() -> None:
+    sizes = replace(LLAMA_1B, kv=KVWidths(keys=400, values=100, heads=4))
+    per_token = {
+        name: plan(
+            sizes, config(kv_cache_dtype=name, block_size=1), free=64 * GIB, total=64 * GIB
+        ).bytes_per_block
+        for name in ("auto", "k=int8,v=auto", "k=auto,v=fp8", "fp8")
+    }
+    assert list(per_token.values()) == [1000, 408 + 200, 800 + 108, 408 + 108]
+
+
+def test_a_draft_is_counted_in_the_same_precision() -> None:
+    draft = replace(LLAMA_1B, kv=KVWidths(64, 64, 1))
+    made = plan(
+        LLAMA_1B, config(kv_cache_dtype="int8"), free=64 * GIB, total=64 * GIB, draft=draft
+    )
+    assert made.draft_bytes_per_block == 16 * (64 + 64 + 4)
+
+
+def test_a_plain_cache_that_does_not_fit_points_to_eight_bits() -> None:
+    for kv_dtype, is_named in (("auto", True), ("int8", False)):
+        with pytest.raises(OutOfMemoryError) as error:
+            plan(
+                LLAMA_1B,
+                config(max_model_len=131_072, kv_cache_dtype=kv_dtype),
+                free=5 * GIB,
+                total=8 * GIB,
+            )
+        assert ("kv_cache_dtype" in error.value.remedy) == is_named
 
 
 class TestOfACheckpoint:
