@@ -217,7 +217,8 @@ class BlockDetails:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How the memory was planned before loading. `limit` is what the engine may use in all."""
+    """How the memory was planned before loading. `limit` is what the engine may use in all.
+    `key_dtype`, `value_dtype`: what the model's keys and values are stored in."""
 
     total: int
     free: int
@@ -230,6 +231,8 @@ class MemoryPlan:
     num_blocks: int
     draft_weights: int = 0  # part of weights
     draft_bytes_per_block: int = 0  # part of bytes_per_block
+    key_dtype: str = ""
+    value_dtype: str = ""
 
     @property
     def predicted(self) -> int:

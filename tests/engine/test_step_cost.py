@@ -147,6 +147,25 @@ def test_int4_wins_what_amdahl_allows() -> None:
     assert made["fp8 or int8"].factor < 1.02
 
 
+def test_a_narrower_cache_wins_what_is_left_of_it() -> None:
+    reading = StepEntry("a", "decode", 1, num_context=100_000, num_logits=1)
+    at_peak = least_time(COST.work([reading]), PEAKS).floor
+    found = {}
+    for keys, values in (("", ""), ("bfloat16", "bfloat16"), ("int8", "bfloat16"), ("int8", "fp8")):
+        seen = snapshot()
+        plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
+        memory = dataclasses.replace(seen.memory, plan=plan)
+        made = ceilings(situation(step(reading, model_s=at_peak), memory=memory))
+        found[keys, values] = next((c for c in made if c.setting == "kv_cache_dtype"), None)
+    plain, half = found["bfloat16", "bfloat16"], found["int8", "bfloat16"]
+    assert found["", ""] == plain and plain is not None and half is not None
+    kv = COST.work([reading]).kv / PEAKS.read_bytes_per_s
+    narrow = (8 + 16 / 64) / 16
+    assert plain.factor == pytest.approx((at_peak + 0.003) / (at_peak + 0.003 - kv * (1 - narrow)))
+    assert 1 < half.factor < plain.factor
+    assert found["int8", "fp8"] is None
+
+
 def test_where_launching_dominates_no_format_helps_but_slow_reading_is_not_ruled_out() -> None:
     made = {c.value: c for c in ceilings(situation(step(DECODE, model_s=2.0)))}
     assert made["int4"].factor < 1.02
