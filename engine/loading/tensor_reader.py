@@ -16,9 +16,21 @@ from engine.loading.safetensors_file import TensorInfo
 TORCH_DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
-    "U8": torch.uint8, "BOOL": torch.bool,
+    "U8": torch.uint8, "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn,
 }  # fmt: skip
 _CHUNK = 16 * 1024 * 1024
+
+
+def torch_dtype(info: TensorInfo) -> torch.dtype:
+    """Raises CheckpointError for number formats that no weight of a model we run is kept in."""
+    dtype = TORCH_DTYPES.get(info.dtype)
+    if dtype is None:
+        raise CheckpointError(
+            f"{info.file} keeps a tensor of {list(info.shape)} in {info.dtype}, which this program "
+            f"does not read (it reads {', '.join(TORCH_DTYPES)}).",
+            "Choose a checkpoint in another precision.",
+        )
+    return dtype
 
 
 class TensorReader:
@@ -68,7 +80,7 @@ class TensorReader:
 
     def read(self, info: TensorInfo) -> torch.Tensor:
         """One tensor as it is on disk, in memory of its own on the CPU."""
-        tensor = torch.empty(info.shape, dtype=TORCH_DTYPES[info.dtype])
+        tensor = torch.empty(info.shape, dtype=torch_dtype(info))
         self.copy_into(info, tensor)
         return tensor
 
@@ -88,7 +100,7 @@ class TensorReader:
         raw = self._read_bytes(info, start, count, at=0)
         self._done += count
         self._progress("Reading weights", self._done, self._total)
-        return raw.view(TORCH_DTYPES[info.dtype])
+        return raw.view(torch_dtype(info))
 
     def _read_bytes(self, info: TensorInfo, start: int, count: int, *, at: int) -> torch.Tensor:
         if self._cancelled():

@@ -1,0 +1,199 @@
+"""A quantized matrix as numbers, before it is packed for a kernel or for a file.
+
+    n: output (row), k: input (column), g: the group of column k
+
+    IntCodes    w[n, k] = (codes[n, k] - zeros[n, g]) * scales[n, g]
+    FloatCodes  w[n, k] = float8(values[n, k]) * scales[n // rows, k // columns]
+    TableCodes  w[n, k] = table[codes[n, k]] * scales[(n * K + k) // block]
+
+Codes are unpacked, a byte each: they exist for one matrix at a time, while it is read or made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+NF4_TABLE = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
+"""The 16 values of NF4 (Dettmers et al., "QLoRA", 2023, appendix E)."""
+
+
+@dataclass(frozen=True)
+class IntCodes:
+    """Integers with a scale, and a zero point, per output and group of inputs.
+
+    codes uint8 [N, K], below 2**bits; scales [N, G], any float; zeros uint8 [N, G], or None:
+    2**(bits - 1) everywhere. Column k belongs to group k // group_size (the last may be shorter),
+    or to groups[k] where `groups`, int32 [K], is given (GPTQ's desc_act).
+    """
+
+    bits: int
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor | None
+    group_size: int
+    groups: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def is_symmetric(self) -> bool:
+        return self.zeros is None
+
+    def group_of_columns(self) -> Tensor:
+        """int64 [K]: the group of each column."""
+        if self.groups is not None:
+            return self.groups.long()
+        return torch.arange(self.shape[1]) // self.group_size
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[N, K]. In float32 the product is exact for 16-bit scales; then rounded to `dtype`."""
+        columns = self.group_of_columns()
+        zero: Tensor | int = 2 ** (self.bits - 1)
+        if self.zeros is not None:
+            zero = self.zeros.to(torch.int16).index_select(1, columns)
+        steps = (self.codes.to(torch.int16) - zero).to(torch.float32)
+        return steps.mul_(self.scales.float().index_select(1, columns)).to(dtype)
+
+    def rows(self, part: slice) -> IntCodes:
+        zeros = None if self.zeros is None else self.zeros[part]
+        return replace(self, codes=self.codes[part], scales=self.scales[part], zeros=zeros)
+
+    def grouped(self) -> tuple[IntCodes, Tensor | None]:
+        """The same matrix with its columns in the order of their groups, and that order (column j
+        is column order[j] of this one); None where they are in order already."""
+        if self.groups is None:
+            return self, None
+        order = torch.argsort(self.groups, stable=True)
+        sizes = torch.bincount(self.groups.long(), minlength=self.scales.shape[1])
+        if bool((sizes[:-1] != self.group_size).any()) or int(sizes[-1]) > self.group_size:
+            raise ValueError(f"groups of {sorted(set(sizes.tolist()))} columns")
+        ordered = replace(self, codes=self.codes.index_select(1, order), groups=None)
+        in_order = bool((order == torch.arange(len(order))).all())
+        return ordered, None if in_order else order
+
+
+@dataclass(frozen=True)
+class FloatCodes:
+    """float8_e4m3fn values [N, K] with a scale per block of rows and columns.
+
+    scales float32 [ceil(N / rows), ceil(K / columns)]: [1, 1] per tensor, [N, 1] per output, or
+    blocks of 128 x 128.
+    """
+
+    values: Tensor
+    scales: Tensor
+    block: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        rows, columns = self.block
+        count, width = self.shape
+        scales = self.scales.float()
+        if rows < count:
+            scales = scales.repeat_interleave(rows, 0)[:count]
+        if columns < width:
+            scales = scales.repeat_interleave(columns, 1)[:, :width]
+        return (self.values.float() * scales).to(dtype)
+
+
+@dataclass(frozen=True)
+class TableCodes:
+    """Indices into a table of 16 values, with a scale per block along the flattened matrix.
+
+    codes uint8 [N, K] below 16; scales float32 [ceil(N * K / block_size)]; table float32 [16].
+    """
+
+    codes: Tensor
+    scales: Tensor
+    block_size: int
+    table: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        flat = self.table.float()[self.codes.reshape(-1).long()]
+        scales = self.scales.float().repeat_interleave(self.block_size)[: flat.numel()]
+        return flat.mul_(scales).view(self.shape).to(dtype)
+
+
+Codes = IntCodes | FloatCodes | TableCodes
+
+
+def stack(parts: Sequence[Codes]) -> Codes | None:
+    """Matrices with the same inputs as one, row after row; None where they are too unlike."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if all(isinstance(p, IntCodes) for p in parts) and isinstance(first, IntCodes):
+        return _stack_ints([p for p in parts if isinstance(p, IntCodes)])
+    floats = [p for p in parts if isinstance(p, FloatCodes)]
+    if len(floats) == len(parts):
+        return _stack_floats(floats)
+    tables = [p for p in parts if isinstance(p, TableCodes)]
+    if len(tables) == len(parts) and all(_follows(t, tables[0]) for t in tables):
+        return replace(
+            tables[0],
+            codes=torch.cat([t.codes for t in tables]),
+            scales=torch.cat([t.scales for t in tables]),
+        )
+    return None
+
+
+def _stack_ints(parts: list[IntCodes]) -> IntCodes | None:
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.bits, part.group_size, part.is_symmetric, part.scales.dtype) != (
+            first.bits, first.group_size, first.is_symmetric, first.scales.dtype,
+        ):  # fmt: skip
+            return None
+        if (part.groups is None) != (first.groups is None):
+            return None
+        if part.groups is not None and not torch.equal(part.groups, first.groups):  # type: ignore[arg-type]
+            return None
+    zeros = [p.zeros for p in parts if p.zeros is not None]
+    return replace(
+        first,
+        codes=torch.cat([p.codes for p in parts]),
+        scales=torch.cat([p.scales for p in parts]),
+        zeros=torch.cat(zeros) if zeros else None,
+    )
+
+
+def _stack_floats(parts: list[FloatCodes]) -> FloatCodes | None:
+    """Scales per tensor become scales per output, which say the same."""
+    widths = {p.block[1] for p in parts}
+    rows = {p.block[0] for p in parts}
+    if len(widths) != 1:
+        return None
+    if all(p.block[0] >= p.shape[0] or p.block[0] == 1 for p in parts):
+        scales = [p.scales.expand(p.shape[0], -1) for p in parts]
+        block = (1, parts[0].block[1])
+    elif len(rows) == 1 and not any(p.shape[0] % p.block[0] for p in parts[:-1]):
+        scales, block = [p.scales for p in parts], parts[0].block
+    else:
+        return None
+    return FloatCodes(torch.cat([p.values for p in parts]), torch.cat(scales), block)
+
+
+def _follows(part: TableCodes, first: TableCodes) -> bool:
+    return (
+        part.block_size == first.block_size
+        and not part.codes.numel() % part.block_size
+        and torch.equal(part.table, first.table)
+    )
