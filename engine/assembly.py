@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
-import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +18,15 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
+from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
+from engine.loading.footprint import measured_parts
 from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, machine_info
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
+from engine.quantization.scheme import METHODS, scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
 from engine.speculation.draft_source import check_draft, check_head
@@ -79,6 +81,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
             f"max_model_len is {length:,}, but {checkpoint.name} was made for {limit:,} tokens.",
             f"Set max_model_len to {limit:,} or less.",
         )
+    scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
     machine = machine_info()
     dtype = config.dtype
     if dtype == "auto":
@@ -118,6 +121,7 @@ def build(
     check_architecture(checkpoint.config, resolve_class(checkpoint))
     loaded = load_model(
         checkpoint,
+        scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
         dtype=DTYPES[config.dtype],
         device=config.device,
         load_format=config.load_format,
@@ -171,7 +175,12 @@ def build_caches(
     fast = dtype is torch.float32 or machine_info().fast_bf16
     try:
         cache = CPUAttention(
-            layers, plan.num_blocks, config.block_size, dtype, dtype if fast else torch.float32
+            layers,
+            plan.num_blocks,
+            config.block_size,
+            dtype,
+            dtype if fast else torch.float32,
+            config.kv_dtype,
         )
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
@@ -187,7 +196,8 @@ def with_layers(
     """The plan in blocks of the size that the loaded model really stores: what was predicted from
     its config alone may differ for an architecture that nobody has met."""
     itemsize = DTYPES[config.dtype].itemsize
-    per_token = sum(layer.bytes_per_token(itemsize) for layer in layers.values())
+    widths = KVWidths.sum(layer.widths for layer in layers.values())
+    per_token = widths.bytes_per_token(config.kv_dtype, itemsize)
     per_block = per_token * config.block_size + plan.draft_bytes_per_block
     if per_block == plan.bytes_per_block:
         return plan
@@ -220,7 +230,7 @@ def _describe(
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
-    is_tied = getattr(text, "tie_word_embeddings", False)
+    parts = measured_parts(loaded.model)
     if config.load_format == "dummy":
         notices.append("Random weights: replies are noise, speed and memory are real.")
     return ModelInfo(
@@ -242,8 +252,12 @@ def _describe(
         has_chat_template=tokenizer.has_chat_template,
         kernels=dict(loaded.kernels),
         notices=tuple(notices),
-        num_lookup_parameters=0 if is_tied else text.vocab_size * text.hidden_size,
-        num_expert_parameters=_expert_parameters(loaded.model) if num_experts else 0,
+        quantization=_quantization(config, checkpoint),
+        output_bytes=parts.output,
+        lookup_bytes=parts.lookup,
+        expert_bytes=parts.experts if num_experts else 0,
+        num_lookup_parameters=text.vocab_size * text.hidden_size if parts.lookup else 0,
+        num_expert_parameters=parts.expert_parameters if num_experts else 0,
         num_experts=num_experts,
         experts_per_token=experts_per_token,
     )
@@ -256,6 +270,10 @@ def _experts(text: PretrainedConfig) -> tuple[int, int]:
     return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
 
 
-def _expert_parameters(model: nn.Module) -> int:
-    named = itertools.chain(model.named_parameters(), model.named_buffers())
-    return sum(tensor.numel() for name, tensor in named if ".experts." in name)
+def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
+    """How the weights of linear layers are held, for people; "" for plain numbers."""
+    if checkpoint.quantization is not None:
+        return checkpoint.quantization.title
+    if config.quantization == "int4":
+        return f"int4, groups of {config.quantization_group_size}"
+    return config.quantization if config.quantization in METHODS else ""

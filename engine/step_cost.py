@@ -88,18 +88,17 @@ class ModelCost:
     def of(cls, model: ModelInfo, kv_bytes_per_token: float) -> ModelCost:
         """From what a snapshot tells of the model. A sliding window is not known here: a long
         context counts as read in full."""
-        each = model.weights_bytes / max(1, model.num_parameters)
         output = model.vocab_size * model.hidden_size
         lookup, experts = model.num_lookup_parameters, model.num_expert_parameters
         dense = max(0, model.num_parameters - output - lookup - experts)
         active = experts * model.experts_per_token / model.num_experts if model.num_experts else 0
         return cls(
-            dense_bytes=dense * each,
-            output_bytes=output * each,
-            expert_bytes=experts * each,
+            dense_bytes=model.body_bytes,
+            output_bytes=model.output_bytes,
+            expert_bytes=model.expert_bytes,
             num_experts=model.num_experts,
             experts_per_token=model.experts_per_token,
-            bytes_per_lookup=model.hidden_size * each,
+            bytes_per_lookup=(model.lookup_bytes or model.output_bytes) / max(1, model.vocab_size),
             flops_per_token=2.0 * (dense + active),
             flops_per_logit=2.0 * output,
             flops_per_pair=4.0 * model.num_layers * model.num_heads * model.head_dim,

@@ -49,16 +49,8 @@ def weights_read_per_step(snapshot: EngineSnapshot) -> int | None:
     Every weight is read once, but for an input embedding that is not also the output layer: of it
     only the rows of the step's tokens.
     """
-    from engine.loading.checkpoint import Checkpoint
-
     model = snapshot.model
-    config = Checkpoint.open(snapshot.config.model, dummy=True).config
-    if any("expert" in key and value for key, value in config.to_dict().items()):
-        return None
-    if config.tie_word_embeddings:
-        return model.weights_bytes
-    bytes_per_weight = model.weights_bytes / model.num_parameters
-    return int(model.weights_bytes - model.vocab_size * model.hidden_size * bytes_per_weight)
+    return None if model.num_experts else model.weights_bytes - model.lookup_bytes
 
 
 def kv_bytes_per_token(snapshot: EngineSnapshot) -> float:

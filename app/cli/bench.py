@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.bench.workload import Workload, fixed, preset, preset_names
 from app.cli.options import add_engine_options, engine_config, setting_value
+from app.cli.report_file import check_writable, write_report
 from app.cli.session import StatusLine, open_engine
 from engine.config import SETTINGS
 from engine.errors import ConfigError
@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--compare", metavar="SETTING=V1,V2",
-        help="run the same work with each value of an engine setting, taking turns",
+        help="run the same work with each value of an engine setting, taking turns; values that "
+        "hold commas are separated by semicolons",
     )  # fmt: skip
     parser.add_argument("--output-json", metavar="FILE", type=Path, help="write the report there")
     parser.add_argument(
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
     config = engine_config(args)
     if args.output_json:
-        _check_writable(args.output_json)
+        check_writable(args.output_json)
     status = StatusLine()
     with open_engine(config) as engine:
         plan = Plan(workload, pace, config.seed, args.num_warmups, rounds)
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         }
         status.clear()
     if args.output_json:
-        _write(args.output_json, report)
+        write_report(args.output_json, report)
     if args.json:
         print(json.dumps(report))
     else:
@@ -176,7 +177,7 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
-    """The setting and its values out of "setting=v1,v2"."""
+    """The setting and its values out of "setting=v1,v2", or "setting=v1;v2"."""
     if text is None:
         return None
     name, _, values = text.partition("=")
@@ -185,7 +186,8 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     if setting is None or name == "model":
         known = ", ".join(n for n in SETTINGS if n != "model")
         raise ConfigError(f"--compare {text}: there is no setting {name!r}.", f"Known: {known}.")
-    parsed = [setting_value(setting, value.strip()) for value in values.split(",") if value.strip()]
+    words = values.split(";" if ";" in values else ",")
+    parsed = [setting_value(setting, word.strip()) for word in words if word.strip()]
     if len(set(parsed)) < 2:
         raise ConfigError(
             f"--compare {text}: there is nothing to compare.",
@@ -219,26 +221,6 @@ def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
         f"{workload.title}: {workload.num_requests} requests, {workload.input} tokens in, "
         f"{workload.output} out, {pace}"
     )
-
-
-def _check_writable(file: Path) -> None:
-    """Find out before minutes of measuring that the report could not be written."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder.", "Make it, or choose another --output-json.")
-    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"{file} cannot be written.", "Choose another --output-json.")
-
-
-def _write(file: Path, report: Mapping[str, Any]) -> None:
-    """Write beside `file` and put it in its place: a full disk leaves the old report whole."""
-    beside = file.with_name(file.name + ".part")
-    try:
-        beside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
-    print(f"Report written to {file}", file=sys.stderr)
 
 
 def _count(text: str) -> int:

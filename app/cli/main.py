@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, doctor, generate, quantize
+from app.cli import bench, doctor, evaluate, generate, quantize
 from app.cli.options import add_engine_options
 from engine.errors import (
     CheckpointError,
@@ -24,12 +24,15 @@ from engine.errors import (
     UnsupportedModelError,
     describe,
 )
+from engine.evaluation.texts import TextError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-USER_ERRORS = (CheckpointError, ConfigError, InvalidRequestError, UnsupportedModelError)
+USER_ERRORS = (
+    CheckpointError, ConfigError, InvalidRequestError, TextError, UnsupportedModelError
+)  # fmt: skip
 """What the user can mend by asking for something else."""
 
 DESCRIPTION = """\
@@ -48,6 +51,8 @@ examples:
       measure a model under load
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
       make a model of 4 bits
+  inferdeck evaluate --model DIR-quantized --reference DIR --text english
+      measure what a precision costs in quality
   inferdeck doctor
       what this machine offers, and what was chosen
 
@@ -91,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for module in (generate, bench, quantize, doctor):
+    for module in (generate, bench, quantize, evaluate, doctor):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

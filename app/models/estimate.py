@@ -80,13 +80,15 @@ def _need(config: EngineConfig, in_use: int) -> Need:
     from engine.assembly import resolve
     from engine.machine import free_memory
     from engine.memory import activation_bytes, blocks_of, model_sizes, reserve_and_limit
+    from engine.quantization.scheme import scheme_of
 
     resolved, checkpoint = resolve(config)
     assert resolved.max_model_len is not None
-    sizes = model_sizes(checkpoint, getattr(torch, resolved.dtype))
+    scheme = scheme_of(resolved, checkpoint.quantization, checkpoint.name)
+    sizes = model_sizes(checkpoint, getattr(torch, resolved.dtype), scheme)
     free, total = free_memory()
     free = min(free + in_use, total)
-    bytes_per_block = resolved.block_size * sizes.kv_elements_per_token * sizes.itemsize
+    bytes_per_block = resolved.block_size * sizes.kv_bytes_per_token(resolved.kv_dtype)
     return Need(
         max_model_len=resolved.max_model_len,
         dtype=resolved.dtype,

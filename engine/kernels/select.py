@@ -39,6 +39,8 @@ _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is s
 _MARGIN = 0.95
 _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
+_INT4 = "linear, 4 bits"
+_INT4_ROWS = (16, 32, 64, 128, 256, 512)
 _lock = threading.RLock()
 
 
@@ -80,10 +82,33 @@ def blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         return _blocked_choices(dtype)
 
 
+def choose_int4(rows: int) -> str:
+    """"packed" or "tiled": how weights of 4 bits are multiplied by `rows` rows of bfloat16."""
+    return _chosen(int4_choices(), rows)
+
+
+def int4_choices() -> tuple[Choice, ...]:
+    """The choices on the CPU for weights of 4 bits and activations in bfloat16."""
+    with _lock:
+        return _int4_choices()
+
+
+def int8_choices() -> tuple[Choice, ...]:
+    """How weights of 8 bits, one scale per output, are multiplied on this CPU."""
+    from engine.kernels import int8
+
+    if int8.is_supported():
+        why = "integers, exact on this CPU; activations are rounded to 8 bits a row"
+        return (Choice("linear, int8", "any", 1, "onednn", why),)
+    why = "this CPU's integer products are not exact or not there; activations stay as they are"
+    return (Choice("linear, int8", "any", 1, "tiled", why),)
+
+
 def choices() -> list[Choice]:
     """Every choice on this machine's CPU, for people to read."""
     formats = (torch.float32, torch.bfloat16, torch.float16)
-    return [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
+    plain = [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
+    return [*plain, *int8_choices(), *int4_choices()]
 
 
 def has_fast_16bit(dtype: torch.dtype) -> bool:
@@ -165,6 +190,43 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     return tuple(result)
 
 
+@cache
+def _int4_choices() -> tuple[Choice, ...]:
+    """torch's kernel for packed codes takes longer with every row; making tiles plain costs the
+    same for any number. Both split over threads alike, so one thread decides."""
+    from engine.kernels import int4
+
+    if not int4.panel_size():
+        return (Choice(_INT4, "bfloat16", 1, "tiled", "torch packs 4 bits in an unknown way"),)
+    why = "in doubt from 16 rows on; below, packed codes are read once and as they are"
+    result = [Choice(_INT4, "bfloat16", 1, "packed", why)]
+    for rows in _INT4_ROWS:
+        with _one_thread():
+            times = _int4_milliseconds(rows)
+        if _faster("packed", times) == "tiled":
+            return (*result, Choice(_INT4, "bfloat16", rows, "tiled", _measured(times, 1)))
+    return tuple(result)
+
+
+def _int4_milliseconds(rows: int) -> dict[str, float]:
+    from engine.kernels.int4 import Int4Weights
+
+    size, group = _WIDTH // 2, 128
+    with torch.inference_mode():
+        held = [Int4Weights.random(size, size, group) for _ in range(_NUM_MATRICES)]
+        x = torch.ones(rows, size, dtype=torch.bfloat16)
+        shortest = dict.fromkeys(("packed", "tiled"), float("inf"))
+        for turn in range(_FEWEST_TURNS + 1):
+            for name in shortest:
+                weights = held[turn % len(held)]
+                start = time.thread_time()
+                weights.by_name(name, x)
+                if turn > 0:
+                    seconds = time.thread_time() - start
+                    shortest[name] = min(shortest[name], seconds * 1000)
+    return shortest
+
+
 def _chosen(table: Sequence[Choice], rows: int) -> str:
     return next(c.implementation for c in reversed(table) if c.rows <= max(rows, 1))
 
@@ -202,7 +264,8 @@ def _milliseconds(
     machine can only lengthen a call (a busy core makes a whole parallel region wait for its time
     slice), so each is repeated often enough to meet a quiet moment. On one thread the thread's own
     clock leaves that out altogether."""
-    from engine.kernels.linear import BLOCKED_IMPLEMENTATIONS, IMPLEMENTATIONS
+    from engine.kernels.linear import IMPLEMENTATIONS
+    from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
 
     known = IMPLEMENTATIONS | BLOCKED_IMPLEMENTATIONS
     shortest = dict.fromkeys(candidates, float("inf"))

@@ -114,6 +114,15 @@ def _layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]
     )
 
 
+def unchecked_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers that the check does not run, because others have their structure."""
+    body: nn.Module = model.base_model  # type: ignore[assignment]
+    config: Any = model.config
+    _, _, layers = _layers(body, config.num_hidden_layers)
+    checked = {id(layer) for layer in _distinct(layers)}
+    return [layer for layer in layers if id(layer) not in checked]
+
+
 def _distinct(layers: nn.ModuleList) -> list[nn.Module]:
     """The first layer of each structure (classes of its modules), in order."""
     found: dict[tuple[str, ...], nn.Module] = {}

@@ -10,13 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from engine.errors import InferdeckError, UnsupportedModelError
+from engine.kv_dtype import PLAIN, KVWidths
 from engine.loading.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from engine.quantization.scheme import Scheme
 
 # Families whose state is not a key and a value per token, so that pages of K and V cannot hold
 # it (or whose state would leak from one packed sequence into the next).
@@ -43,15 +47,17 @@ class LayerKV(NamedTuple):
     window: int | None = None
 
     @property
-    def elements_per_token(self) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim)
+    def widths(self) -> KVWidths:
+        heads = self.num_kv_heads
+        return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
     """What is known of a model before its weights are loaded. Sizes are bytes.
 
-    `reason` says why a model is not supported; where even the config could not be used, the
+    `quantization` names the format of quantized weights ("" for plain ones). `reason` says why a
+    model is not supported; where even the config could not be used, the
     numbers are 0.
     """
 
@@ -76,13 +82,19 @@ class ModelReport:
     kv_bytes_per_token: int = 0
     kv_layout: tuple[LayerKV, ...] = ()
     has_tokenizer: bool = False
+    quantization: str = ""
 
 
 def describe_model(
-    path: str | Path, *, dummy: bool = False, dtype: torch.dtype | None = None
+    path: str | Path,
+    *,
+    dummy: bool = False,
+    dtype: torch.dtype | None = None,
+    scheme: Scheme | None = None,
 ) -> ModelReport:
     """Describe a model folder without reading its weights; `weights_bytes` and
-    `kv_bytes_per_token` are for `dtype` (None: the stored one).
+    `kv_bytes_per_token` are for `dtype` (None: the stored one), and weights held as `scheme` says
+    (None: as they are stored).
 
     Never raises for a bad folder: the report then says why, and `supported` is False.
     """
@@ -90,11 +102,16 @@ def describe_model(
         checkpoint = Checkpoint.open(path, dummy=dummy)
     except InferdeckError as error:
         return ModelReport(Path(path).name, str(path), "unknown", False, str(error))
-    return describe_checkpoint(checkpoint, dtype=dtype)
+    return describe_checkpoint(checkpoint, dtype=dtype, scheme=scheme)
 
 
-def describe_checkpoint(checkpoint: Checkpoint, *, dtype: torch.dtype | None = None) -> ModelReport:
+def describe_checkpoint(
+    checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, scheme: Scheme | None = None
+) -> ModelReport:
     """As `describe_model`, of a checkpoint that is open."""
+    from engine.loading.footprint import predicted_bytes
+    from engine.quantization.scheme import Scheme
+
     dtype = dtype or getattr(torch, checkpoint.dtype)
     basics: dict[str, Any] = {
         "name": checkpoint.name,
@@ -107,6 +124,8 @@ def describe_checkpoint(checkpoint: Checkpoint, *, dtype: torch.dtype | None = N
     try:
         resolve_class(checkpoint)
         model = build_on_meta(checkpoint.config)
+        stored = checkpoint.quantization
+        weights_bytes = predicted_bytes(checkpoint, model, dtype, scheme or Scheme())
     except InferdeckError as error:
         return ModelReport(**basics, supported=False, reason=str(error))
     config, layout = checkpoint.config, kv_layout(model)
@@ -124,8 +143,11 @@ def describe_checkpoint(checkpoint: Checkpoint, *, dtype: torch.dtype | None = N
         head_dim=layout[0].key_dim,
         vocab_size=int(config.vocab_size),
         context_length=checkpoint.max_position_embeddings,
-        weights_bytes=sum(p.numel() * dtype.itemsize for p in parameters),
-        kv_bytes_per_token=sum(layer.elements_per_token for layer in layout) * dtype.itemsize,
+        weights_bytes=weights_bytes,
+        quantization="" if stored is None else stored.title,
+        kv_bytes_per_token=KVWidths.sum(layer.widths for layer in layout).bytes_per_token(
+            PLAIN, dtype.itemsize
+        ),
         kv_layout=layout,
     )
 
@@ -133,25 +155,10 @@ def describe_checkpoint(checkpoint: Checkpoint, *, dtype: torch.dtype | None = N
 def resolve_class(checkpoint: Checkpoint) -> type[nn.Module]:
     """The transformers class that computes this checkpoint's language model.
 
-    Raises UnsupportedModelError with the reason, if this engine cannot run it.
+    Raises UnsupportedModelError with the reason, if this engine cannot run it; CheckpointError for
+    a quantized checkpoint whose settings make no sense.
     """
-    quantization = checkpoint.raw_config.get("quantization_config") or getattr(
-        checkpoint.config, "quantization_config", None
-    )
-    if quantization:
-        method = dict(quantization).get("quant_method", "unknown")
-        raise UnsupportedModelError(
-            f"{checkpoint.name} is quantized ({method}); this build reads 16-bit and 32-bit "
-            "checkpoints.",
-            "Open the model that it was quantized from.",
-        )
-    narrow = {t.dtype for t in checkpoint.tensors.values() if t.dtype.startswith("F8")}
-    if narrow:
-        raise UnsupportedModelError(
-            f"{checkpoint.name} stores weights as {', '.join(sorted(narrow))}; this build reads "
-            "16-bit and 32-bit checkpoints.",
-            "Open the model that it was quantized from.",
-        )
+    checkpoint.quantization  # noqa: B018 - which raises
     check_family(checkpoint.raw_config.get("model_type"), checkpoint.raw_config)
     return class_for(checkpoint.config)
 

@@ -47,5 +47,5 @@ def block_weights(
             raise LoadCancelled("Loading was cancelled.")
         progress("Arranging weights", done, total)
         module.block_weight()
-        done += module.blocked_bytes
+        done += module.held_bytes
     return len(chosen)

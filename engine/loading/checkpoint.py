@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.loading.safetensors_file import TensorInfo, read_header
+
+if TYPE_CHECKING:
+    from engine.quantization.formats import CheckpointFormat
 
 DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -68,6 +71,14 @@ class Checkpoint:
         from engine.loading.architecture import count_parameters
 
         return count_parameters(self.config)
+
+    @cached_property
+    def quantization(self) -> CheckpointFormat | None:
+        """The format of quantized weights; None where they are plain numbers. Raises
+        UnsupportedModelError or CheckpointError."""
+        from engine.quantization.formats import open_format
+
+        return open_format(self)
 
     @property
     def dtype(self) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
-from engine.errors import CheckpointError, ConfigError, InferdeckError
+from engine.errors import ConfigError
 from engine.kernels.select import Choice, blocked_choices, linear_choices
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
@@ -19,22 +18,23 @@ from engine.loading.architecture import LayerKV, build_on_meta, kv_layout, resol
 from engine.loading.arrange import block_weights
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.dummy import fill_dummy
+from engine.loading.few_bits import outcome
+from engine.loading.few_bits_loader import build_few_bits
 from engine.loading.materialise import (
     DtypePlan,
-    Slots,
     allocate,
     compute_buffers,
     freeze_rotary,
     weight_bytes,
 )
 from engine.loading.prepare import Prepared, prepare
+from engine.loading.request import Built, Cancelled, LoadRequest, Progress
+from engine.loading.streaming import left_out_notices, stream, untie_different
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import Conversion, WeightMap, map_weights
+from engine.loading.weight_map import map_weights
+from engine.quantization.scheme import PLAIN, Scheme
 
 ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loading needs no attention
-
-Progress = Callable[[str, int, int], None]
-Cancelled = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,14 @@ def load_model(
     load_format: str,
     seed: int,
     max_model_len: int,
+    scheme: Scheme = PLAIN,
     progress: Progress = lambda stage, done, total: None,
     cancelled: Cancelled = lambda: False,
 ) -> LoadedModel:
     """Load `checkpoint` in `dtype` onto `device`.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
+    `scheme`: how weights that the checkpoint stores as plain numbers are held.
     progress(stage, done, total) counts bytes. Raises UnsupportedModelError, CheckpointError,
     OutOfMemoryError, or LoadCancelled (nothing of the model is kept then).
     """
@@ -70,100 +72,59 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.name} was opened without its weights.", 'Use load format "dummy".'
         )
+    request = LoadRequest(
+        checkpoint, dtype, device, load_format, seed, max_model_len, progress, cancelled
+    )
+    stored = checkpoint.quantization
+    if stored is None and scheme.is_plain:
+        built = _build_plain(request)
+    else:
+        built = build_few_bits(request, scheme, stored)
+    model = built.model
+    blocked = block_weights(model, dtype, device, progress, cancelled)
+    plain = _linear_outcome(dtype, device, blocked)
+    few_bits = outcome(model)
+    built.kernels["linear"] = f"{few_bits}; others: {plain}" if few_bits else plain
+    model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
+    model.eval().requires_grad_(False)
+    return LoadedModel(
+        model,
+        weight_bytes(model),
+        built.notices,
+        built.kernels,
+        kv_layout(build_on_meta(checkpoint.config)),
+    )
+
+
+def _build_plain(request: LoadRequest) -> Built:
+    """The model with its weights as numbers of `request.dtype`."""
+    checkpoint, dtype, device = request.checkpoint, request.dtype, request.device
+    progress, cancelled = request.progress, request.cancelled
     notices: list[str] = []
     # `reference` keeps the class's own names and shapes; `model` gets the replacements
     reference = build_on_meta(checkpoint.config)
     prepared = prepare(build_on_meta(checkpoint.config))
     model = prepared.model
-    if load_format == "dummy":
+    if request.load_format == "dummy":
         tied = dict(getattr(reference, "all_tied_weights_keys", {}))
         allocate(prepared.slots, tied, dtype, device, DtypePlan.of(model))
-        std = getattr(checkpoint.config, "initializer_range", None) or 0.02
         fill_dummy(
-            prepared.slots, frozenset(tied), seed=seed, std=float(std), dtype=dtype,
+            prepared.slots, frozenset(tied), seed=request.seed, std=request.std, dtype=dtype,
             progress=progress, cancelled=cancelled,
         )  # fmt: skip
     else:
         weights = map_weights(checkpoint, reference)
-        notices += _notices(weights)
+        notices += left_out_notices(weights)
         with TensorReader(weights.total_bytes, progress, cancelled) as reader:
-            notices += _untie_different(weights, reader)
+            notices += untie_different(weights, reader)
             allocate(prepared.slots, weights.tied, dtype, device, DtypePlan.of(model))
-            _stream(weights, prepared.slots, reference, reader)
+            stream(weights, prepared.slots, reference, reader)
     compute_buffers(model, device)
-    notices += freeze_rotary(model, max_model_len)
+    notices += freeze_rotary(model, request.max_model_len)
     progress("Checking", 0, 0)
-    kernels = _check(prepared, max_model_len, dtype, notices)
-    del prepared  # with the originals, whose weights are views of those that may be arranged
-    blocked = block_weights(model, dtype, device, progress, cancelled)
-    kernels["linear"] = _linear_outcome(dtype, device, blocked)
-    model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
-    model.eval().requires_grad_(False)
-    return LoadedModel(model, weight_bytes(model), notices, kernels, kv_layout(reference))
-
-
-def _stream(weights: WeightMap, slots: Slots, reference: nn.Module, reader: TensorReader) -> None:
-    """Every tensor on disk into the part of the model that it fills, one at a time."""
-    # in the order in which they lie on disk: one pass over each file
-    for info, name, part in sorted(
-        weights.placements, key=lambda p: (str(p.info.file), p.info.offset)
-    ):
-        if name in weights.tied:
-            continue  # the same bytes as the tensor that it shares
-        view = slots[name].view()
-        reader.copy_into(info, view[part] if part else view)
-    for conversion in weights.conversions:
-        for name, value in _convert(conversion, reference, reader).items():
-            target = slots[name].view()
-            if value.shape != target.shape:
-                raise CheckpointError(
-                    f"{name} is {list(value.shape)} and should be {list(target.shape)}.",
-                    "Check that config.json belongs to these weights.",
-                )
-            target.copy_(value)
-
-
-def _convert(
-    conversion: Conversion, reference: nn.Module, reader: TensorReader
-) -> dict[str, torch.Tensor]:
-    """Parameters that transformers' converter computes from the tensors of one conversion."""
-    converter = copy.deepcopy(conversion.converter)
-    for disk_name, pattern, info in conversion.members:
-        converter.add_tensor(conversion.name, disk_name, pattern, lambda i=info: reader.read(i))
-    try:
-        found = converter.convert(conversion.name, model=reference, config=reference.config)
-    except InferdeckError:
-        raise
-    except Exception as error:  # whatever an operation raises, these tensors do not fit it
-        raise CheckpointError(
-            f"{conversion.name} could not be made from {len(conversion.members)} tensors of the "
-            f"checkpoint: {error}",
-            "Check that config.json belongs to these weights.",
-        ) from error
-    return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
-
-
-def _untie_different(weights: WeightMap, reader: TensorReader) -> list[str]:
-    """Tied names that are both on disk with different values are not tied, as in transformers."""
-    notices = []
-    for target, source in list(weights.tied.items()):
-        first, second = weights.placement(target), weights.placement(source)
-        if first and second and not reader.equal(first.info, second.info):
-            del weights.tied[target]
-            notices.append(
-                f"config.json ties {target} to {source}, but the checkpoint holds different "
-                "values for them: both are used."
-            )
-    return notices
-
-
-def _notices(weights: WeightMap) -> list[str]:
-    if not weights.left_out:
-        return []
-    return [
-        f"The text part of a multimodal checkpoint: {len(weights.left_out)} tensors of other "
-        "parts were left out."
-    ]
+    kernels = _check(prepared, request.max_model_len, dtype, notices)
+    # with `prepared` go the originals, whose weights are views of those that may be arranged
+    return Built(model, notices, kernels)
 
 
 def _check(

@@ -17,7 +17,9 @@ import torch
 from torch import nn
 
 from engine.errors import OutOfMemoryError, UnsupportedModelError
+from engine.kernels.int8_rows import HeldEmbedding
 from engine.kernels.linear import Linear
+from engine.layers.experts import HeldExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,9 @@ def weight_bytes(model: nn.Module) -> int:
     """Bytes of memory behind all parameters and buffers, each storage counted once."""
     tensors = [*model.parameters(), *model.buffers()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    blocked = sum(m.blocked_bytes for m in model.modules() if isinstance(m, Linear))
-    return sum(storages.values()) + blocked
+    kinds = (Linear, HeldExperts, HeldEmbedding)
+    held = [module.held_bytes for module in model.modules() if isinstance(module, kinds)]
+    return sum(storages.values()) + sum(held)
 
 
 def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> torch.Tensor:

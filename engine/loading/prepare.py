@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import nn
 
 from engine.kernels.linear import Linear
+from engine.layers.experts import EXPERTS, experts_swaps
+from engine.layers.norm import KIND as RMS_NORM
 from engine.layers.norm import norm_swaps
-from engine.layers.packing import GatedMLP, PackedLinear, gate_up_swaps, qkv_swaps
-from engine.layers.rotary import apply_swaps
+from engine.layers.packing import (
+    GATE_UP,
+    QKV,
+    GatedMLP,
+    PackedLinear,
+    gate_up_swaps,
+    qkv_swaps,
+)
+from engine.layers.rotary import APPLY, apply_swaps
 from engine.layers.swap import Swap, apply_all
 from engine.loading.materialise import Slot, Slots, own_slots
 
@@ -26,32 +36,43 @@ class Prepared:
 
     def bind_originals(self) -> None:
         """Let the replaced modules see the weights, through views: no second copy."""
-        for name, home in self.homes.items():
-            slot = self.slots[name]
-            if slot.module is not home.module:
-                view = slot.view()
-                home.module._parameters[home.attribute] = nn.Parameter(view, requires_grad=False)
+        for name in self.homes:
+            self.bind(name)
+
+    def bind(self, name: str) -> None:
+        """`bind_originals` for one parameter."""
+        slot, home = self.slots[name], self.homes[name]
+        if slot.module is not home.module:
+            view = slot.view()
+            home.module._parameters[home.attribute] = nn.Parameter(view, requires_grad=False)
 
 
-def prepare(model: nn.Module) -> Prepared:
-    """Replace what is known to go faster. All of it can be taken back but for the linears, which
-    compute the same and choose among implementations."""
+def prepare(
+    model: nn.Module, wanted: Callable[[str], bool] = lambda kind: kind != EXPERTS
+) -> Prepared:
+    """Replace what is known to go faster, of the kinds that are wanted. All of it can be taken back
+    but for the linears, which compute the same and choose among implementations."""
     slots = own_slots(model)
     _use_own_linears(model, slots)
     prepared = Prepared(model, slots, dict(slots))
     paths = {id(module): path for path, module in model.named_modules()}
-    for swap, packed, part in list(qkv_swaps(model)):
+    for swap, packed, part in list(qkv_swaps(model)) if wanted(QKV) else ():
         path = f"{paths[id(swap.parent)]}.{swap.name}"
         _place(slots, path, packed, packed.rows(part))
         prepared.swaps.append(swap)
-    for swap, mlp in list(gate_up_swaps(model)):
+    for swap, mlp in list(gate_up_swaps(model)) if wanted(GATE_UP) else ():
         _place_mlp(slots, f"{paths[id(swap.parent)]}.{swap.name}", mlp)
         prepared.swaps.append(swap)
-    for swap in list(norm_swaps(model)):
+    for swap in list(norm_swaps(model)) if wanted(RMS_NORM) else ():
         path = f"{paths[id(swap.parent)]}.{swap.name}".removeprefix(".")
         slots[f"{path}.weight"] = Slot(swap.replacement, "weight")
         prepared.swaps.append(swap)
-    prepared.swaps += list(apply_swaps(model))
+    prepared.swaps += list(apply_swaps(model)) if wanted(APPLY) else []
+    for swap in list(experts_swaps(model)) if wanted(EXPERTS) else ():
+        path = f"{paths[id(swap.parent)]}.{swap.name}"
+        for name, _ in swap.replacement.named_parameters():  # the biases, which stay plain
+            slots[f"{path}.{name}"] = Slot(swap.replacement, name)
+        prepared.swaps.append(swap)
     apply_all(prepared.swaps)
     return prepared
 

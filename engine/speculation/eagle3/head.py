@@ -20,6 +20,7 @@ attention.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -48,9 +49,13 @@ class Entries(NamedTuple):
     positions: Tensor
 
 
+Lookup = Callable[[Tensor], Tensor]
+
+
 class Eagle3Head(nn.Module):
-    """`rotary` gives cosines and sines as a module of transformers does. `embeddings[V, hidden]`:
-    the model's own, or the head's. `target_ids[draft vocabulary]`: the model's ids of its tokens.
+    """`rotary` gives cosines and sines as a module of transformers does. `lookup`: token ids [T] to
+    the model's embeddings [T, hidden], where the head has none of its own.
+    `target_ids[draft vocabulary]`: the model's ids of its tokens.
     """
 
     target_ids: Tensor
@@ -61,7 +66,7 @@ class Eagle3Head(nn.Module):
         dtype: torch.dtype,
         rotary: nn.Module,
         activation: Any,
-        embeddings: Tensor | None,
+        lookup: Lookup | None,
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -94,11 +99,10 @@ class Eagle3Head(nn.Module):
             own = torch.empty(shape.vocab_size, hidden, dtype=dtype)
             self.register_buffer("own_embeddings", own)
         # a plain attribute: what is the model's does not count as the head's
-        self._shared = None if shape.owns_embeddings else embeddings
+        self._lookup = lookup or self._own_embeddings
 
-    @property
-    def _embeddings(self) -> Tensor:
-        return self.get_buffer("own_embeddings") if self._shared is None else self._shared
+    def _own_embeddings(self, token_ids: Tensor) -> Tensor:
+        return F.embedding(token_ids, self.get_buffer("own_embeddings"))
 
     @property
     def kv_layers(self) -> dict[int, LayerSpec]:
@@ -140,7 +144,7 @@ class Eagle3Head(nn.Module):
 
     def _combined(self, entries: Entries) -> tuple[Tensor, Tensor]:
         """What attention reads [T, 2 hidden], and what its result is added to [T, hidden]."""
-        embedded = F.embedding(entries.token_ids, self._embeddings)
+        embedded = self._lookup(entries.token_ids)
         normed = self.hidden_norm(entries.features)
         residual = normed if self.shape.norm_before_residual else entries.features
         return torch.cat([self.input_layernorm(embedded), normed], dim=-1), residual

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import DraftModelError
+from engine.kernels.int8_rows import lookup_of
 from engine.layers.rotary import table_swaps
 from engine.layers.swap import apply_all
 from engine.loading.arrange import block_weights
@@ -56,9 +57,9 @@ def load_head(
     """
     from transformers.activations import ACT2FN
 
-    table = None if shape.owns_embeddings else model.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    lookup = None if shape.owns_embeddings else lookup_of(model)
     rotary = _rotary(head, max_model_len, dtype)
-    result = Eagle3Head(shape, dtype, rotary, ACT2FN[shape.activation], table)
+    result = Eagle3Head(shape, dtype, rotary, ACT2FN[shape.activation], lookup)
     if load_format == "dummy":
         _fill(result, seed, dtype)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.cli import bench as bench_command
+from app.cli.report_file import write_report
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
 FIGURES = {
@@ -65,6 +65,20 @@ def test_the_report_has_every_figure(
     assert report["memory_bandwidth_utilization"] == pytest.approx(
         report["decode_bytes_per_s"] / report["memory_read_bytes_per_s"]
     )
+
+
+def test_the_cache_s_precision_is_reported_and_compared(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(
+        capsys, *tiny_flags, *FIXED, "--compare", "kv_cache_dtype=auto;k=int8,v=fp8",
+        "--rounds", "1", "--num-warmups", "0",
+    )  # fmt: skip
+    plain, narrow = report["runs"]["auto"], report["runs"]["k=int8,v=fp8"]
+    assert plain["completed"] == narrow["completed"] == 6
+    alone = bench(capsys, *tiny_flags, *FIXED, "--kv-cache-dtype", "int8")
+    assert alone["config"]["kv_cache_dtype"] == "int8"
+    assert alone["kv_cache_bytes"] > 0
 
 
 def test_drafts_are_reported(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
@@ -178,7 +192,7 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
-        bench_command._write(file, {"new": 1})
+        write_report(file, {"new": 1})
     assert file.read_text() == "old"
 
 
@@ -195,6 +209,7 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
         (["--workload", "voice-bot", "--kv-cache-memory-bytes", "512KiB"], ("2,200", "holds")),
         ([*FIXED, "--compare", "speed=1,2"], ("'speed'", "max_num_seqs")),
         ([*FIXED, "--compare", "batching=static"], ("two or more",)),
+        ([*FIXED, "--compare", "kv_cache_dtype=int4,int8"], ("'int4'", "k=int8,v=fp8")),
         ([*FIXED, "--compare", "batching=static,dynamic"], ("'dynamic'", "continuous")),
         ([*FIXED, "--output-json", "/no/such/folder/x.json"], ("/no/such/folder",)),
     ],

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.kernels import blocked, select
-from engine.kernels.linear import BLOCKED_IMPLEMENTATIONS, Linear
+from engine.kernels.linear import Linear
 from engine.kernels.select import Choice, blocked_choices, choose_blocked
+from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
 
 # float32 everywhere; 16-bit formats where this CPU has instructions for them
 DTYPES = [d for d in (torch.float32, torch.bfloat16, torch.float16) if blocked.is_supported(d)]
@@ -57,7 +58,7 @@ def test_a_linear_gives_up_its_plain_weight_and_still_shows_it(dtype: torch.dtyp
     before = layer(x)
     layer.block_weight()
     layer.block_weight()  # has nothing left to do
-    assert layer.is_blocked and layer.blocked_bytes == plain.nbytes
+    assert layer.is_blocked and layer.held_bytes == plain.nbytes
     assert [name for name, _ in layer.named_parameters()] == ["bias"]
     assert torch.equal(layer.weight, plain)  # bit by bit
     after = layer(x)

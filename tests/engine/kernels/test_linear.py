@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels import linear as linear_module
-from engine.kernels.linear import BLOCKED_IMPLEMENTATIONS, IMPLEMENTATIONS, Linear, linear
+from engine.kernels import tiles
+from engine.kernels.linear import IMPLEMENTATIONS, Linear, linear
 from engine.kernels.select import ROW_BUCKETS, Choice, choices, choose_linear
+from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
 
 DTYPES = [torch.bfloat16, torch.float16]
 
@@ -44,8 +45,8 @@ def test_upcast_is_the_float32_product(
 ) -> None:
     x, weight, bias = make(rows, width, outputs, dtype)
     with pytest.MonkeyPatch.context() as patch:
-        for tile in ("_TILE_BYTES", "_WIDE_TILE_BYTES"):
-            patch.setattr(linear_module, tile, tile_bytes)  # many, and a last one not full
+        for tile in ("TILE_BYTES", "WIDE_TILE_BYTES"):
+            patch.setattr(tiles, tile, tile_bytes)  # many, and a last one not full
         found = IMPLEMENTATIONS[name](x, weight, bias if has_bias else None)
     expected = F.linear(x.float(), weight.float(), bias.float() if has_bias else None)
     assert found.dtype == dtype
@@ -99,8 +100,8 @@ def test_float32_equals_torch_s_own_whatever_was_chosen(rows: int) -> None:
 
 def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     table = choices()
-    assert {c.dtype for c in table} == {"float32", "bfloat16", "float16"}
-    known = IMPLEMENTATIONS | BLOCKED_IMPLEMENTATIONS
+    assert {c.dtype for c in table} == {"float32", "bfloat16", "float16", "any"}
+    known = {*IMPLEMENTATIONS, *BLOCKED_IMPLEMENTATIONS, "packed", "tiled"}
     assert all(c.implementation in known and c.reason for c in table)
     assert choices() == table  # measured once
 

@@ -1,0 +1,136 @@
+"""Fills linear layers whose weights are held in few bits, one layer after the other.
+
+    on disk                          while it is filled        what stays
+    q_proj.weight   [Q, H] bf16  \\
+    k_proj.weight   [K, H] bf16   >  [Q + K + V, H] plain  ->  codes  ->  packed
+    v_proj.weight   [V, H] bf16  /   (or codes, read as such)
+
+So memory rises by the plain form of one weight at most.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import CheckpointError, LoadCancelled
+from engine.kernels.held import hold
+from engine.kernels.linear import Linear
+from engine.layers.experts import HeldExperts
+from engine.loading.materialise import Slots
+from engine.loading.prepare import Prepared
+from engine.quantization.codes import Codes
+from engine.quantization.scheme import Scheme
+
+Values = Callable[[str, int | None], Iterable[Codes | Tensor]]
+"""name (and expert) of a weight -> its parts, row after row: codes as the checkpoint has them, or
+plain tensors [n, in]."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A layer to fill: a Linear (of several names, where it is packed), or the weights of one name
+    of a mixture's experts."""
+
+    module: Linear | HeldExperts
+    names: tuple[str, ...]
+
+
+def targets(prepared: Prepared, to_hold: Mapping[str, tuple[int, ...]]) -> list[Target]:
+    """The layers that hold any of the weights `to_hold`, with the names of all that they hold."""
+    held_experts = {
+        id(swap.original): swap.replacement  # type: ignore[attr-defined]
+        for swap in prepared.swaps
+        if isinstance(getattr(swap, "replacement", None), HeldExperts)
+    }
+    linears: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    modules: dict[int, Linear] = {}
+    found: list[Target] = []
+    for name, slot in prepared.slots.items():
+        if isinstance(slot.module, Linear) and slot.attribute == "weight":
+            start = slot.rows.start if slot.rows else 0
+            linears[id(slot.module)].append((start, name))
+            modules[id(slot.module)] = slot.module
+        elif name in to_hold and id(slot.module) in held_experts:
+            found.append(Target(held_experts[id(slot.module)], (name,)))
+    for key, starts in linears.items():
+        names = tuple(name for _, name in sorted(starts))
+        if any(name in to_hold for name in names):
+            found.append(Target(modules[key], names))
+    return found
+
+
+def plain_slots(prepared: Prepared, filled: Iterable[Target]) -> Slots:
+    """The slots that get memory of their own: all but those that targets fill."""
+    taken = {name for target in filled for name in target.names}
+    return {name: slot for name, slot in prepared.slots.items() if name not in taken}
+
+
+def fill(target: Target, values: Values, scheme: Scheme, dtype: torch.dtype) -> int:
+    """Read, round where a part is plain, and pack. Returns the bytes that are held now."""
+    module = target.module
+    if isinstance(module, Linear):
+        parts = [part for name in target.names for part in values(name, None)]
+        _check_shape(target, sum(_rows(p) for p in parts), module.out_features)
+        module.hold(hold(_rounded(parts, scheme), dtype))
+        return module.held_bytes
+    (name,) = target.names
+    held = [
+        hold(_rounded(list(values(name, expert)), scheme), dtype)
+        for expert in range(module.num_experts)
+    ]
+    module.hold(name.rpartition(".")[2], held)
+    return sum(weights.nbytes for weights in held)
+
+
+def fill_all(
+    wanted: list[Target],
+    values: Values,
+    scheme: Scheme,
+    dtype: torch.dtype,
+    cancelled: Callable[[], bool],
+) -> None:
+    """Raises LoadCancelled between two layers."""
+    for target in wanted:
+        if cancelled():
+            raise LoadCancelled("Loading was cancelled.")
+        fill(target, values, scheme, dtype)
+
+
+def outcome(model: nn.Module) -> str:
+    """Number formats of the layers that hold few bits, with how many there are of each."""
+    counts: dict[str, int] = defaultdict(int)
+    for module in model.modules():
+        if isinstance(module, Linear) and module.held is not None and not module.is_blocked:
+            counts[module.held.title] += 1
+        elif isinstance(module, HeldExperts):
+            counts[f"experts {module.title}"] += 1
+    return "; ".join(f"{title} ({count})" for title, count in counts.items())
+
+
+def _rounded(parts: list[Codes | Tensor], scheme: Scheme) -> list[Codes | Tensor]:
+    """Plain parts become codes where the scheme says so; together, where all are plain."""
+    if scheme.method == "none":
+        return parts
+    plain = [part for part in parts if isinstance(part, Tensor)]
+    if len(plain) == len(parts):
+        return [scheme.rounded(plain[0] if len(plain) == 1 else torch.cat(plain))]
+    return [scheme.rounded(p) if isinstance(p, Tensor) else p for p in parts]
+
+
+def _rows(part: Codes | Tensor) -> int:
+    return int(part.shape[0])
+
+
+def _check_shape(target: Target, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise CheckpointError(
+            f"{', '.join(target.names)} have {found} rows and should have {wanted}.",
+            "Check that config.json belongs to these weights.",
+        )
+
+

@@ -1,0 +1,281 @@
+"""Builds a model whose linear weights are held in few bits: stored so, or rounded while loading."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import UnsupportedModelError
+from engine.kernels.int8_rows import CHUNK_ROWS
+from engine.layers.experts import EXPERTS
+from engine.layers.rotary import TABLE, table_swaps
+from engine.loading.agreement import kinds_that_agree
+from engine.loading.architecture import build_on_meta
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.dummy import DummyFiller, fill_dummy
+from engine.loading.few_bits import Target, fill_all, plain_slots, targets
+from engine.loading.head import Head, find_head, hold_head, rows_of
+from engine.loading.materialise import (
+    DtypePlan,
+    Slots,
+    allocate,
+    compute_buffers,
+    freeze_rotary,
+)
+from engine.loading.prepare import Prepared, prepare
+from engine.loading.request import Built, LoadRequest
+from engine.loading.safetensors_file import TensorInfo
+from engine.loading.streaming import convert, left_out_notices, stream, untie_different
+from engine.loading.tensor_reader import TensorReader
+from engine.loading.weight_map import Placement, WeightMap, map_weights
+from engine.quantization.codes import Codes
+from engine.quantization.formats import CheckpointFormat
+from engine.quantization.formats.tensor import QuantizedTensor
+from engine.quantization.scheme import Scheme, scheme_like, weights_to_hold
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def build_few_bits(
+    request: LoadRequest, scheme: Scheme, stored: CheckpointFormat | None
+) -> Built:
+    """Raises as `load_model`."""
+    reference = build_on_meta(request.checkpoint.config)
+    request.progress("Checking", 0, 0)
+    config, dtype = request.checkpoint.config, request.dtype
+    agreed, kernels = kinds_that_agree(config, request.max_model_len, dtype)
+    shapes = weights_to_hold(reference)
+    if scheme.method == "none" and stored is None:  # the head alone
+        shapes = {}
+    if request.load_format == "dummy":
+        scheme = scheme_like(stored) if stored else scheme
+        prepared, notices = _fill_dummy(request, scheme, reference, shapes, agreed)
+    else:
+        prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
+    model = prepared.model
+    compute_buffers(model, request.device)
+    notices += freeze_rotary(model, request.max_model_len)
+    if TABLE in agreed:
+        for swap in list(table_swaps(model, request.max_model_len, dtype)):
+            swap.apply()
+    return Built(model, notices, kernels)
+
+
+def _read(
+    request: LoadRequest,
+    scheme: Scheme,
+    stored: CheckpointFormat | None,
+    reference: nn.Module,
+    shapes: Shapes,
+    agreed: frozenset[str],
+) -> tuple[Prepared, list[str]]:
+    checkpoint, matrices = _as_dense(request, stored)
+    weights = map_weights(checkpoint, reference)
+    to_hold = shapes
+    if stored is not None:
+        coded = {p.name for p in weights.placements if p.info in matrices}
+        _check_places(coded, shapes, reference, weights, matrices)
+        to_hold = {name: tuple(reference.state_dict()[name].shape) for name in coded}
+    prepared = _prepared(request, agreed, to_hold)
+    wanted = targets(prepared, to_hold)
+    notices = left_out_notices(weights)
+    with TensorReader(weights.total_bytes, request.progress, request.cancelled) as reader:
+        notices += untie_different(weights, reader)
+        values = DiskValues(weights, matrices, prepared, reference, reader)
+        head = _head(prepared, scheme, to_hold, notices)
+        slots = _plain_slots(prepared, wanted, head)
+        tied = {n: source for n, source in weights.tied.items() if n in slots}
+        allocate(slots, tied, request.dtype, request.device, DtypePlan.of(reference))
+        elsewhere = set(prepared.slots) - set(slots)
+        stream(weights, slots, reference, reader, elsewhere)
+        if head is not None:
+            hold_head(prepared.model, head, weights.tied, values.chunks, request.dtype)
+        fill_all(values.in_order(wanted), values, scheme, request.dtype, request.cancelled)
+    return prepared, notices
+
+
+def _head(
+    prepared: Prepared, scheme: Scheme, to_hold: Shapes, notices: list[str]
+) -> Head | None:
+    """Head and embeddings, where the scheme asks for them in int8 and they can be."""
+    if scheme.head == "none":
+        return None
+    found = find_head(prepared.model)
+    if isinstance(found, Head):
+        return None if found.head_name in to_hold else found
+    notices.append(f"Output head and embeddings stay plain: {found}.")
+    return None
+
+
+def _plain_slots(prepared: Prepared, wanted: list[Target], head: Head | None) -> Slots:
+    """What gets memory of its own."""
+    slots = plain_slots(prepared, wanted)
+    for name in (head.head_name, head.embedding_name) if head else ():
+        del slots[name]
+    return slots
+
+
+def _fill_dummy(
+    request: LoadRequest,
+    scheme: Scheme,
+    reference: nn.Module,
+    shapes: Shapes,
+    agreed: frozenset[str],
+) -> tuple[Prepared, list[str]]:
+    """Random weights at the model's shape, rounded as real ones would be."""
+    prepared = _prepared(request, agreed, shapes)
+    wanted = targets(prepared, shapes)
+    notices: list[str] = []
+    head = _head(prepared, scheme, shapes, notices)
+    slots = _plain_slots(prepared, wanted, head)
+    all_tied: Mapping[str, str] = getattr(reference, "all_tied_weights_keys", {})
+    tied = {name: source for name, source in all_tied.items() if name in slots}
+    allocate(slots, tied, request.dtype, request.device, DtypePlan.of(reference))
+    fill_dummy(
+        slots, frozenset(tied), seed=request.seed, std=request.std, dtype=request.dtype,
+        progress=request.progress, cancelled=request.cancelled,
+    )  # fmt: skip
+    filler = DummyFiller(request.seed, request.std, request.dtype, 1 << 22)
+    progress, total = request.progress, len(wanted)
+
+    def values(name: str, expert: int | None) -> list[Tensor]:
+        tensor = torch.empty(shapes[name][-2:], dtype=request.dtype)
+        filler.fill(name, tensor)
+        return [tensor]
+
+    def chunks(name: str) -> Iterator[Tensor]:
+        count, width = reference.get_parameter(name).shape
+        for start in range(0, count, CHUNK_ROWS):
+            tensor = torch.empty(min(CHUNK_ROWS, count - start), width, dtype=request.dtype)
+            filler.fill(name, tensor)
+            yield tensor
+
+    if head is not None:
+        hold_head(prepared.model, head, all_tied, chunks, request.dtype)
+    for done, target in enumerate(wanted):
+        progress("Filling with random weights", done, total)
+        fill_all([target], values, scheme, request.dtype, request.cancelled)
+    return prepared, notices
+
+
+def _prepared(request: LoadRequest, agreed: frozenset[str], to_hold: Shapes) -> Prepared:
+    """Experts stay as they are where none of their weights is held in few bits."""
+    with_experts = any(len(shape) == 3 for shape in to_hold.values())
+    prepared = prepare(
+        build_on_meta(request.checkpoint.config),
+        lambda kind: kind in agreed and (kind != EXPERTS or with_experts),
+    )
+    if with_experts and EXPERTS not in agreed:
+        raise UnsupportedModelError(
+            f"{type(prepared.model).__name__} computes its experts in a way that weights in few "
+            "bits cannot follow.",
+            "Open it in 16 bits, or choose another model.",
+        )
+    return prepared
+
+
+def _as_dense(
+    request: LoadRequest, stored: CheckpointFormat | None
+) -> tuple[Checkpoint, dict[TensorInfo, QuantizedTensor]]:
+    """The checkpoint as if its matrices were dense tensors, and what they really are."""
+    checkpoint = request.checkpoint
+    if stored is None:
+        return checkpoint, {}
+    plain, quantized = stored.split(checkpoint.tensors)
+    matrices = {matrix.info: matrix for matrix in quantized.values()}
+    infos = {name: matrix.info for name, matrix in quantized.items()}
+    return dataclasses.replace(checkpoint, tensors={**plain, **infos}), matrices
+
+
+def _check_places(
+    coded: set[str],
+    shapes: Shapes,
+    reference: nn.Module,
+    weights: WeightMap,
+    matrices: Mapping[TensorInfo, QuantizedTensor],
+) -> None:
+    head = reference.get_output_embeddings()  # type: ignore[operator]
+    known = {*shapes, *(n for n, p in reference.named_parameters() if p is head.weight)}
+    odd = sorted(coded - known)
+    odd += [c.name for c in weights.conversions if any(i in matrices for _, _, i in c.members)]
+    if odd:
+        raise UnsupportedModelError(
+            f"{odd[0]} is quantized, and {len(odd) - 1} more: no linear layer of this class reads "
+            "them as they are stored.",
+            "Choose another checkpoint of the model, or the one that it was quantized from.",
+        )
+
+
+class DiskValues:
+    """Parts of weights as the checkpoint has them: codes, or plain tensors [n, in]."""
+
+    def __init__(
+        self,
+        weights: WeightMap,
+        matrices: Mapping[TensorInfo, QuantizedTensor],
+        prepared: Prepared,
+        reference: nn.Module,
+        reader: TensorReader,
+    ) -> None:
+        self._matrices, self._reader, self._reference = matrices, reader, reference
+        self._slots = prepared.homes
+        self._placements: dict[str, list[Placement]] = defaultdict(list)
+        for placement in weights.placements:
+            self._placements[placement.name].append(placement)
+        self._conversions = {c.name: c for c in weights.conversions}
+
+    def in_order(self, wanted: list[Target]) -> list[Target]:
+        """As they lie on disk: one pass over each file."""
+
+        def place(target: Target) -> tuple[str, int]:
+            found = self._placements.get(target.names[0])
+            return (str(found[0].info.file), found[0].info.offset) if found else ("", 0)
+
+        return sorted(wanted, key=place)
+
+    def __call__(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
+        is_turned = self._is_turned(name)
+        for info in self._infos(name, expert):
+            matrix = self._matrices.get(info)
+            if matrix is not None:
+                yield matrix.read(self._reader)
+            else:
+                plain = self._reader.read(info)
+                yield plain.t().contiguous() if is_turned else plain
+        if name in self._conversions:
+            found = convert(self._conversions[name], self._reference, self._reader)[name]
+            plain = found if expert is None else found[expert]
+            yield plain.t().contiguous() if is_turned else plain
+
+    def chunks(self, name: str) -> Iterator[Tensor]:
+        """Plain rows of a weight, some at a time."""
+        for placement in self._placements[name]:
+            for info in rows_of(placement.info):
+                yield self._reader.read(info)
+
+    def _infos(self, name: str, expert: int | None) -> list[TensorInfo]:
+        """What fills this weight, row after row."""
+        if expert is None:
+            return [placement.info for placement in self._placements[name]]
+        mine: list[tuple[int, TensorInfo]] = []
+        for info, _, part in self._placements[name]:
+            if not part:  # all experts in one tensor on disk
+                size = info.nbytes // info.shape[0]
+                mine.append(
+                    (0, info._replace(shape=info.shape[1:], nbytes=size,
+                                      offset=info.offset + expert * size))
+                )  # fmt: skip
+            elif part[0] == expert:
+                rows = part[1] if len(part) > 1 else slice(0)
+                assert isinstance(rows, slice)
+                mine.append((rows.start or 0, info))
+        return [info for _, info in sorted(mine, key=lambda pair: pair[0])]
+
+    def _is_turned(self, name: str) -> bool:
+        """Whether the class keeps this weight as [in, out]."""
+        home = self._slots[name]
+        return home.is_transposed or bool(getattr(home.module, "is_transposed", False))

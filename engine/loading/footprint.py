@@ -1,0 +1,93 @@
+"""What weights weigh: predicted from shapes before they are loaded, measured afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from engine.kernels.int8_rows import HeldEmbedding
+from engine.layers.experts import HeldExperts
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.materialise import DtypePlan
+from engine.quantization.scheme import Scheme, scheme_like, weights_to_hold
+
+
+class Parts(NamedTuple):
+    """Bytes of the output head; of an input embedding that is not the head too; of experts; and
+    how many parameters experts have."""
+
+    output: int
+    lookup: int
+    experts: int
+    expert_parameters: int
+
+
+def predicted_bytes(
+    checkpoint: Checkpoint, reference: nn.Module, dtype: torch.dtype, scheme: Scheme
+) -> int:
+    """Weights of `reference`, the unmodified class on the meta device, held as `scheme` says (or as
+    the checkpoint stores them)."""
+    plan = DtypePlan.of(reference)
+    tied = getattr(reference, "all_tied_weights_keys", {})
+    named = {n: p for n, p in reference.named_parameters() if n not in tied}
+    total = sum(p.numel() * plan.dtype_of(n, dtype).itemsize for n, p in named.items())
+    shapes, like = _held(checkpoint, reference, scheme)
+    for shape in shapes:
+        outputs, inputs = shape[-2:]
+        each = like.bytes_of(outputs, inputs, dtype) - outputs * inputs * dtype.itemsize
+        total += math.prod(shape[:-2]) * each
+    if scheme.head == "int8":
+        for name in _head_names(reference) & set(named):
+            rows, width = named[name].shape
+            total += rows * (width + 4) - rows * width * dtype.itemsize
+    return total
+
+
+def measured_parts(model: nn.Module) -> Parts:
+    """Of a loaded model."""
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+    output = head.held_bytes or head.weight.nbytes
+    if isinstance(embedding, HeldEmbedding):
+        lookup = embedding.held_bytes
+    else:
+        is_tied = not head.held_bytes and head.weight.data_ptr() == embedding.weight.data_ptr()
+        lookup = 0 if is_tied else embedding.weight.nbytes
+    experts, parameters = _experts(model)
+    return Parts(output, lookup, experts, parameters)
+
+
+def _held(
+    checkpoint: Checkpoint, reference: nn.Module, scheme: Scheme
+) -> tuple[list[tuple[int, ...]], Scheme]:
+    """Shapes of the weights in few bits, and the rounding whose bytes they take."""
+    stored = checkpoint.quantization
+    if stored is None:
+        shapes = weights_to_hold(reference) if scheme.method != "none" else {}
+        return list(shapes.values()), scheme
+    if not checkpoint.tensors:  # random weights of a quantized model's shape
+        return list(weights_to_hold(reference).values()), scheme_like(stored)
+    _, matrices = stored.split(checkpoint.tensors)
+    return [matrix.shape for matrix in matrices.values()], scheme_like(stored)
+
+
+def _head_names(reference: nn.Module) -> set[str]:
+    ends = (reference.get_output_embeddings(), reference.get_input_embeddings())  # type: ignore[operator]
+    modules = {id(module) for module in ends}
+    return {f"{path}.weight" for path, m in reference.named_modules() if id(m) in modules}
+
+
+def _experts(model: nn.Module) -> tuple[int, int]:
+    """(bytes, parameters) below modules called "experts"."""
+    named = itertools.chain(model.named_parameters(), model.named_buffers())
+    plain = [tensor for name, tensor in named if ".experts." in name]
+    size, count = sum(t.nbytes for t in plain), sum(t.numel() for t in plain)
+    for module in model.modules():
+        if isinstance(module, HeldExperts):
+            size += module.held_bytes
+            count += module.num_weights
+    return size, count

@@ -1,0 +1,42 @@
+"""What is to be loaded, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from engine.loading.checkpoint import Checkpoint
+
+Progress = Callable[[str, int, int], None]
+Cancelled = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """The arguments of `load_model`."""
+
+    checkpoint: Checkpoint
+    dtype: torch.dtype
+    device: str
+    load_format: str
+    seed: int
+    max_model_len: int
+    progress: Progress
+    cancelled: Cancelled
+
+    @property
+    def std(self) -> float:
+        """Spread of dummy weights, as the model's makers initialise theirs."""
+        return float(getattr(self.checkpoint.config, "initializer_range", None) or 0.02)
+
+
+class Built(NamedTuple):
+    """A model with its weights; `kernels`: what computes what, in words."""
+
+    model: nn.Module
+    notices: list[str]
+    kernels: dict[str, str]

@@ -1,0 +1,87 @@
+"""Moves tensors from disk to where they live, one at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container
+
+import torch
+from torch import nn
+
+from engine.errors import CheckpointError, InferdeckError
+from engine.loading.materialise import Slots
+from engine.loading.tensor_reader import TensorReader
+from engine.loading.weight_map import Conversion, WeightMap
+
+
+def stream(
+    weights: WeightMap,
+    slots: Slots,
+    reference: nn.Module,
+    reader: TensorReader,
+    elsewhere: Container[str] = (),
+) -> None:
+    """Every tensor on disk into the part of the model that it fills, but for the names that are
+    filled elsewhere."""
+    # in the order in which they lie on disk: one pass over each file
+    for info, name, part in sorted(
+        weights.placements, key=lambda p: (str(p.info.file), p.info.offset)
+    ):
+        if name in weights.tied or name in elsewhere:
+            continue  # the same bytes as the tensor that it shares
+        view = slots[name].view()
+        reader.copy_into(info, view[part] if part else view)
+    for conversion in weights.conversions:
+        if conversion.name in elsewhere:
+            continue
+        for name, value in convert(conversion, reference, reader).items():
+            target = slots[name].view()
+            if value.shape != target.shape:
+                raise CheckpointError(
+                    f"{name} is {list(value.shape)} and should be {list(target.shape)}.",
+                    "Check that config.json belongs to these weights.",
+                )
+            target.copy_(value)
+
+
+def convert(
+    conversion: Conversion, reference: nn.Module, reader: TensorReader
+) -> dict[str, torch.Tensor]:
+    """Parameters that transformers' converter computes from the tensors of one conversion."""
+    converter = copy.deepcopy(conversion.converter)
+    for disk_name, pattern, info in conversion.members:
+        converter.add_tensor(conversion.name, disk_name, pattern, lambda i=info: reader.read(i))
+    try:
+        found = converter.convert(conversion.name, model=reference, config=reference.config)
+    except InferdeckError:
+        raise
+    except Exception as error:  # whatever an operation raises, these tensors do not fit it
+        raise CheckpointError(
+            f"{conversion.name} could not be made from {len(conversion.members)} tensors of the "
+            f"checkpoint: {error}",
+            "Check that config.json belongs to these weights.",
+        ) from error
+    return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
+
+
+def untie_different(weights: WeightMap, reader: TensorReader) -> list[str]:
+    """Tied names that are both on disk with different values are not tied, as in transformers."""
+    notices = []
+    for target, source in list(weights.tied.items()):
+        first, second = weights.placement(target), weights.placement(source)
+        if first and second and not reader.equal(first.info, second.info):
+            del weights.tied[target]
+            notices.append(
+                f"config.json ties {target} to {source}, but the checkpoint holds different "
+                "values for them: both are used."
+            )
+    return notices
+
+
+def left_out_notices(weights: WeightMap) -> list[str]:
+    if not weights.left_out:
+        return []
+    return [
+        f"The text part of a multimodal checkpoint: {len(weights.left_out)} tensors of other "
+        "parts were left out."
+    ]
