@@ -37,7 +37,7 @@ from engine.evaluation import (
     unit_of,
 )
 from engine.evaluation.head import Head
-from engine.evaluation.reading import EncodedText, read_states, split_specials
+from engine.evaluation.reading import EncodedText, encode_parts, read_states, split_specials
 from engine.evaluation.stages import TEXT
 from engine.evaluation.windows import Cut
 from tests.engine import tiny_models
@@ -294,6 +294,41 @@ def test_every_window_begins_with_the_beginning_of_text(
     assert report.candidate_loss.mean_nll == pytest.approx(float(np.mean(nll)), rel=1e-5)
 
 
+def test_parts_of_a_text_are_scored_with_all_of_it_before_them(
+    tiny_model: Any, tiny_folder: Path, text: str, words: list[int]
+) -> None:
+    starts = [text.index(f"t{words[10]} t{words[11]}"), text.index(f"t{words[60]} t{words[61]}")]
+    ends = [text.index(f" t{words[30]} t{words[31]}"), len(text)]
+    report = run(
+        EvaluationTask(
+            config_of(tiny_folder, max_num_batched_tokens=19),
+            reference=config_of(tiny_folder, max_num_batched_tokens=64),
+            text=text,
+            scored=tuple(zip(starts, ends, strict=True)),
+            context_length=80,
+            stride=40,
+        )
+    )
+    logprobs, _ = by_transformers(tiny_model, words, Cut(80, 40))
+    places = [*range(10, 30), *range(60, NUM_TOKENS)]
+    nll = [-float(logprobs[i - 1, words[i]]) for i in places]
+    assert report.text is not None
+    assert (report.text.num_tokens, report.text.num_scored) == (NUM_TOKENS, len(places))
+    assert report.candidate_loss is not None
+    assert report.candidate_loss.mean_nll == pytest.approx(float(np.mean(nll)), rel=1e-5)
+    assert report.divergence is not None
+    assert report.divergence.kl.max < 1e-9
+
+
+@given(st.text("abcdef", max_size=30), st.lists(st.integers(0, 30), max_size=6))
+def test_parts_are_told_apart(text: str, edges: list[int]) -> None:
+    inside = sorted(edge for edge in edges if edge <= len(text))
+    spans = list(zip(inside[::2], inside[1::2], strict=False))
+    ids, counts = encode_parts(text, spans, lambda part: [ord(c) for c in part])
+    assert ids == [ord(c) for c in text]
+    assert counts == [any(a <= i < b for a, b in spans) for i in range(len(text))]
+
+
 def test_perplexity_alone_needs_no_reference(
     tiny_folder: Path, tiny_model: Any, text: str, words: list[int]
 ) -> None:
@@ -307,7 +342,7 @@ def test_perplexity_alone_needs_no_reference(
     assert report.text is not None
     assert report.text.is_cut
     assert (report.text.num_tokens, report.text.num_scored) == (100, 99)
-    assert "100 tokens are few" in report.notices[0]
+    assert "99 tokens are few" in report.notices[0]
 
 
 def test_the_starter_model_has_the_perplexity_of_transformers() -> None:
@@ -519,7 +554,7 @@ def test_tokenizers_that_differ_are_refused_with_numbers(
 @pytest.mark.parametrize(
     ("changes", "error", "cause"),
     [
-        ({"text": "t5 t6"}, TextError, "2 tokens"),
+        ({"text": "t5 t6"}, TextError, "1 tokens"),
         ({"context_length": 257}, ConfigError, "2 to 256"),
         ({"context_length": 32, "stride": 32}, ConfigError, "every 32"),
     ],
@@ -550,6 +585,8 @@ def test_a_cache_too_small_for_a_window_is_refused(tiny_folder: Path, text: str)
         ({"prompts": (PromptLine(1, "a"),)}, "there is none"),
         ({"text": "a", "max_tokens": 0}, "max_tokens is 0"),
         ({"text": "a", "num_worst": -1}, "num_worst is -1"),
+        ({"text": "abc", "scored": ((0, 2), (1, 3))}, "2 parts"),
+        ({"text": "abc", "scored": ((1, 4),)}, "3 characters"),
     ],
 )
 def test_a_task_without_sense_is_refused(values: dict[str, Any], words: str) -> None:
