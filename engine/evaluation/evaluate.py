@@ -42,6 +42,7 @@ from engine.evaluation.report import (
 from engine.evaluation.scoring import Scores
 from engine.evaluation.side import (
     PARALLEL_ANSWERS,
+    Need,
     Side,
     facts_of,
     opened,
@@ -248,8 +249,13 @@ class _Evaluation:
 
     @contextmanager
     def _engine(self, side: Side) -> Iterator[LLMEngine]:
-        sequences = min(PARALLEL_ANSWERS, max(1, len(self.task.prompts)))
-        with opened(side, self.context, sequences, self.progress, self.cancelled) as engine:
+        prompts = self.task.prompts
+        need = Need(
+            window=self.context,
+            longest=self.context + max((line.max_tokens for line in prompts), default=0),
+            num_sequences=min(PARALLEL_ANSWERS, max(1, len(prompts))),
+        )
+        with opened(side, need, self.progress, self.cancelled) as engine:
             yield engine
 
     def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import json
 import math
 import threading
@@ -22,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from engine import tokenization
 from engine.config import EngineConfig
-from engine.errors import ConfigError, InferdeckError
+from engine.errors import ConfigError, InferdeckError, OutOfMemoryError
 from engine.evaluation import (
     EvaluationCancelled,
     EvaluationReport,
@@ -39,6 +40,7 @@ from engine.evaluation import (
 from engine.evaluation.head import Head
 from engine.evaluation.reading import EncodedText, encode_parts, read_states, split_specials
 from engine.evaluation.stages import TEXT
+from engine.evaluation.states import StateFile
 from engine.evaluation.windows import Cut
 from tests.engine import tiny_models
 
@@ -376,12 +378,12 @@ def test_the_head_alone_gives_the_logits_of_the_model(
     monkeypatch.setattr(tiny_models, "FAMILIES", {**tiny_models.FAMILIES, **own})
     caps = {"final_logit_softcapping": 5.0} if family == "gemma2" else {}
     folder = tiny_models.save(tiny_models.make_model(family, **caps), tmp_path)
-    from engine.evaluation.side import opened, prepare
+    from engine.evaluation.side import Need, opened, prepare
 
     (ids,) = tiny_models.make_prompts([20])
     side = prepare("Model", config_of(folder, max_num_batched_tokens=7))
     text = EncodedText(ids, (), Cut(32, 31))
-    with opened(side, 32, 1, lambda *_: None, lambda: False) as engine:
+    with opened(side, Need(32, 32, 1), lambda *_: None, lambda: False) as engine:
         head = Head(engine.runner.model)
         assert head.vocab_size == tiny_models.VOCAB_SIZE
         states = torch.cat(list(read_states(engine, head, text, lambda *_: None, lambda: False)))
@@ -598,6 +600,60 @@ def test_a_reference_is_plain() -> None:
     config = EngineConfig(model="x", dtype="bfloat16", block_size=4)
     assert plain(config) == config
     assert plain(config, dtype="float32") == config.replace(dtype="float32")
+
+
+def test_running_out_of_memory_is_told(
+    tiny_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = EvaluationTask(config_of(tiny_folder), text=text)
+    original = Head.logits
+    for error in (
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ):
+
+        def fail(head: Head, states: torch.Tensor, error: Exception = error) -> torch.Tensor:
+            if len(states) > 1:
+                raise error
+            return original(head, states)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Head, "logits", fail)
+            with pytest.raises(OutOfMemoryError, match="memory ran out") as told:
+                run(task)
+        assert "context length" in told.value.remedy
+    assert run(task).candidate_loss is not None  # and the next one finds all in order
+
+
+def test_a_full_disk_is_told(tiny_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+    config = config_of(tiny_folder)
+    with pytest.raises(InferdeckError, match="No space left") as told:
+        run(EvaluationTask(config, reference=config, text=text))
+    assert "TMPDIR" in told.value.remedy
+
+
+def test_states_come_back_bit_by_bit() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        rows = torch.randn(30, 7).to(dtype)
+        with StateFile() as file:
+            file.append(rows[:11])
+            file.append(rows[11:12])
+            file.append(rows[12:].t().contiguous().t())
+            for start, end in ((0, 30), (10, 13), (29, 30)):
+                assert torch.equal(file.read(start, end), rows[start:end])
+
+
+def test_a_window_full_of_prompt_leaves_room_for_the_answer(tiny_folder: Path) -> None:
+    config = config_of(tiny_folder)
+    prompt = PromptLine(1, " ".join(["t5"] * 64), 30)
+    report = run(EvaluationTask(config, reference=config, prompts=(prompt,), context_length=64))
+    assert report.answers is not None
+    assert report.answers.pairs[0].num_candidate_tokens > 0
 
 
 def test_damaged_weights_are_told(tiny_model: Any, text: str, tmp_path: Path) -> None:
