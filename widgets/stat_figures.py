@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from engine.snapshot import EngineSnapshot, RequestState, Sample
+from engine.snapshot import EngineSnapshot, ModelInfo, RequestState, Sample
 from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
 from widgets.charts.ring import RingBuffer
 from widgets.charts.scale import figure, number
@@ -173,6 +173,13 @@ def _used(snapshot: EngineSnapshot) -> int:
 def short_dtype(dtype: str) -> str:
     """bfloat16 as bf16, float32 as fp32."""
     return dtype.removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
+
+
+def weights_words(model: ModelInfo) -> str:
+    """How linear layers are held: int8 weights; int4 weights (groups of 128); nothing for plain
+    numbers."""
+    name, _, details = model.quantization.partition(", ")
+    return f"{name} weights" + (f" ({details})" if details else "") if name else ""
 
 
 def device_words(snapshot: EngineSnapshot) -> str:

@@ -34,6 +34,7 @@ from widgets.stat_figures import (
     device_words,
     short_dtype,
     state_words,
+    weights_words,
 )
 from widgets.stat_trends import SPAN_S
 from widgets.theme import (
@@ -99,7 +100,8 @@ class StatStrip(QFrame):
         self._time.synchronise(snapshot.time)
         self._figures.update(snapshot)
         model = snapshot.model
-        self.set_model(model.name, short_dtype(model.dtype), device_words(snapshot))
+        precision = " · ".join(filter(None, (short_dtype(model.dtype), weights_words(model))))
+        self.set_model(model.name, precision, device_words(snapshot))
         self.set_state(*state_words(snapshot))
 
     def set_speed(self, speed: float) -> None:
