@@ -73,7 +73,8 @@ class Hints:
             "speculative_adaptive": self._draft_times,
             "prompt_lookup_min": self._acceptance,
             "prompt_lookup_max": self._acceptance,
-            "dtype": self._weights,
+            "quantization": self._weights,
+            "dtype": self._number_format,
             "max_model_len": self._context,
             "num_threads": self._threads,
         }
@@ -183,7 +184,12 @@ class Hints:
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
-        return f"weights {format_bytes(s.model.weights_bytes)}"
+        bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
+        return f"{format_bytes(s.model.weights_bytes)} now · {bits:.1f} bits a weight"
+
+    @staticmethod
+    def _number_format(s: EngineSnapshot) -> str:
+        return f"runs in {s.model.dtype}"
 
     @staticmethod
     def _context(s: EngineSnapshot) -> str:
