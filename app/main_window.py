@@ -30,6 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.commands import Command, CommandRegistry
+from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge, EngineState
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
@@ -122,7 +123,10 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self), *self.flight.commands())
+        self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
+        self.commands.add(
+            *window_commands(self), *self.flight.commands(), *self.compare.commands()
+        )
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -425,5 +429,6 @@ class MainWindow(QMainWindow):
             self.settings.set_docks_of(name, state)
         self.settings.sync()
         self.flight.close()
+        self.compare.close()
         self.closing.emit()
         event.accept()

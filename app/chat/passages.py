@@ -7,6 +7,7 @@ have one. A switch in mid-reply begins another: the tokens before it stay as the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from app.precision.words import change_words
@@ -60,7 +61,7 @@ def marks_of(passages: Passages) -> tuple[tuple[int, str, str], ...]:
             f"The precision was changed from {before.precision} to {after.precision} after "
             f"{after.num_tokens:,} tokens. What was written before stayed as it was.",
         )
-        for before, after in zip(passages, passages[1:], strict=False)
+        for before, after in pairwise(passages)
     )
 
 

@@ -336,9 +336,9 @@ class EngineSettingsPanel(QWidget):
             self._progress.setRange(0, 0)
             self._message_timer.stop()
             self._set_message(self._work_text(slow[0]))
-        elif self._reload_wanted() is not None:
+        elif (wanted := self._reload_wanted()) is not None:
             self._message_timer.stop()
-            self._set_message(self.precision.words_of(self._reload_wanted()))
+            self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
             self._set_message("" if model.applied else self._why_not())
         self.actions_changed.emit()

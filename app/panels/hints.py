@@ -74,6 +74,7 @@ class Hints:
             "prompt_lookup_min": self._acceptance,
             "prompt_lookup_max": self._acceptance,
             "quantization": self._weights,
+            "quantization_head": self._head,
             "dtype": self._number_format,
             "max_model_len": self._context,
             "num_threads": self._threads,
@@ -186,6 +187,12 @@ class Hints:
     def _weights(s: EngineSnapshot) -> str:
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
         return f"{format_bytes(s.model.weights_bytes)} now · {bits:.1f} bits a weight"
+
+    @staticmethod
+    def _head(s: EngineSnapshot) -> str:
+        name = s.model.dtype if s.config.quantization_head == "none" else s.config.quantization_head
+        size = f"{format_bytes(s.model.output_bytes)} " if s.model.output_bytes else ""
+        return f"{size}in {name}"
 
     @staticmethod
     def _number_format(s: EngineSnapshot) -> str:

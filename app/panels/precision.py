@@ -6,6 +6,7 @@ What is chosen stands in the panel's `SettingsModel`; this knows what to say of 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -128,6 +129,8 @@ class PrecisionGuide(QObject):
     def _look(self, config: EngineConfig) -> None:
         if self._asked is None or self._asked.model != config.model:
             self._checkpoint = None
+        if "torch" not in sys.modules:  # no engine of this process has loaded anything
+            return
         self._asked = config
         if self._task is not None:
             self._task.cancel()

@@ -118,7 +118,6 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "prompt_lookup_min": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8), unit=""),
     "prompt_lookup_max": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8, 12, 16), unit=""),
     "quantization_group_size": lambda s, m: replace(s, steps=(32, 64, 128, 256), unit=""),
-    "dtype": lambda s, m: replace(s, label="Number format"),
     "max_model_len": lambda s, m: replace(
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
     ),

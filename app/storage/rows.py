@@ -21,8 +21,8 @@ CONVERSATION = (
     " is_pinned, is_archived"
 )
 MESSAGE = (
-    "id, conversation_id, parent_id, role, text, state, shown, created, figures, error, attachments,"
-    " passages"
+    "id, conversation_id, parent_id, role, text, state, shown, created, figures, error,"
+    " attachments, passages"
 )
 
 

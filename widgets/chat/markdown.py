@@ -40,9 +40,9 @@ class Line(NamedTuple):
     """One paragraph of the document.
 
     kind: "text", "heading", "item" (a list item's first line, its marker in `marker`), "code",
-    "rule" or "mark" (see `widgets.chat.marks`). level: of the heading. indent, quote: depth in lists
-    and quotes. first: begins its block, so there is space above it. block: for code, the number of
-    its block, with `label`. `notes` stand after the line and are no part of its text.
+    "rule" or "mark" (see `widgets.chat.marks`). level: of the heading. indent, quote: depth in
+    lists and quotes. first: begins its block, so there is space above it. block: for code, the
+    number of its block, with `label`. `notes` stand after the line and are no part of its text.
     """
 
     kind: str

@@ -17,7 +17,9 @@ from typing import NamedTuple
 OPEN, BETWEEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 _MARK = re.compile(f"{OPEN}([^{BETWEEN}{CLOSE}]*){BETWEEN}([^{CLOSE}]*){CLOSE}")
 _PREFIX = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(?:#{1,6}[ \t]+)?(?:\|[ \t]*)?")
-_WHOLE_LINE = re.compile(r"[ \t>]*(?:```|~~~|(?:[-*_][ \t]*){3,}$|=+[ \t]*$|\|?[ \t]*:?-+:?[ \t]*\|)")
+_WHOLE_LINE = re.compile(
+    r"[ \t>]*(?:```|~~~|(?:[-*_][ \t]*){3,}$|=+[ \t]*$|\|?[ \t]*:?-+:?[ \t]*\|)"
+)
 _TAGS = ("<think>", "</think>")
 
 

@@ -16,8 +16,9 @@ class AttachmentRecord(NamedTuple):
 class MessageRecord(NamedTuple):
     """One message. `status` is said of a reply that is open or ended early; `figures` and
     `details` are measurements in a line and in full; `error` is (cause, remedy).
-    `has_latency`: it is known where its time went. `has_tokens`: its tokens are. `marks`: (character
-    of the text, label, explanation) of places where something changed; `note` says so in a copy."""
+    `has_latency`: it is known where its time went. `has_tokens`: its tokens are. `marks`: places
+    where something changed, each (character of the text, label, explanation); `note` says so in a
+    copy."""
 
     id: str
     is_user: bool
