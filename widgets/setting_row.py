@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from PySide6.QtCore import QEvent, QLocale, QObject, QSignalBlocker, Qt, Signal
-from PySide6.QtGui import QStandardItemModel
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
@@ -28,6 +27,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.choice_items import describe_items
 from widgets.path_control import PathControl
 from widgets.theme import SPACE_1, SPACE_2, figure_font, restyle
 
@@ -117,7 +117,7 @@ class SettingRow(QWidget):
     def describe_choices(self, choices: Sequence[tuple[Any, str, str]]) -> None:
         """(value, text, why it cannot be chosen or "") of the choices of this row."""
         assert isinstance(self._control, ChoiceControl)
-        self._control.describe(choices)
+        describe_items(self._control, choices)
 
     def value(self) -> Any:
         return self._control.value()
@@ -203,19 +203,6 @@ class ChoiceControl(QComboBox):
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setMinimumContentsLength(10)
         self.activated.connect(lambda: self.changed.emit(self.value()))
-
-    def describe(self, choices: Sequence[tuple[Any, str, str]]) -> None:
-        """Say more of the choices: (value, text, why it cannot be chosen or ""). One that cannot
-        be is greyed, and its tooltip says why."""
-        model = self.model()
-        assert isinstance(model, QStandardItemModel)
-        for value, text, refusal in choices:
-            index = self.findData(value)
-            if index < 0:
-                continue
-            self.setItemText(index, text)
-            self.setItemData(index, refusal or text, Qt.ItemDataRole.ToolTipRole)
-            model.item(index).setEnabled(not refusal)
 
     def value(self) -> Any:
         return self.currentData()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QStandardItemModel
+from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QWidget
 
 from app.precision.choices import HEAD, ROUNDED, WEIGHTS, Checkpoint
 from engine.config import SETTINGS, EngineConfig
+from widgets.choice_items import describe_items
 from widgets.theme import SPACE_2
 
 KV = "kv_cache_dtype"
@@ -71,9 +71,9 @@ class PrecisionChoice(QWidget):
         if known is not None:
             head = self.boxes[HEAD].currentData()
             weights = known.of_weights(head, config.dtype)
-            self._describe(WEIGHTS, [(c.value, c.text, c.refusal) for c in weights])
+            describe_items(self.boxes[WEIGHTS], [(c.value, c.text, c.refusal) for c in weights])
             heads = known.of_head(self.boxes[WEIGHTS].currentData())
-            self._describe(HEAD, [(c.value, c.text, c.refusal) for c in heads])
+            describe_items(self.boxes[HEAD], [(c.value, c.text, c.refusal) for c in heads])
         if not self._is_touched:
             self._suggest(config, known)
 
@@ -89,16 +89,6 @@ class PrecisionChoice(QWidget):
             if box.findData(value) < 0:
                 box.addItem(f"{value}", value)
             box.setCurrentIndex(box.findData(value))
-
-    def _describe(self, name: str, choices: list[tuple[str, str, str]]) -> None:
-        box = self.boxes[name]
-        model = box.model()
-        assert isinstance(model, QStandardItemModel)
-        for value, text, refusal in choices:
-            index = box.findData(value)
-            box.setItemText(index, text)
-            box.setItemData(index, refusal or text, Qt.ItemDataRole.ToolTipRole)
-            model.item(index).setEnabled(not refusal)
 
     def _touch(self) -> None:
         self._is_touched = True

@@ -55,7 +55,7 @@ class ComparisonRunner(QObject):
         self.problem = ""
         self.stays = False
         self._settings: list[dict[str, Any]] = [{}, {}]
-        self._side = LEFT
+        self._side = self._target = LEFT  # loaded; being loaded while SWITCHING
         self._is_stopping = False
         self._request = ""
         self._pair: Pair | None = None
@@ -266,8 +266,6 @@ class ComparisonRunner(QObject):
         if self._request:
             self._bridge.abort(self._request)
         self._end(problem)
-
-    _target = LEFT
 
 
 def answer_of(events: Sequence[messages.OutputEvent], problem: str = "") -> Answer:
