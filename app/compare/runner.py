@@ -214,6 +214,9 @@ class ComparisonRunner(QObject):
             problem = f"{last.error.cause} {last.error.remedy}".strip()
         elif last.finish_reason is FinishReason.ABORT:
             problem = "stopped"
+            if not self._is_stopping:
+                self.problem = "The answers were stopped meanwhile, as when a model is closed."
+                self._is_stopping = True
         self._answered(answer_of(self._events, problem))
 
     def _on_failed(self, failed: messages.RequestFailed) -> None:
