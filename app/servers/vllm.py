@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.servers import speculation
+from app.servers import quantization, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -44,11 +44,18 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, value]
+    words += quantization.words(config, quantization.VLLM)
     words += speculation.vllm_words(config)
-    notes = precision_note(config, facts) + speculation.notes(config, speculation.VLLM)
+    notes = precision_note(config, facts) + quantization.notes(config, quantization.VLLM)
+    notes += speculation.notes(config, speculation.VLLM)
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."
         )
-    missing = without_equivalent(config, (*FLAGS, *speculation.known(config, speculation.VLLM)))
+    known = (
+        *FLAGS,
+        *quantization.known(config, quantization.VLLM),
+        *speculation.known(config, speculation.VLLM),
+    )
+    missing = without_equivalent(config, known)
     return ServerCommand("vLLM", command_line(words), missing, tuple(notes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def test_passages_follow_each_other_and_differ(steps: list[tuple[str, int]]) -> 
         assert passages[0].start == 0
     starts = [p.start for p in passages]
     assert starts == sorted(set(starts)) and starts == [5 * p.num_tokens for p in passages]
-    assert all(a.precision != b.precision for a, b in zip(passages, passages[1:], strict=False))
+    assert all(a.precision != b.precision for a, b in pairwise(passages))
 
 
 def test_a_precision_in_which_nothing_was_written_leaves_no_trace() -> None:
@@ -56,7 +58,7 @@ def test_a_branch_keeps_the_passages_of_the_tokens_that_it_keeps() -> None:
     [
         ("bf16", "bf16 · int8 weights", "int8 weights"),
         ("bf16 · int8 weights", "bf16", "plain weights"),
-        ("bf16 · int8 weights", "bf16 · int4 weights (groups of 64)", "int4 weights (groups of 64)"),
+        ("bf16 · int8 weights", "fp32 · int4 weights (64)", "fp32 · int4 weights (64)"),
         ("bf16", "fp32", "fp32"),
         ("bf16 · int8 head", "bf16", "bf16"),
     ],
