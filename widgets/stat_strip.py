@@ -32,9 +32,8 @@ from widgets.stat_figures import (
     StatFigures,
     Value,
     device_words,
-    short_dtype,
+    precision_words,
     state_words,
-    weights_words,
 )
 from widgets.stat_trends import SPAN_S
 from widgets.theme import (
@@ -100,8 +99,7 @@ class StatStrip(QFrame):
         self._time.synchronise(snapshot.time)
         self._figures.update(snapshot)
         model = snapshot.model
-        precision = " · ".join(filter(None, (short_dtype(model.dtype), weights_words(model))))
-        self.set_model(model.name, precision, device_words(snapshot))
+        self.set_model(model.name, precision_words(snapshot), device_words(snapshot))
         self.set_state(*state_words(snapshot))
 
     def set_speed(self, speed: float) -> None:

@@ -17,9 +17,9 @@ def precision_words(model: ModelInfo, config: EngineConfig) -> str:
     parts = [short_dtype(model.dtype), weights_words(model)]
     if config.quantization_head != "none":
         parts.append(f"{config.quantization_head} head")
-    cache = getattr(config, "kv_cache_dtype", "auto")
-    if cache != "auto":
-        parts.append(f"KV {cache}")
+    if config.kv_dtype.is_quantized:
+        keys, values = config.kv_dtype.resolved(short_dtype(model.dtype))
+        parts.append(f"KV {keys}" if keys == values else f"K {keys}, V {values}")
     return " · ".join(filter(None, parts))
 
 

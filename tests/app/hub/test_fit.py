@@ -40,7 +40,7 @@ def test_the_longest_context_fits_and_hardly_more_would(
 
 def halves(config: EngineConfig, in_use: int) -> Estimate:
     """8 GiB in float32, 4 in 16 bits, 2 in int8 and fp8; all else is not supported."""
-    sizes = {"float32": 8, "bfloat16": 4, "int8": 2, "fp8": 2}
+    sizes = {"float32": 8, "auto": 4, "bfloat16": 4, "int8": 2, "fp8": 2}
     size = sizes.get(config.dtype if config.quantization == "auto" else config.quantization)
     if size is None:
         return Estimate(report(), problem="no")
