@@ -22,6 +22,7 @@ from widgets.chat.records import (
     SamplingFieldRecord,
 )
 from widgets.durations import milliseconds
+from widgets.stat_figures import weights_words
 
 _WAITING = {
     "no model": "waiting: sent as soon as a model is open",
@@ -141,7 +142,8 @@ def model_text(model: ModelInfo, limit: int | None) -> str:
     """What answers here, in a line."""
     count = model.num_parameters
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
-    parts = [f"{size} parameters", model.dtype, model.device]
+    precision = filter(None, (model.dtype, weights_words(model)))
+    parts = [f"{size} parameters", *precision, model.device]
     if limit is not None:
         parts.append(f"context of {limit:,} tokens")
     if model.is_dummy:
