@@ -135,6 +135,19 @@ class SettingsStore:
     def load_choice(self, choice: LoadChoice) -> None:
         self._ini.setValue("tune/load", json.dumps(asdict(choice)))
 
+    @property
+    def switch_times(self) -> Mapping[str, float]:
+        """Seconds that loading a model took, by model and precision: see `app.precision.times`."""
+        try:
+            stored = json.loads(self._text("models/switch-times", "{}"))
+            return {name: float(seconds) for name, seconds in stored.items()}
+        except (ValueError, TypeError, AttributeError):
+            return {}
+
+    @switch_times.setter
+    def switch_times(self, times: Mapping[str, float]) -> None:
+        self._ini.setValue("models/switch-times", json.dumps(dict(times)))
+
     def flag(self, name: str, default: bool) -> bool:
         """A remembered yes or no, such as whether the list of chats is shown."""
         return self._text(f"flags/{name}", "true" if default else "false") == "true"
