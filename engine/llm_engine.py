@@ -16,6 +16,7 @@ from engine.config import Change, EngineConfig
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
+from engine.model_runner import ModelRunner
 from engine.observation import MemoryMeter, inspect_block, observe
 from engine.output import OutputStream, RequestOutput
 from engine.prompts import encode_prompt
@@ -94,6 +95,12 @@ class LLMEngine:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._host.tokenizer
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The model and its cache, for measurements while no request is there and no prefix is
+        cached yet: they may write to any block (see engine.evaluation)."""
+        return self._host.runner
 
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""

@@ -1,0 +1,300 @@
+"""One evaluation, from the task to the report.
+
+    reference   load -> read the text: hidden states to a file -> answers, speed -> give it back,
+                but for its output head
+    candidate   load -> read the text: logits of both from their states, tile by tile
+                     -> answers, speed -> give it back
+
+So the two models are never in memory together. The most that is taken at once is the candidate
+with a cache of one context (four with prompts), the reference's output head [vocab, hidden], six
+tiles of logits of 32 MiB, and the activations of one chunk; the file holds tokens * hidden numbers
+in the reference's dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import torch
+
+from engine.errors import ConfigError
+from engine.evaluation.answers import Answer, answer, compare
+from engine.evaluation.head import Head
+from engine.evaluation.reading import EncodedText, read_states
+from engine.evaluation.report import (
+    Answers,
+    EvaluationReport,
+    ModelFacts,
+    Speed,
+    TextFacts,
+)
+from engine.evaluation.scoring import Scores
+from engine.evaluation.side import (
+    PARALLEL_ANSWERS,
+    Side,
+    facts_of,
+    opened,
+    out_of_memory,
+    prepare,
+)
+from engine.evaluation.speed import measure_speed
+from engine.evaluation.stages import (
+    ANSWERS,
+    CANDIDATE,
+    REFERENCE,
+    SPEED,
+    TEXT,
+    Cancelled,
+    Progress,
+    check,
+    stage_of,
+)
+from engine.evaluation.states import StateFile
+from engine.evaluation.task import EvaluationTask
+from engine.evaluation.texts import TextError
+from engine.evaluation.windows import choose_cut
+from engine.llm_engine import LLMEngine
+from engine.tokenization import Tokenizer
+
+FEWEST_TOKENS = 32
+FEW_TOKENS = 2000
+"""Below this the percentiles and the perplexity still move with every sentence."""
+
+
+def run(
+    task: EvaluationTask,
+    progress: Progress = lambda stage, done, total: None,
+    cancelled: Cancelled = lambda: False,
+) -> EvaluationReport:
+    """Measure. For a thread of its own: nothing is shared with another engine but torch's number
+    of threads, which is put back at the end.
+
+    Raises what loading raises, ConfigError, TextError, OutOfMemoryError, NumericalError, or
+    EvaluationCancelled (within one chunk); nothing stays behind then.
+    """
+    threads = torch.get_num_threads()
+    try:
+        return _Evaluation(task, progress, cancelled).run()
+    except (MemoryError, RuntimeError) as error:
+        readable = out_of_memory(error)
+        if readable is None:
+            raise
+        raise readable from error
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one model gave beside its scores."""
+
+    facts: ModelFacts
+    answers: list[Answer]
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    task: EvaluationTask
+    progress: Progress
+    cancelled: Cancelled
+    context: int = 0
+    text: EncodedText | None = None
+    scores: Scores | None = None
+    is_cut: bool = False
+    _notices: list[str] = field(default_factory=list)
+
+    def run(self) -> EvaluationReport:
+        began = time.perf_counter()
+        task = self.task
+        check(self.cancelled)
+        candidate = prepare(CANDIDATE, task.candidate)
+        reference = None if task.reference is None else prepare(REFERENCE, task.reference)
+        if reference is not None:
+            _check_comparable(reference, candidate)
+        self._plan_text(candidate, reference)
+        with ExitStack() as stack:
+            before: _Found | None = None
+            stored: tuple[Head, StateFile] | None = None
+            if reference is not None:
+                states = stack.enter_context(StateFile())
+                before, head = self._measure_reference(reference, states)
+                stored = None if head is None else (head, states)
+            found = self._measure_candidate(candidate, stored)
+        return self._report(found, before, candidate.tokenizer, time.perf_counter() - began)
+
+    # The text ---------------------------------------------------------------------------------
+
+    def _plan_text(self, candidate: Side, reference: Side | None) -> None:
+        task = self.task
+        sides = [side for side in (candidate, reference) if side is not None]
+        longest = min(side.max_model_len for side in sides)
+        prefix = tuple(candidate.tokenizer.encode(""))
+        cut = choose_cut(task.context_length, task.stride, len(prefix), longest)
+        self.context = cut.context_length
+        if not task.text:
+            return
+        ids = candidate.tokenizer.encode(task.text)
+        if tuple(ids[: len(prefix)]) != prefix:
+            prefix, cut = (), cut._replace(prefix=0)
+        ids = ids[len(prefix) :]
+        num_all = len(ids)
+        if task.max_tokens is not None:
+            ids = ids[: task.max_tokens]
+        if len(ids) < FEWEST_TOKENS:
+            raise TextError(
+                f"{task.text_name or 'The text'} has {len(ids):,} tokens to measure on.",
+                f"Give at least {FEWEST_TOKENS}; some thousands make the figures steady.",
+            )
+        if len(ids) < FEW_TOKENS:
+            self._notices.append(
+                f"{len(ids):,} tokens are few: another text of this length may give other figures."
+            )
+        self.text = EncodedText(ids, prefix, cut)
+        self.is_cut = len(ids) < num_all
+
+    def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:
+        task = self.task
+        scored = [text.token_ids[i] for i in text.scored]
+        return TextFacts(
+            name=task.text_name,
+            sha256=hashlib.sha256(task.text.encode(errors="surrogatepass")).hexdigest(),
+            num_tokens=len(text.token_ids),
+            num_scored=len(scored),
+            num_bytes=len(tokenizer.decode(scored).encode(errors="replace")),
+            num_windows=len(text.windows),
+            context_length=text.cut.context_length,
+            stride=text.cut.stride,
+            is_cut=self.is_cut,
+        )
+
+    # The models -------------------------------------------------------------------------------
+
+    def _measure_reference(self, side: Side, states: StateFile) -> tuple[_Found, Head | None]:
+        with self._engine(side) as engine:
+            head = None
+            if self.text is not None:
+                head = Head(engine.runner.model)
+                for rows in read_states(
+                    engine, head, self.text, self._counter(side, TEXT), self.cancelled
+                ):
+                    states.append(rows)
+                head.close()
+            found = self._rest(side, engine)
+            if head is not None:
+                head.keep_alone()
+            return found, head
+
+    def _measure_candidate(self, side: Side, stored: tuple[Head, StateFile] | None) -> _Found:
+        with self._engine(side) as engine:
+            if self.text is not None:
+                self._score(side, engine, self.text, stored)
+            return self._rest(side, engine)
+
+    def _score(
+        self,
+        side: Side,
+        engine: LLMEngine,
+        text: EncodedText,
+        stored: tuple[Head, StateFile] | None,
+    ) -> None:
+        head = Head(engine.runner.model)
+        if stored is not None and stored[0].vocab_size != head.vocab_size:
+            raise ConfigError(
+                f"The models differ in their vocabulary: {stored[0].vocab_size:,} logits of the "
+                f"reference, {head.vocab_size:,} of the model.",
+                "Compare a model with another precision of itself.",
+            )
+        scores = self.scores = Scores(text, self.task.num_worst)
+        for rows in read_states(engine, head, text, self._counter(side, TEXT), self.cancelled):
+            reference = None
+            if stored is not None:
+                reference = (stored[0], stored[1].read(scores.count, scores.count + len(rows)))
+            scores.add(head, rows, reference, self.cancelled)
+        head.close()
+
+    def _rest(self, side: Side, engine: LLMEngine) -> _Found:
+        """Answers and speed: what leaves prefixes in the cache comes after the text."""
+        task = self.task
+        answers: list[Answer] = []
+        if task.prompts:
+            answers = answer(
+                engine, task.prompts, task.prompts_name or "The prompts",
+                self._counter(side, ANSWERS), self.cancelled,
+            )  # fmt: skip
+        speed: Speed | None = None
+        if task.measure_speed:
+            speed = measure_speed(engine, self.context, self._counter(side, SPEED), self.cancelled)
+        return _Found(facts_of(engine, speed), answers)
+
+    @contextmanager
+    def _engine(self, side: Side) -> Iterator[LLMEngine]:
+        sequences = min(PARALLEL_ANSWERS, max(1, len(self.task.prompts)))
+        with opened(side, self.context, sequences, self.progress, self.cancelled) as engine:
+            yield engine
+
+    def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:
+        stage = stage_of(side.name, what)
+        return lambda done, total: self.progress(stage, done, total)
+
+    # The report -------------------------------------------------------------------------------
+
+    def _report(
+        self, found: _Found, before: _Found | None, tokenizer: Tokenizer, seconds: float
+    ) -> EvaluationReport:
+        report = EvaluationReport(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            duration_s=seconds,
+            candidate=found.facts,
+            reference=before.facts if before else None,
+            answers=self._answers(found, before, tokenizer),
+            notices=tuple(self._notices),
+        )
+        if self.text is None or self.scores is None:
+            return report
+        scores, text = self.scores, self._text_facts(self.text, tokenizer)
+        report = replace(report, text=text, candidate_loss=scores.loss("candidate", text.num_bytes))
+        if before is None:
+            return report
+        return replace(
+            report,
+            reference_loss=scores.loss("reference", text.num_bytes),
+            divergence=scores.divergence(),
+            worst=scores.worst(tokenizer),
+        )
+
+    def _answers(
+        self, found: _Found, before: _Found | None, tokenizer: Tokenizer
+    ) -> Answers | None:
+        task = self.task
+        if before is None or not task.prompts:
+            return None
+        return compare(task.prompts, before.answers, found.answers, tokenizer, task.prompts_name)
+
+
+def _check_comparable(reference: Side, candidate: Side) -> None:
+    """The same text has to be the same tokens for both."""
+    if reference.checkpoint.path == candidate.checkpoint.path:
+        return
+    known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
+    if known == found:
+        return
+    remedy = "Compare a model with another precision of itself; perplexity needs no reference."
+    if len(known) != len(found):
+        raise ConfigError(
+            f"The tokenizers differ: {len(known):,} tokens of the reference "
+            f"{reference.checkpoint.name}, {len(found):,} of {candidate.checkpoint.name}.",
+            remedy,
+        )
+    differing = [i for i, (a, b) in enumerate(zip(known, found, strict=True)) if a != b]
+    first = differing[0]
+    raise ConfigError(
+        f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number {first:,} "
+        f"is {known[first]!r} for the reference {reference.checkpoint.name}, {found[first]!r} for "
+        f"{candidate.checkpoint.name}.",
+        remedy,
+    )

@@ -1,0 +1,71 @@
+"""A model reads a text: window by window through the paged cache, chunk by chunk.
+
+window   p t t t t t t t t t t t     p: the tokenizer's beginning (BOS), t: tokens of the text
+chunks   [-------][-------][---]     as a long prompt is computed: the cache's dtype counts
+rows         x x x x x x x x x x     states that predict the scored tokens
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from engine.batch import Span, pack
+from engine.evaluation.head import Head
+from engine.evaluation.stages import Cancelled, check
+from engine.evaluation.windows import Cut, Window
+from engine.llm_engine import LLMEngine
+
+
+class EncodedText(NamedTuple):
+    """Tokens of a text, and what the tokenizer puts before them."""
+
+    token_ids: Sequence[int]
+    prefix: Sequence[int]
+    cut: Cut
+
+    @property
+    def windows(self) -> list[Window]:
+        return list(self.cut.windows(len(self.token_ids)))
+
+    @property
+    def scored(self) -> range:
+        """Positions of the tokens that are scored, in the order in which they are read."""
+        return range(0 if self.prefix else 1, len(self.token_ids))
+
+
+def read_states(
+    engine: LLMEngine,
+    head: Head,
+    text: EncodedText,
+    progress: Callable[[int, int], None],
+    cancelled: Cancelled,
+) -> Iterator[Tensor]:
+    """The states [R, hidden] that predict the scored tokens, in the order of the text, as many at
+    a time as one chunk gives. No request may be in the engine, and no prefix cached."""
+    chunk = engine.config.max_num_batched_tokens
+    total, done = len(text.scored), 0
+    progress(0, total)
+    for window in text.windows:
+        # the last token predicts nothing that is scored here
+        ids = [*text.prefix, *text.token_ids[window.start : window.end - 1]]
+        # the row of a token is that of the token before it
+        first_row = len(text.prefix) + window.first_scored - window.start - 1
+        for begin in range(0, len(ids), chunk):
+            check(cancelled)
+            states = _compute(engine, head, ids[begin : begin + chunk], begin)
+            useful = states[max(0, first_row - begin) :]
+            if len(useful):
+                yield useful
+                done += len(useful)
+                progress(done, total)
+
+
+def _compute(engine: LLMEngine, head: Head, ids: Sequence[int], start: int) -> Tensor:
+    """States [T, hidden] of tokens that stand at positions from `start` on in blocks 0, 1, ..."""
+    block_size = engine.config.block_size
+    blocks = range(-(-(start + len(ids)) // block_size))
+    engine.runner.execute(pack([Span(ids, start, blocks, num_rows=1)], block_size))
+    return head.take_states()

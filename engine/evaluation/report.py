@@ -1,0 +1,210 @@
+"""What an evaluation found. Plain frozen data, no torch: the command line prints it, the window
+shows it, `engine.evaluation.serial` writes and reads it.
+
+Log probabilities are natural, KL divergences in nats per token, shares from 0 to 1, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+VERSION = 1
+"""Of the written form. A report of a newer version is refused, never guessed at."""
+
+FEWEST_FOR_P99 = 100
+"""A 99th (or 1st) percentile of fewer samples is one sample's accident: it is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One request alone, tokens per second: `prefill` over a prompt of `prefill_tokens`, `decode`
+    over `decode_tokens` of the reply. The median of `rounds` runs after one that is not counted."""
+
+    prefill: float
+    decode: float
+    prefill_tokens: int
+    decode_tokens: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One of the two models, as it was loaded. `config` is its EngineConfig as a dictionary, with
+    dtype, max_model_len and num_threads resolved; `weights_bytes` is measured."""
+
+    name: str
+    path: str
+    architecture: str
+    dtype: str
+    num_parameters: int
+    weights_bytes: int
+    kv_bytes_per_token: float
+    config: Mapping[str, Any]
+    notices: tuple[str, ...] = ()
+    speed: Speed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """The text and how it was cut. Every token is scored once (but for the first, where the
+    tokenizer puts none before it): in windows of `context_length` tokens that begin every `stride`
+    tokens. `num_bytes`: UTF-8 bytes of the scored tokens. `sha256`: of the whole text."""
+
+    name: str
+    sha256: str
+    num_tokens: int
+    num_scored: int
+    num_bytes: int
+    num_windows: int
+    context_length: int
+    stride: int
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How well one model predicts the text: -log p of the true token, mean over the scored tokens;
+    perplexity is its exponential, bits per byte do not depend on the tokenizer."""
+
+    mean_nll: float
+    perplexity: float
+    bits_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over `num_samples` tokens."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float | None
+    max: float
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """Cosine of the two models' final hidden states (what goes into the output head)."""
+
+    mean: float
+    p1: float | None
+    min: float
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """How far the candidate is from the reference. kl: KL(reference || candidate) per token;
+    top1_agreement: share of tokens where both find the same token most probable; similarity: None
+    where the hidden states differ in width; mean_abs_logprob_change: |difference of log p| of the
+    true token."""
+
+    kl: Spread
+    top1_agreement: float
+    similarity: Similarity | None
+    mean_abs_logprob_change: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of a model's most probable tokens at a place."""
+
+    token_id: int
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorstToken:
+    """A token of the text at which the models differ most. `position` counts the text's tokens
+    from 0; `before` and `after` are the text around it."""
+
+    position: int
+    token_id: int
+    token: str
+    before: str
+    after: str
+    kl: float
+    reference_logprob: float
+    candidate_logprob: float
+    reference_top: tuple[Alternative, ...]
+    candidate_top: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two answers part: after `token_index` equal tokens. The texts that follow are short
+    excerpts, empty where an answer ended."""
+
+    token_index: int
+    text_before: str
+    reference: str
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPair:
+    """Both greedy answers to the prompt in line `line` of its file; `difference` is None where
+    they are identical."""
+
+    line: int
+    prompt: str
+    reference: str
+    candidate: str
+    num_reference_tokens: int
+    num_candidate_tokens: int
+    difference: Difference | None = None
+
+    @property
+    def is_identical(self) -> bool:
+        return self.difference is None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """All answers, and their sum: `identical_share` of the prompts, and the mean over all prompts
+    of the share of the reference's tokens before the first difference."""
+
+    source: str
+    pairs: tuple[AnswerPair, ...]
+    identical_share: float
+    mean_equal_share: float
+
+    @property
+    def num_identical(self) -> int:
+        return sum(pair.is_identical for pair in self.pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationReport:
+    """`candidate` is what was evaluated, against `reference` where there is one. The parts that
+    were not asked for are None. `created`: UTC, ISO 8601."""
+
+    created: str
+    duration_s: float
+    candidate: ModelFacts
+    reference: ModelFacts | None = None
+    text: TextFacts | None = None
+    candidate_loss: Loss | None = None
+    reference_loss: Loss | None = None
+    divergence: Divergence | None = None
+    worst: tuple[WorstToken, ...] = ()
+    answers: Answers | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def perplexity_change(self) -> float | None:
+        """Of the candidate over the reference: 0.01 is one percent more."""
+        if self.candidate_loss is None or self.reference_loss is None:
+            return None
+        return self.candidate_loss.perplexity / self.reference_loss.perplexity - 1.0
+
+    @property
+    def weights_ratio(self) -> float | None:
+        """Bytes of the candidate's weights over the reference's."""
+        if self.reference is None or not self.reference.weights_bytes:
+            return None
+        return self.candidate.weights_bytes / self.reference.weights_bytes

@@ -1,0 +1,204 @@
+"""Adds up what tiles of tokens give, and keeps the worst of them."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engine.evaluation.head import Head
+from engine.evaluation.measures import (
+    cosine,
+    divergence,
+    log_probabilities,
+    rows_per_tile,
+    score,
+)
+from engine.evaluation.reading import EncodedText
+from engine.evaluation.report import (
+    FEWEST_FOR_P99,
+    Alternative,
+    Divergence,
+    Loss,
+    Similarity,
+    Spread,
+    WorstToken,
+)
+from engine.evaluation.stages import Cancelled, check
+from engine.tokenization import Tokenizer
+
+Floats = npt.NDArray[np.float64]
+
+NUM_ALTERNATIVES = 3
+EXCERPT_TOKENS = 24
+"""Tokens of the text that are shown before and after one of the worst."""
+
+_LARGEST_EXPONENT = 700.0  # math.exp gives up above 709; a perplexity of 1e304 says enough
+
+
+class _Worst(NamedTuple):
+    """Sorted by kl, then by place: the earlier of two equal ones is kept."""
+
+    kl: float
+    order: int
+    reference: Tensor  # log probabilities and ids of the most probable tokens
+    reference_ids: Tensor
+    candidate: Tensor
+    candidate_ids: Tensor
+
+
+class Scores:
+    """The scored tokens of one text, in the order of the text. With a reference: `add` takes both
+    models' states; without, the candidate's alone."""
+
+    def __init__(self, text: EncodedText, num_worst: int) -> None:
+        self._text = text
+        self._targets = torch.tensor([text.token_ids[i] for i in text.scored], dtype=torch.int64)
+        self._num_worst = num_worst
+        self._worst: list[_Worst] = []
+        self._columns: dict[str, list[Tensor]] = {}
+        self.count = 0
+
+    def add(
+        self,
+        head: Head,
+        states: Tensor,
+        reference: tuple[Head, Tensor] | None,
+        cancelled: Cancelled = lambda: False,
+    ) -> None:
+        """The next tokens: states [R, hidden] of the candidate, and (head, states) of the
+        reference."""
+        step = rows_per_tile(head.vocab_size)
+        for begin in range(0, len(states), step):
+            check(cancelled)
+            tile = states[begin : begin + step]
+            other = (
+                None if reference is None else (reference[0], reference[1][begin : begin + step])
+            )
+            self._add_tile(head, tile, other)
+
+    def _add_tile(self, head: Head, states: Tensor, reference: tuple[Head, Tensor] | None) -> None:
+        targets = self._targets[self.count : self.count + len(states)]
+        logprobs = log_probabilities(head.logits(states))
+        found = score(logprobs, targets)
+        self._keep("candidate", found.logprob)
+        if reference is not None:
+            expected_logprobs = log_probabilities(reference[0].logits(reference[1]))
+            expected = score(expected_logprobs, targets)
+            kl = divergence(expected_logprobs, logprobs)
+            self._keep("reference", expected.logprob)
+            self._keep("agreement", found.top == expected.top)
+            self._keep("kl", kl)
+            similarity = cosine(reference[1], states)
+            if similarity is not None:
+                self._keep("cosine", similarity)
+            self._keep_worst(kl, expected_logprobs, logprobs)
+        self.count += len(states)
+
+    def _keep(self, name: str, values: Tensor) -> None:
+        self._columns.setdefault(name, []).append(values.double())
+
+    def _keep_worst(self, kl: Tensor, reference: Tensor, candidate: Tensor) -> None:
+        for row in kl.topk(min(self._num_worst, len(kl))).indices.tolist():
+            key = (float(kl[row]), -(self.count + row))
+            if len(self._worst) == self._num_worst and key <= self._worst[0][:2]:
+                break
+            entry = _Worst(*key, *_top(reference[row]), *_top(candidate[row]))
+            if len(self._worst) < self._num_worst:
+                heapq.heappush(self._worst, entry)
+            else:
+                heapq.heapreplace(self._worst, entry)
+
+    # What came of it --------------------------------------------------------------------------
+
+    def loss(self, side: str, num_bytes: int) -> Loss:
+        """Of the "candidate" or the "reference"; `num_bytes` of text stand for the tokens."""
+        nll = -self._column(side)
+        mean = float(nll.mean())
+        return Loss(
+            mean_nll=mean,
+            perplexity=math.exp(min(mean, _LARGEST_EXPONENT)),
+            bits_per_byte=float(nll.sum()) / math.log(2) / max(1, num_bytes),
+        )
+
+    def divergence(self) -> Divergence:
+        change = np.abs(self._column("candidate") - self._column("reference"))
+        return Divergence(
+            kl=spread(self._column("kl")),
+            top1_agreement=float(self._column("agreement").mean()),
+            similarity=similarity(self._column("cosine")) if "cosine" in self._columns else None,
+            mean_abs_logprob_change=float(change.mean()),
+        )
+
+    def worst(self, tokenizer: Tokenizer) -> tuple[WorstToken, ...]:
+        """The tokens with the largest divergence, largest first; those of 0 are left out."""
+        logprobs = self._column("reference"), self._column("candidate")
+        return tuple(
+            self._describe(entry, logprobs, tokenizer)
+            for entry in sorted(self._worst, key=lambda e: e[:2], reverse=True)
+            if entry.kl > 0.0
+        )
+
+    def _column(self, name: str) -> Floats:
+        return torch.cat(self._columns[name]).numpy()
+
+    def _describe(
+        self, entry: _Worst, logprobs: tuple[Floats, Floats], tokenizer: Tokenizer
+    ) -> WorstToken:
+        place = -entry.order
+        ids, position = self._text.token_ids, self._text.scored[place]
+        before = ids[max(0, position - EXCERPT_TOKENS) : position]
+        return WorstToken(
+            position=position,
+            token_id=ids[position],
+            token=tokenizer.token_text(ids[position]),
+            before=tokenizer.decode(before),
+            after=tokenizer.decode(ids[position + 1 : position + 1 + EXCERPT_TOKENS]),
+            kl=entry.kl,
+            reference_logprob=float(logprobs[0][place]),
+            candidate_logprob=float(logprobs[1][place]),
+            reference_top=_alternatives(entry.reference, entry.reference_ids, tokenizer),
+            candidate_top=_alternatives(entry.candidate, entry.candidate_ids, tokenizer),
+        )
+
+
+def spread(values: Floats) -> Spread:
+    p50, p90, p99 = (float(p) for p in np.percentile(values, (50, 90, 99)))
+    return Spread(
+        mean=float(values.mean()),
+        p50=p50,
+        p90=p90,
+        p99=p99 if len(values) >= FEWEST_FOR_P99 else None,
+        max=float(values.max()),
+        num_samples=len(values),
+    )
+
+
+def similarity(cosines: Floats) -> Similarity:
+    enough = len(cosines) >= FEWEST_FOR_P99
+    return Similarity(
+        mean=float(cosines.mean()),
+        p1=float(np.percentile(cosines, 1)) if enough else None,
+        min=float(cosines.min()),
+        num_samples=len(cosines),
+    )
+
+
+def _top(logprobs: Tensor) -> tuple[Tensor, Tensor]:
+    values, ids = logprobs.topk(min(NUM_ALTERNATIVES, len(logprobs)))
+    return values, ids
+
+
+def _alternatives(
+    values: Tensor, ids: Sequence[int] | Tensor, tokenizer: Tokenizer
+) -> tuple[Alternative, ...]:
+    return tuple(
+        Alternative(int(token_id), tokenizer.token_text(int(token_id)), float(value))
+        for value, token_id in zip(values, ids, strict=True)
+    )

@@ -1,0 +1,129 @@
+"""One of the models of an evaluation: an engine of its own, with a cache for what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from engine.assembly import resolve
+from engine.config import EngineConfig
+from engine.errors import ConfigError, LoadCancelled, OutOfMemoryError
+from engine.evaluation.report import ModelFacts, Speed
+from engine.evaluation.stages import Cancelled, EvaluationCancelled, Progress, stage_of
+from engine.evaluation.task import measurable
+from engine.llm_engine import LLMEngine
+from engine.loading.checkpoint import Checkpoint
+from engine.memory import blocks_of, plan_memory
+from engine.tokenization import Tokenizer
+
+PARALLEL_ANSWERS = 4
+"""Prompts that are answered together, each with room for a whole context."""
+
+
+class Side(NamedTuple):
+    """A model before it is loaded: its configuration resolved, its folder and tokenizer open."""
+
+    name: str
+    config: EngineConfig
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        assert self.config.max_model_len is not None, "resolved"
+        return self.config.max_model_len
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.checkpoint.config.vocab_size)
+
+
+def prepare(name: str, config: EngineConfig) -> Side:
+    """Raises what loading would raise for a folder that is no model."""
+    resolved, checkpoint = resolve(measurable(config))
+    missing_is_fine = resolved.load_format == "dummy"
+    tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=missing_is_fine)
+    return Side(name, resolved, checkpoint, tokenizer)
+
+
+@contextmanager
+def opened(
+    side: Side, context: int, num_sequences: int, progress: Progress, cancelled: Cancelled
+) -> Iterator[LLMEngine]:
+    """The engine of `side`, with a cache of `num_sequences` contexts of `context` tokens unless
+    the configuration names a size. Shut down at the end whatever happens."""
+    config = with_cache(side, context, num_sequences)
+
+    def loading(stage: str, done: int, total: int) -> None:
+        progress(stage_of(side.name, stage[:1].lower() + stage[1:]), done, total)
+
+    try:
+        engine = LLMEngine(config, loading, cancelled)
+    except LoadCancelled as error:
+        raise EvaluationCancelled(error.cause, error.remedy) from error
+    try:
+        if side.config.kv_cache_memory_bytes is None and _room(engine) < context:
+            # an architecture that stores more than its config tells
+            needed = _num_blocks(config, context, num_sequences) * engine.plan.bytes_per_block
+            engine.reconfigure(kv_cache_memory_bytes=needed)
+        room = _room(engine)
+        if room < context:
+            raise ConfigError(
+                f"A window has {context:,} tokens; the KV cache holds {room:,}.",
+                "Raise kv_cache_memory_bytes, or choose a smaller context length.",
+            )
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+def with_cache(side: Side, context: int, num_sequences: int) -> EngineConfig:
+    """The configuration with a cache that is large enough and no larger: planned from the free
+    memory it would take what the other programs, and the window's own engine, need."""
+    config = side.config
+    if config.kv_cache_memory_bytes is not None:
+        return config
+    small = config.replace(max_model_len=context, max_num_seqs=num_sequences)
+    per_block = plan_memory(side.checkpoint, small).bytes_per_block
+    return config.replace(
+        kv_cache_memory_bytes=_num_blocks(config, context, num_sequences) * per_block,
+        max_num_seqs=min(config.max_num_seqs, num_sequences),
+    )
+
+
+def _num_blocks(config: EngineConfig, context: int, num_sequences: int) -> int:
+    """One block more for each sequence, and the watermark, which is kept free."""
+    blocks = num_sequences * (blocks_of(context, config) + 1)
+    return int(blocks / (1.0 - config.watermark)) + 1
+
+
+def _room(engine: LLMEngine) -> int:
+    return engine.plan.num_blocks * engine.config.block_size
+
+
+def facts_of(engine: LLMEngine, speed: Speed | None) -> ModelFacts:
+    info, plan = engine.model_info, engine.plan
+    return ModelFacts(
+        name=info.name,
+        path=info.path,
+        architecture=info.architecture,
+        dtype=info.dtype,
+        num_parameters=info.num_parameters,
+        weights_bytes=info.weights_bytes,
+        kv_bytes_per_token=plan.bytes_per_block / engine.config.block_size,
+        config=engine.config.as_dict(),
+        notices=info.notices,
+        speed=speed,
+    )
+
+
+def out_of_memory(error: MemoryError | RuntimeError) -> OutOfMemoryError | None:
+    """The error that a user reads where torch or Python could not get memory; None for others."""
+    text = str(error)
+    if not isinstance(error, MemoryError) and "allocate" not in text:
+        return None
+    return OutOfMemoryError(
+        f"The memory ran out while measuring{': ' + text if text else ''}.",
+        "Choose a smaller context length or max_num_batched_tokens, or close other programs.",
+    )

@@ -1,0 +1,127 @@
+"""Reading what a model is measured on: a text, and prompts line by line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.errors import InferdeckError
+
+LARGEST = 64 * 2**20
+"""Bytes of a text: some 16 million tokens, which no machine would finish in a day."""
+
+DEFAULT_MAX_TOKENS = 128
+LARGEST_MAX_TOKENS = 1 << 20
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_EXAMPLE = '{"prompt": "Once upon a time"} or {"messages": [{"role": "user", "content": "Hi"}]}'
+
+
+class TextError(InferdeckError):
+    """A text or a file of prompts that a model cannot be measured on."""
+
+
+class PromptLine(NamedTuple):
+    """A prompt and where it stands: a text to be continued, or chat messages."""
+
+    line: int
+    prompt: str | tuple[Mapping[str, str], ...]
+    max_tokens: int = DEFAULT_MAX_TOKENS
+
+    @property
+    def shown(self) -> str:
+        """The prompt as text; of a conversation the last message."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
+
+
+def read_text(file: Path) -> str:
+    """A UTF-8 text file. Raises TextError where it is empty, binary, too large, in another
+    encoding, or cannot be read."""
+    data = _read(file)
+    if data.startswith(_UTF16):
+        raise TextError(f"{file} is UTF-16, not UTF-8.", "Save it as UTF-8.")
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise TextError(
+            f"{file} is not a text: byte {zero:,} of {len(data):,} is zero.",
+            "Give a plain text file in UTF-8.",
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{file} is not UTF-8: byte {error.start:,} of {len(data):,} is "
+            f"0x{data[error.start]:02x}.",
+            "Save it as UTF-8.",
+        ) from error
+    if not text.strip():
+        raise TextError(f"{file} is empty.", "Give a text of some thousand words.")
+    return text
+
+
+def read_prompts(file: Path) -> tuple[PromptLine, ...]:
+    """A JSONL file of prompts, blank lines skipped. Raises TextError with file, line and what is
+    wrong there."""
+    lines = read_text(file).split("\n")
+    found = [
+        _prompt_line(file, number, line) for number, line in enumerate(lines, 1) if line.strip()
+    ]
+    return tuple(found)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if size > LARGEST:
+            raise TextError(
+                f"{file} has {size:,} bytes; {LARGEST:,} are the most.",
+                "Cut a part out of it: some hundred thousand bytes make steady figures.",
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise TextError(
+            f"{file} cannot be read: {error.strerror or error}.", "Check the path."
+        ) from error
+
+
+def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
+    def wrong(what: str, remedy: str = f"Write {_EXAMPLE}.") -> TextError:
+        return TextError(f"{file}, line {number}: {what}.", remedy)
+
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise wrong(f"it is not JSON ({error})") from error
+    if not isinstance(entry, dict):
+        raise wrong("it is not a JSON object")
+    if ("prompt" in entry) == ("messages" in entry):
+        both = "both" if "prompt" in entry else "neither"
+        raise wrong(f'it has {both} of "prompt" and "messages"')
+    prompt = _text_of(entry) if "prompt" in entry else _messages_of(entry)
+    if prompt is None:
+        key = "prompt" if "prompt" in entry else "messages"
+        wanted = "a text" if key == "prompt" else 'a list of objects with texts "role", "content"'
+        raise wrong(f'"{key}" is not {wanted}, or is empty')
+    max_tokens = entry.get("max_tokens", DEFAULT_MAX_TOKENS)
+    if type(max_tokens) is not int or not 1 <= max_tokens <= LARGEST_MAX_TOKENS:
+        raise wrong(f'"max_tokens" is {max_tokens!r}', "Give a whole number of at least 1.")
+    return PromptLine(number, prompt, max_tokens)
+
+
+def _text_of(entry: Mapping[str, Any]) -> str | None:
+    text = entry["prompt"]
+    return text if isinstance(text, str) and text else None
+
+
+def _messages_of(entry: Mapping[str, Any]) -> tuple[Mapping[str, str], ...] | None:
+    messages = entry["messages"]
+    if not isinstance(messages, list) or not messages:
+        return None
+    for message in messages:
+        if not isinstance(message, dict):
+            return None
+        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            return None
+    return tuple({"role": m["role"], "content": m["content"]} for m in messages)
