@@ -46,6 +46,11 @@ def trash_file() -> Path:
     return data_dir() / "trash.json"
 
 
+def evaluations_dir() -> Path:
+    """Reports of evaluations, a folder for each; made when the first is kept."""
+    return data_dir() / "evaluations"
+
+
 def resources_dir() -> Path:
     return Path(next(iter(resources.__path__)))
 

@@ -36,12 +36,14 @@ WITHOUT_TORCH = (
     "engine", "engine.scheduler", "engine.block_pool", "engine.request", "engine.sampling_params",
     "engine.config", "engine.snapshot", "engine.metrics", "engine.messages", "engine.errors",
     "engine.engine_thread", "engine.peaks", "engine.step_cost", "engine.ceilings",
+    "engine.evaluation",
 )  # fmt: skip
 
 WITHOUT_QT = (
     "app", "app.__main__", "app.paths", "app.units", "app.cli.main", "app.cli.generate",
     "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "app.hub.download",
-    "app.hub.trash", "engine.llm_engine",
+    "app.hub.trash", "app.cli.evaluate", "app.quality.store", "app.quality.export",
+    "engine.llm_engine",
 )  # fmt: skip
 
 QT = ("PySide6", "shiboken6", "pyqtgraph")

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.bench.workload import Workload, fixed, preset, preset_names
 from app.cli.options import add_engine_options, engine_config, setting_value
+from app.cli.report_file import check_writable, write_report
 from app.cli.session import StatusLine, open_engine
 from engine.config import SETTINGS
 from engine.errors import ConfigError
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     rounds = args.rounds or (DEFAULT_COMPARE_ROUNDS if comparison else 1)
     config = engine_config(args)
     if args.output_json:
-        _check_writable(args.output_json)
+        check_writable(args.output_json)
     status = StatusLine()
     with open_engine(config) as engine:
         plan = Plan(workload, pace, config.seed, args.num_warmups, rounds)
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         }
         status.clear()
     if args.output_json:
-        _write(args.output_json, report)
+        write_report(args.output_json, report)
     if args.json:
         print(json.dumps(report))
     else:
@@ -219,26 +219,6 @@ def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
         f"{workload.title}: {workload.num_requests} requests, {workload.input} tokens in, "
         f"{workload.output} out, {pace}"
     )
-
-
-def _check_writable(file: Path) -> None:
-    """Find out before minutes of measuring that the report could not be written."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder.", "Make it, or choose another --output-json.")
-    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
-        raise ConfigError(f"{file} cannot be written.", "Choose another --output-json.")
-
-
-def _write(file: Path, report: Mapping[str, Any]) -> None:
-    """Write beside `file` and put it in its place: a full disk leaves the old report whole."""
-    beside = file.with_name(file.name + ".part")
-    try:
-        beside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
-    print(f"Report written to {file}", file=sys.stderr)
 
 
 def _count(text: str) -> int:

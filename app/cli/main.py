@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, doctor, generate
+from app.cli import bench, doctor, evaluate, generate
 from app.cli.options import add_engine_options
 from engine.errors import (
     CheckpointError,
@@ -24,12 +24,15 @@ from engine.errors import (
     UnsupportedModelError,
     describe,
 )
+from engine.evaluation.texts import TextError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
-USER_ERRORS = (CheckpointError, ConfigError, InvalidRequestError, UnsupportedModelError)
+USER_ERRORS = (
+    CheckpointError, ConfigError, InvalidRequestError, TextError, UnsupportedModelError
+)  # fmt: skip
 """What the user can mend by asking for something else."""
 
 DESCRIPTION = """\
@@ -46,6 +49,8 @@ examples:
       one reply, streamed
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
       measure a model under load
+  inferdeck evaluate --model DIR-quantized --reference DIR --text english
+      measure what a precision costs in quality
   inferdeck doctor
       what this machine offers, and what was chosen
 
@@ -89,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for module in (generate, bench, doctor):
+    for module in (generate, bench, evaluate, doctor):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

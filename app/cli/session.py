@@ -23,8 +23,7 @@ REFRESH_S = 0.1
 def open_engine(config: EngineConfig) -> Iterator[LLMEngine]:
     """The engine of `config`, shut down at the end whatever happens. Prints the engine's notices
     to stderr. Raises what LLMEngine raises."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    prepare_libraries()
     status = StatusLine()
     status.show("Starting the engine")
     # Imported here: torch and transformers take seconds, which `--help` need not wait for.
@@ -41,6 +40,12 @@ def open_engine(config: EngineConfig) -> Iterator[LLMEngine]:
     finally:
         status.clear()
         engine.shutdown()
+
+
+def prepare_libraries() -> None:
+    """Before torch and transformers are imported: no output of theirs, no threads of tokenizers."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 class StatusLine:

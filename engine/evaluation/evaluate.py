@@ -17,11 +17,12 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 
 import torch
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.evaluation.answers import Answer, answer, compare
 from engine.evaluation.head import Head
@@ -59,6 +60,7 @@ from engine.evaluation.task import EvaluationTask
 from engine.evaluation.texts import TextError
 from engine.evaluation.windows import choose_cut
 from engine.llm_engine import LLMEngine
+from engine.machine import machine_info
 from engine.tokenization import Tokenizer
 
 FEWEST_TOKENS = 32
@@ -113,7 +115,7 @@ class _Evaluation:
         task = self.task
         check(self.cancelled)
         candidate = prepare(CANDIDATE, task.candidate)
-        reference = None if task.reference is None else prepare(REFERENCE, task.reference)
+        reference = None if task.reference is None else self._reference(task.reference, candidate)
         if reference is not None:
             _check_comparable(reference, candidate)
         self._plan_text(candidate, reference)
@@ -126,6 +128,11 @@ class _Evaluation:
                 stored = None if head is None else (head, states)
             found = self._measure_candidate(candidate, stored)
         return self._report(found, before, candidate.tokenizer, time.perf_counter() - began)
+
+    def _reference(self, config: EngineConfig, candidate: Side) -> Side:
+        if config.dtype == "auto":  # what differs should be what was asked for, and nothing else
+            config = config.replace(dtype=candidate.config.dtype)
+        return prepare(REFERENCE, config)
 
     # The text ---------------------------------------------------------------------------------
 
@@ -253,6 +260,7 @@ class _Evaluation:
             reference=before.facts if before else None,
             answers=self._answers(found, before, tokenizer),
             notices=tuple(self._notices),
+            machine=asdict(machine_info()),
         )
         if self.text is None or self.scores is None:
             return report

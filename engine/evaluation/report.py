@@ -7,7 +7,7 @@ Log probabilities are natural, KL divergences in nats per token, shares from 0 t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 VERSION = 1
@@ -181,7 +181,7 @@ class Answers:
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
     """`candidate` is what was evaluated, against `reference` where there is one. The parts that
-    were not asked for are None. `created`: UTC, ISO 8601."""
+    were not asked for are None. `created`: UTC, ISO 8601. `machine`: of engine.machine."""
 
     created: str
     duration_s: float
@@ -194,6 +194,7 @@ class EvaluationReport:
     worst: tuple[WorstToken, ...] = ()
     answers: Answers | None = None
     notices: tuple[str, ...] = ()
+    machine: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def perplexity_change(self) -> float | None:

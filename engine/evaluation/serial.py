@@ -87,7 +87,7 @@ def _build_object(kind: Any, value: Any, where: str) -> Any:
     for f in dataclasses.fields(kind):
         if f.name in value:
             found[f.name] = _build(hints[f.name], value[f.name], f.name)
-        elif f.default is dataclasses.MISSING:
+        elif f.default is f.default_factory is dataclasses.MISSING:
             raise KeyError(f"{where} has no {f.name}")
     return kind(**found)
 

@@ -10,7 +10,7 @@ from engine.assembly import resolve
 from engine.config import EngineConfig
 from engine.errors import ConfigError, LoadCancelled, OutOfMemoryError
 from engine.evaluation.report import ModelFacts, Speed
-from engine.evaluation.stages import Cancelled, EvaluationCancelled, Progress, stage_of
+from engine.evaluation.stages import Cancelled, EvaluationCancelled, Progress, check, stage_of
 from engine.evaluation.task import measurable
 from engine.llm_engine import LLMEngine
 from engine.loading.checkpoint import Checkpoint
@@ -63,6 +63,7 @@ def opened(
     except LoadCancelled as error:
         raise EvaluationCancelled(error.cause, error.remedy) from error
     try:
+        check(cancelled)
         if side.config.kv_cache_memory_bytes is None and _room(engine) < context:
             # an architecture that stores more than its config tells
             needed = _num_blocks(config, context, num_sequences) * engine.plan.bytes_per_block

@@ -17,7 +17,7 @@ PRECISION_SETTINGS = tuple(
 )
 """Settings that make weights or KV cache smaller: a reference has them at their defaults."""
 
-_WITHOUT_MEANING = ("speculative_method", "speculative_model", "kv_allocation", "batching")
+WITHOUT_MEANING = ("speculative_method", "speculative_model", "kv_allocation", "batching")
 """Settings that change no token; an evaluation runs with their defaults."""
 
 
@@ -27,7 +27,8 @@ class EvaluationTask:
     `measure_speed` how fast it is.
 
     context_length, stride: see `engine.evaluation.windows`. max_tokens: no more of the text than
-    this. The chunk in which a window is computed is each configuration's max_num_batched_tokens.
+    this. A reference of dtype "auto" runs in the candidate's. A window is computed in chunks of
+    each configuration's max_num_batched_tokens.
     """
 
     candidate: EngineConfig
@@ -67,5 +68,5 @@ def plain(config: EngineConfig, **changes: Any) -> EngineConfig:
 
 def measurable(config: EngineConfig) -> EngineConfig:
     """`config` without what changes no token."""
-    defaults = {name: SETTINGS[name].default for name in _WITHOUT_MEANING}
+    defaults = {name: SETTINGS[name].default for name in WITHOUT_MEANING}
     return config.replace(**defaults, enable_chunked_prefill=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.cli import bench as bench_command
+from app.cli.report_file import write_report
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
 FIGURES = {
@@ -178,7 +178,7 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
-        bench_command._write(file, {"new": 1})
+        write_report(file, {"new": 1})
     assert file.read_text() == "old"
 
 

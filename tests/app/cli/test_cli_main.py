@@ -39,7 +39,7 @@ def failing_doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fail_with
 
 
-@pytest.mark.parametrize("command", ["", "generate", "bench", "doctor", "screenshot"])
+@pytest.mark.parametrize("command", ["", "generate", "bench", "evaluate", "doctor", "screenshot"])
 def test_help_imports_nothing_heavy(command: str) -> None:
     code = (
         "import sys\n"

@@ -58,5 +58,6 @@ def make_report(**changes: Any) -> EvaluationReport:
         "worst": (worst,),
         "answers": Answers("prompts.jsonl", pairs, 0.5, 0.75),
         "notices": ("few tokens",),
+        "machine": {"cpu": "a processor", "gpus": []},
     }
     return EvaluationReport(**{**values, **changes})
