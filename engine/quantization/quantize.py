@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.errors import ConfigError, LoadCancelled
+from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.loading.architecture import build_on_meta, resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.tensor_reader import TensorReader
@@ -29,7 +29,7 @@ from engine.quantization.awq import awq_layer
 from engine.quantization.calibration import Text, make_sequences
 from engine.quantization.codes import Codes
 from engine.quantization.decoder import Decoder
-from engine.quantization.formats import Writer, writer
+from engine.quantization.formats import Writer, open_format, writer
 from engine.quantization.gptq_layer import gptq_layer
 from engine.quantization.grid import Grid
 from engine.quantization.output_folder import OutputFolder, output_folder
@@ -84,8 +84,7 @@ def _quantize(
     began: float,
 ) -> QuantizeResult:
     progress("Reading the model", 0, 0)
-    checkpoint = Checkpoint.open(checkpoint_path)
-    resolve_class(checkpoint)
+    checkpoint = _open(checkpoint_path)
     model = build_on_meta(checkpoint.config)
     weights = map_weights(checkpoint, model)
     targets = find_targets(checkpoint, model, weights, recipe)
@@ -271,6 +270,18 @@ def _rounded_to_nearest(work: LayerWork) -> Iterator[None]:
     yield
     for name in {piece.parameter for piece in work.targets.pieces}:
         work.decoder.reload(name, work.layer.get_parameter(work.local(name)).data)
+
+
+def _open(path: str | Path) -> Checkpoint:
+    checkpoint = Checkpoint.open(path)
+    quantized = open_format(checkpoint)
+    if quantized is not None:
+        raise UnsupportedModelError(
+            f"{checkpoint.name} is quantized already ({quantized.title}).",
+            "Choose the 16-bit model that it was made from.",
+        )
+    resolve_class(checkpoint)
+    return checkpoint
 
 
 def _sequences(

@@ -11,7 +11,9 @@ awq.py, gptq.py        one format each
 
 from engine.errors import ConfigError
 from engine.quantization.formats.awq import AWQWriter
+from engine.quantization.formats.bitsandbytes import BitsAndBytesWriter
 from engine.quantization.formats.checkpoint_format import CheckpointFormat
+from engine.quantization.formats.compressed_writer import CompressedTensorsWriter
 from engine.quantization.formats.gptq import GPTQWriter
 from engine.quantization.formats.opening import open_format
 from engine.quantization.formats.tensor import QuantizedTensor
@@ -19,14 +21,20 @@ from engine.quantization.formats.writing import Writer
 
 __all__ = ["CheckpointFormat", "QuantizedTensor", "Writer", "open_format", "writer"]
 
-_WRITERS: dict[str, type[Writer]] = {"awq": AWQWriter, "gptq": GPTQWriter}
+_WRITERS: dict[str, type[Writer]] = {
+    made.method: made
+    for made in (AWQWriter, GPTQWriter, CompressedTensorsWriter, BitsAndBytesWriter)
+}
 
 
-def writer(method: str) -> Writer:
-    """The writer of a format. Raises ConfigError for one that is not written."""
+def writer(method: str, layout: str = "") -> Writer:
+    """The writer of "awq", "gptq", "compressed-tensors" or "bitsandbytes" (see `Writer.layouts`).
+
+    Raises ConfigError for a method or a layout that is not written.
+    """
     if method not in _WRITERS:
         raise ConfigError(
             f"{method!r} is not a format that this program writes.",
             f"Choose one of {', '.join(_WRITERS)}.",
         )
-    return _WRITERS[method]()
+    return _WRITERS[method](layout)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError, UnsupportedModelError
+from engine.loading.tensor_reader import TensorReader
 from engine.quantization.codes import Codes, IntCodes
 from engine.quantization.formats.checkpoint_format import (
     FLOATS,
@@ -75,7 +76,7 @@ class AWQFormat(CheckpointFormat):
     def _is_quantized(self, module: str, members: Members) -> bool:
         return True
 
-    def _matrix(self, module: str, members: Members) -> QuantizedTensor:
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
         need(members, *self.suffixes)
         for suffix, dtypes in (("qweight", ("I32",)), ("qzeros", ("I32",)), ("scales", FLOATS)):
             need_dtype(members, suffix, *dtypes)

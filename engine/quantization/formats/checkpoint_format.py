@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from engine.errors import CheckpointError
 from engine.loading.safetensors_file import TensorInfo
+from engine.loading.tensor_reader import TensorReader
 from engine.quantization.formats.tensor import Misfit, QuantizedTensor
 
 Members = Mapping[str, TensorInfo]
@@ -48,9 +49,15 @@ class CheckpointFormat(ABC):
     ) -> tuple[dict[str, TensorInfo], dict[str, QuantizedTensor]]:
         """(tensors that are as they would be without quantization, matrices by the dense name).
 
-        Reads no weights. Raises CheckpointError naming the modules whose tensors are not whole or
-        do not fit each other or the settings.
+        Reads no weights, at most the few bytes that hold a shape. Raises CheckpointError naming
+        the modules whose tensors are not whole or do not fit each other or the settings.
         """
+        with TensorReader(0, lambda stage, done, total: None, lambda: False) as reader:
+            return self._split(tensors, reader)
+
+    def _split(
+        self, tensors: Mapping[str, TensorInfo], reader: TensorReader
+    ) -> tuple[dict[str, TensorInfo], dict[str, QuantizedTensor]]:
         plain = {n: info for n, info in tensors.items() if not _ends(n, self.unused)}
         quantized: dict[str, QuantizedTensor] = {}
         problems: list[str] = []
@@ -62,7 +69,7 @@ class CheckpointFormat(ABC):
             try:
                 if f"{module}.weight" in plain:
                     raise Misfit(f"has {', '.join(sorted(members))} and a plain weight besides")
-                quantized[f"{module}.weight"] = self._matrix(module, members)
+                quantized[f"{module}.weight"] = self._matrix(module, members, reader)
             except Misfit as misfit:
                 problems.append(f"{module} {misfit}")
         problems += [_unexplained(n, info) for n, info in plain.items() if _is_packed(n, info)]
@@ -81,7 +88,7 @@ class CheckpointFormat(ABC):
         """Whether these tensors are a quantized matrix, or plain ones with such names."""
 
     @abstractmethod
-    def _matrix(self, module: str, members: Members) -> QuantizedTensor:
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
         """The matrix of one module; raises Misfit."""
 
     def _modules(self, tensors: Mapping[str, TensorInfo]) -> dict[str, dict[str, TensorInfo]]:

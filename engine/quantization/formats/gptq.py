@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError, UnsupportedModelError
+from engine.loading.tensor_reader import TensorReader
 from engine.quantization.codes import Codes, IntCodes
 from engine.quantization.formats.checkpoint_format import (
     FLOATS,
@@ -46,6 +47,8 @@ class GPTQFormat(CheckpointFormat):
         bits, group_size = settings.integer("bits"), settings.integer("group_size")
         _check(bits, group_size, settings.source)
         layout = settings.text("checkpoint_format", "format", default="gptq").lower()
+        if settings.flag("is_marlin_format", default=False):  # AutoGPTQ 0.6 and 0.7
+            layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise UnsupportedModelError(
                 f"{settings.source} says GPTQ in the {layout!r} layout; this program reads gptq "
@@ -75,7 +78,7 @@ class GPTQFormat(CheckpointFormat):
     def _is_quantized(self, module: str, members: Members) -> bool:
         return True
 
-    def _matrix(self, module: str, members: Members) -> QuantizedTensor:
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
         bits, group_size, symmetric = self._settings_of(module)
         need(members, "qweight", "qzeros", "scales")
         for suffix, dtypes in (("qweight", ("I32",)), ("qzeros", ("I32",)), ("scales", FLOATS)):
@@ -123,7 +126,11 @@ class GPTQFormat(CheckpointFormat):
 
 
 class GPTQWriter(Writer):
+    """layout "gptq" (v1, the usual one) or "gptq_v2". GPTQModel reads asymmetric codes in v1 only
+    where it wrote them itself, so v2 is the one for those."""
+
     method = "gptq"
+    layouts = ("gptq", "gptq_v2")
 
     def refusal(self, codes: Codes) -> str:
         if not isinstance(codes, IntCodes) or codes.bits not in _ONES:
@@ -154,7 +161,7 @@ class GPTQWriter(Writer):
             "static_groups": False,
             "true_sequential": True,
             "lm_head": not any(n.endswith("lm_head") for n in modules_to_not_convert),
-            "checkpoint_format": "gptq",
+            "checkpoint_format": self.layout or "gptq",
             "pack_dtype": "int32",
         }
         left = [n for n in modules_to_not_convert if not n.endswith("lm_head")]
@@ -167,9 +174,10 @@ class GPTQWriter(Writer):
         zeros = codes.zeros
         if zeros is None:
             zeros = torch.full(codes.scales.shape, 2 ** (codes.bits - 1), dtype=torch.uint8)
+        lowered = 0 if self.layout == "gptq_v2" else _ONES[codes.bits]
         return {
             "qweight": pack(codes.codes, codes.bits).t(),
-            "qzeros": pack(zeros.t(), codes.bits) - _ONES[codes.bits],
+            "qzeros": pack(zeros.t(), codes.bits) - lowered,
             "scales": codes.scales.to(torch.float16).t(),
             "g_idx": codes.group_of_columns().to(torch.int32),
         }

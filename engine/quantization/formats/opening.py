@@ -7,13 +7,20 @@ from collections.abc import Callable
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.loading.checkpoint import Checkpoint
 from engine.quantization.formats.awq import AWQFormat
+from engine.quantization.formats.bitsandbytes import BitsAndBytesFormat
 from engine.quantization.formats.checkpoint_format import CheckpointFormat
+from engine.quantization.formats.compressed_tensors import CompressedTensorsFormat
+from engine.quantization.formats.fp8 import FP8Format
 from engine.quantization.formats.gptq import GPTQFormat
 from engine.quantization.formats.settings import Settings, find_settings
 
 _FORMATS: dict[str, Callable[[Settings], CheckpointFormat]] = {
     "awq": AWQFormat,
     "gptq": GPTQFormat,
+    "compressed-tensors": CompressedTensorsFormat,
+    "fp8": FP8Format,
+    "fbgemm_fp8": FP8Format,
+    "bitsandbytes": BitsAndBytesFormat,
 }
 _TELLING_NAMES = (".qweight", ".weight_packed", ".weight_scale_inv", ".SCB", ".weight.absmax")
 

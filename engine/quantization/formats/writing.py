@@ -14,9 +14,21 @@ from engine.quantization.codes import Codes
 
 
 class Writer(ABC):
-    """Codes as the tensors of one format, so that reading them gives the same codes exactly."""
+    """Codes as the tensors of one format, so that reading them gives the same codes exactly.
+
+    layout: which of the format's `layouts`, where it has several; "" is the usual one.
+    """
 
     method: ClassVar[str]
+    layouts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, layout: str = "") -> None:
+        if layout and layout not in self.layouts:
+            raise ConfigError(
+                f"{self.method} has no layout {layout!r}.",
+                f"Choose one of {', '.join(self.layouts)}." if self.layouts else "It has one only.",
+            )
+        self.layout = layout
 
     @abstractmethod
     def refusal(self, codes: Codes) -> str:
