@@ -32,6 +32,7 @@ from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
+from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
 from app.single_instance import SingleInstance
 from app.tasks import wait_for_tasks
@@ -152,6 +153,12 @@ class Application(QObject):
         place.wants_front.connect(lambda: self.window.show_widget(place))
         place.chat_wanted.connect(lambda: self.window.show_page(0))
         self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
+        quantize = self.pages.quantize
+        quantize.wants_front.connect(lambda: self.window.show_widget(quantize))
+        quantize.model_chosen.connect(lambda: self.window.show_page(0))
+        self.quantize_work = QuantizeWork(
+            quantize, self.window.work, lambda: self.window.show_widget(quantize)
+        )
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
@@ -234,6 +241,7 @@ class Application(QObject):
 
     def shutdown(self) -> None:
         """Save, abort what runs, end the engine's thread: in a few seconds at most."""
+        self.pages.stop_work(SHUTDOWN_S)
         self.window.close()
         self.gpu.stop()
         self.crash.stop()

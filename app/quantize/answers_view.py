@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QHeaderView, QLabel, QTreeWidget, QTreeWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QHeaderView,
+    QLabel,
+    QTreeWidget,
+    QTreeWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.quantize.worst_view import one_line
 from engine.evaluation.report import AnswerPair, Answers
@@ -26,11 +33,11 @@ class AnswersView(QWidget):
         header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         for column in (0, 4):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        column.addWidget(self.title)
-        column.addWidget(self.list)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_1)
+        layout.addWidget(self.title)
+        layout.addWidget(self.list)
 
     def show_answers(self, answers: Answers | None) -> None:
         self.setVisible(answers is not None)

@@ -27,7 +27,8 @@ def quantize_command(plan: QuantizePlan) -> str:
     for pattern in recipe.exclude:
         words += ["--exclude", pattern]
     if recipe.facts.is_calibrated:
-        words += ["--calibration", plan.text.builtin or str(plan.text.path)]
+        if plan.text.file:
+            words += ["--calibration", plan.text.file]
         words += ["--num-sequences", str(recipe.num_sequences)]
         words += ["--sequence-length", str(recipe.sequence_length)]
     return shlex.join(words)

@@ -45,9 +45,9 @@ class ComparisonView(QFrame):
         self.cautions = QLabel()
         self.cautions.setProperty("role", "warning")
         self.cautions.setWordWrap(True)
-        self.metric = QComboBox()
-        self.metric.setAccessibleName("Figure that is drawn")
-        self.metric.currentIndexChanged.connect(lambda *_: self._draw())
+        self.chooser = QComboBox()
+        self.chooser.setAccessibleName("Figure that is drawn")
+        self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
         self.fit = QCheckBox("Fit to values")
         self.fit.setToolTip("Start the bars just below the least value, and not at zero")
         self.bars = ValueBars("The reports by one figure")
@@ -69,7 +69,7 @@ class ComparisonView(QFrame):
         head.addWidget(self.export)
         choice = QHBoxLayout()
         choice.setSpacing(SPACE_3)
-        choice.addWidget(self.metric)
+        choice.addWidget(self.chooser)
         choice.addWidget(self.fit)
         choice.addStretch(1)
         content = QWidget()
@@ -99,13 +99,13 @@ class ComparisonView(QFrame):
         self.title.setText(f"{len(reports)} reports")
         self.cautions.setText("\n".join(found.cautions))
         self.cautions.setVisible(bool(found.cautions))
-        chosen = self.metric.currentData() or FIRST_METRIC
-        self.metric.blockSignals(True)
-        self.metric.clear()
+        chosen = self.chooser.currentData() or FIRST_METRIC
+        self.chooser.blockSignals(True)
+        self.chooser.clear()
         for row in found.rows:
-            self.metric.addItem(row.metric.label, row.metric.key)
-        self.metric.setCurrentIndex(max(0, self.metric.findData(chosen)))
-        self.metric.blockSignals(False)
+            self.chooser.addItem(row.metric.label, row.metric.key)
+        self.chooser.setCurrentIndex(max(0, self.chooser.findData(chosen)))
+        self.chooser.blockSignals(False)
         self.table.show_rows(*comparison_rows(found))
         self._draw()
 
@@ -115,9 +115,9 @@ class ComparisonView(QFrame):
 
     def _draw(self) -> None:
         found = self.found
-        if found is None or self.metric.currentIndex() < 0:
+        if found is None or self.chooser.currentIndex() < 0:
             return
-        row = found.rows[self.metric.currentIndex()]
+        row = found.rows[self.chooser.currentIndex()]
         self.bars.show_bars(
             [
                 ValueBar(title, value, text_of(row.metric.form, value), place in row.best)

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 
 from app.models.sources import is_starter
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.quantize.fields import Field, ModelField, TextField, path_button
+from app.quantize.fields import FOR_EVALUATION, Field, ModelField, TextField, path_button
 from app.quantize.texts import STARTER, TextChoice
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
@@ -108,7 +108,7 @@ class EvaluateForm(QWidget):
         super().__init__(parent)
         self.candidate = SideFields("Model", "Choose a model")
         self.reference = SideFields("Reference", "The same model")
-        self.text = TextField("Text", TEXT_KINDS)
+        self.text = TextField("Text", TEXT_KINDS, FOR_EVALUATION)
         self._make_numbers()
         self._make_options()
         self._arrange()
@@ -236,7 +236,7 @@ class EvaluateForm(QWidget):
             )
 
     def _check_text(self) -> None:
-        if not self.text.choice.builtin and not self.text.choice.path.is_file():
+        if not self.text.choice.is_there:
             raise InferdeckError(f"{self.text.choice.path} is not there.", "Choose another file.")
 
     @staticmethod

@@ -39,8 +39,8 @@ class EvaluationPlan:
     that the model, and the text, have. num_threads: None for the engine's own."""
 
     candidate: ModelChoice
-    reference: ModelChoice = ModelChoice("")
-    text: TextChoice | None = TextChoice()
+    reference: ModelChoice = field(default_factory=lambda: ModelChoice(""))
+    text: TextChoice | None = field(default_factory=TextChoice)
     prompts: str = ""
     context_length: int | None = None
     max_tokens: int | None = None

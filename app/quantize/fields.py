@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtWidgets import (
@@ -19,7 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.quality.texts import BUILTIN_TEXTS
-from app.quantize.texts import TextChoice
+from app.quantize.texts import PROGRAM, TextChoice
 from widgets.theme import SPACE_1, SPACE_2, restyle
 
 _OTHER = object()
@@ -126,18 +127,37 @@ class ModelField(QComboBox):
             self.choose(chosen)
 
 
+class OwnText(NamedTuple):
+    """A text that comes with the program; `about` is the tool tip."""
+
+    key: str
+    title: str
+    about: str
+
+
+FOR_CALIBRATION = (
+    OwnText(
+        PROGRAM, "Built in, for this model",
+        "Mixed English; for the starter model conversations like those it learned from",
+    ),
+)  # fmt: skip
+FOR_EVALUATION = tuple(
+    OwnText(text.key, f"Built in: {text.title}", text.about) for text in BUILTIN_TEXTS
+)
+
+
 class TextField(QComboBox):
     """A text of the program, or a file of the user's."""
 
     changed = Signal()
 
-    def __init__(self, name: str, kinds: str) -> None:
+    def __init__(self, name: str, kinds: str, own: Sequence[OwnText]) -> None:
         super().__init__()
         self.setAccessibleName(name)
-        self._choice, self._kinds = TextChoice(), kinds
+        self._choice, self._kinds, self._num_own = TextChoice(own[0].key), kinds, len(own)
         _give_way(self)
-        for text in BUILTIN_TEXTS:
-            self.addItem(f"Built in: {text.title}", text.key)
+        for text in own:
+            self.addItem(text.title, text.key)
             self.setItemData(self.count() - 1, text.about, Qt.ItemDataRole.ToolTipRole)
         self.activated.connect(self._on_activated)
         self.set_choice(self._choice)
@@ -149,7 +169,7 @@ class TextField(QComboBox):
     def set_choice(self, choice: TextChoice) -> None:
         """Show it, without a signal."""
         self._choice = choice
-        while self.count() > len(BUILTIN_TEXTS):
+        while self.count() > self._num_own:
             self.removeItem(self.count() - 1)
         if choice.file:
             self.addItem(Path(choice.file).name, choice.file)
@@ -169,7 +189,7 @@ class TextField(QComboBox):
             file, _ = QFileDialog.getOpenFileName(self, "A text", "", self._kinds)
             if file:
                 self.choose(TextChoice("", file))
-        elif index < len(BUILTIN_TEXTS):
+        elif index < self._num_own:
             self.choose(TextChoice(chosen))
 
 

@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QResizeEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QLayout,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.quality.compare import Comparison
 from app.quality.metrics import METRICS, NOTHING, Form, text_of
@@ -78,6 +86,15 @@ def _tile(tile: Tile) -> QFrame:
     return frame
 
 
+def empty_layout(layout: QLayout) -> None:
+    """Take everything out, and away."""
+    while (item := layout.takeAt(0)) is not None:
+        widget = item.widget()
+        if widget is not None:
+            widget.hide()
+            widget.deleteLater()
+
+
 class Cell(NamedTuple):
     """`tone` as a role of the stylesheet."""
 
@@ -98,11 +115,7 @@ class FigureGrid(QWidget):
         self.cells: list[list[str]] = []
 
     def show_rows(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        while self._grid.count():
-            widget = self._grid.takeAt(0).widget()
-            if widget is not None:
-                widget.hide()
-                widget.deleteLater()
+        empty_layout(self._grid)
         self.cells = [[cell.text for cell in row] for row in rows]
         for column, head in enumerate(heads):
             self._add(0, column, Cell(head, "small"), head)

@@ -1,14 +1,14 @@
 """The reports that are kept, and what belongs to them and to no report of the command line's: how
 it was made. No Qt.
 
-    evaluations/20260102-030405-1a2b3c4d/report.json       of app.quality.store
-                                         made.json         {"commands": [...], "quantization": {...}}
+    evaluations/20260102-030405-1a2b3c4d/report.json    of app.quality.store
+                                         made.json      {"commands": [], "quantization": {}}
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +74,11 @@ class Keeper:
         """Raises TrashError."""
         self._trash.restore(entry)
 
-    def purge(self, entry: Trashed) -> None:
+    def purge(self, entries: Iterable[Trashed]) -> None:
         """For good; what cannot be removed waits for the next start."""
-        with suppress(TrashError):
-            self._trash.purge(entry)
+        for entry in entries:
+            with suppress(TrashError):
+                self._trash.purge(entry)
 
     def _folder(self, stored: StoredReport) -> Path:
         return self._store.folder / stored.id

@@ -1,7 +1,7 @@
 """What a quantization did to every layer, as bars and as a table. No Qt.
 
-    live           LayerResult, as the layers are done
-    afterwards     the same as JSON: beside the weights, and beside a report that is kept
+live           LayerResult, as the layers are done
+afterwards     the same as JSON: beside the weights, and beside a report that is kept
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class LayerRow(NamedTuple):
     @property
     def bar(self) -> LayerBar:
         tip = f"{self.worst} {self.worst_error:.2%}" if self.worst else ""
-        return LayerBar(self.label, self.error, self.rounding, f"Worst matrix: {tip}" if tip else "")
+        return LayerBar(
+            self.label, self.error, self.rounding, f"Worst matrix: {tip}" if tip else ""
+        )
 
 
 def rows_of(layers: Sequence[LayerResult | Mapping[str, Any]]) -> list[LayerRow]:
@@ -68,8 +70,9 @@ def _error_of(linear: Mapping[str, Any], is_output: bool) -> float:
 def _mean(linears: Sequence[Mapping[str, Any]]) -> float:
     """Over all weights of the layer: squares, weighted by their number."""
     sizes = [math.prod(linear["shape"]) for linear in linears]
-    squares = [size * linear["weight_error"] ** 2 for size, linear in zip(sizes, linears,
-                                                                          strict=True)]
+    squares = [
+        size * linear["weight_error"] ** 2 for size, linear in zip(sizes, linears, strict=True)
+    ]
     return math.sqrt(sum(squares) / sum(sizes)) if sum(sizes) else 0.0
 
 
@@ -88,7 +91,7 @@ def in_words(rows: Sequence[LayerRow]) -> str:
     mean = sum(row.error for row in rows) / len(rows)
     words = f"mean {mean:.2%}, most in layer {worst.label}: {worst.error:.2%}"
     rounded = [row.rounding for row in rows if row.rounding is not None]
-    if len(rounded) == len(rows) and sum(rounded):
+    if len(rounded) == len(rows) and sum(rounded) > 0:
         share = 1 - mean * len(rows) / sum(rounded)
         words += f"; {abs(share):.0%} {'less' if share >= 0 else 'more'} than plain rounding"
     return words

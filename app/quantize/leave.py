@@ -14,7 +14,9 @@ class LeaveDialog(QDialog):
     def __init__(self, what: str, parent: QWidget) -> None:
         super().__init__(parent)
         self.setWindowTitle("Stop the run?")
-        text = wrapped("", f"{what} is still going on. Leaving stops it, and nothing of it is kept.")
+        text = wrapped(
+            "", f"{what} is still going on. Leaving stops it, and nothing of it is kept."
+        )
         text.setMinimumWidth(360)
         buttons = QDialogButtonBox()
         self.stay = QPushButton("Keep running")

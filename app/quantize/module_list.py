@@ -51,20 +51,22 @@ class ModuleList(QTreeWidget):
     @property
     def excluded(self) -> tuple[str, ...]:
         """Patterns of the rows that are not checked."""
-        rows = (self.topLevelItem(i) for i in range(self.topLevelItemCount()))
         return tuple(
             str(row.data(0, _PATTERN))
-            for row in rows
+            for row in self._all()
             if row.data(0, _PATTERN) and row.checkState(0) is Qt.CheckState.Unchecked
         )
 
     def set_checked(self, pattern: str, checked: bool) -> None:
         """As if the user had clicked it."""
-        for index in range(self.topLevelItemCount()):
-            row = self.topLevelItem(index)
+        for row in self._all():
             if row.data(0, _PATTERN) == pattern:
                 state = Qt.CheckState.Checked if checked else Qt.CheckState.Unchecked
                 row.setCheckState(0, state)
+
+    def _all(self) -> list[QTreeWidgetItem]:
+        found = (self.topLevelItem(index) for index in range(self.topLevelItemCount()))
+        return [row for row in found if row is not None]
 
     def _row(self, group: ModuleGroup, total: int) -> QTreeWidgetItem:
         count = f" × {group.num_matrices}" if group.num_matrices > 1 else ""

@@ -25,6 +25,7 @@ from app.quantize.evaluate_form import EvaluateForm
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
 from app.quantize.fields import wrapped
 from app.quantize.keeping import Keeper
+from app.quantize.leave import LeaveDialog
 from app.quantize.made_view import MadeView
 from app.quantize.plan import QuantizePlan
 from app.quantize.prediction import work_of
@@ -85,6 +86,7 @@ class QuantizePage(QWidget):
         self.ending: tuple[str, bool] | None = None  # what came of the last run; whether an error
         self._made_plan: QuantizePlan | None = None
         self._shows_made = False
+        self._leaving: LeaveDialog | None = None
         self.recipe = RecipeForm(rates, folder)
         self.evaluate = EvaluateForm()
         self.quantize_panel = StartPanel(
@@ -110,8 +112,8 @@ class QuantizePage(QWidget):
             self.tabs.addTab(text)
         self.tabs.setExpanding(False)
         self._forms = QStackedWidget()
-        for widget in (self.quantize_panel, self.evaluate_panel, self.reports):
-            self._forms.addWidget(widget)
+        for form in (self.quantize_panel, self.evaluate_panel, self.reports):
+            self._forms.addWidget(form)
         left = QFrame()
         left.setProperty("panel", True)
         column = QVBoxLayout(left)
@@ -187,7 +189,28 @@ class QuantizePage(QWidget):
         """Come to the front with one of the three."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(tab)
-        self._forms.currentWidget().setFocus()
+        self._forms.setFocus()
+        self._forms.focusNextPrevChild(True)
+
+    def may_close(self, window: QWidget) -> bool:
+        """Whether the window may close now. While a run is going on the user is asked, and the
+        window closes when the answer is to stop; who closes it a second time means it."""
+        if self.run is None or self._leaving is not None:
+            return True
+        self._leaving = dialog = LeaveDialog(self.run.title, window)
+        dialog.accepted.connect(lambda: self._leave(window))
+        dialog.rejected.connect(self._stay)
+        dialog.open()
+        return False
+
+    def _leave(self, window: QWidget) -> None:
+        self.cancel()
+        window.close()
+
+    def _stay(self) -> None:
+        if self._leaving is not None:
+            self._leaving.deleteLater()
+        self._leaving = None
 
     def close_down(self, timeout_s: float) -> None:
         """The program ends: stop the run, remove what was deleted."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from app.models.sources import cache_folder, is_starter, model_title
 from app.quantize.prediction import predict_size
 from app.quantize.source import SourceFacts
-from app.quantize.texts import TextChoice
+from app.quantize.texts import PROGRAM, TextChoice
 from app.units import format_bytes
 from engine.quantization.recipe import Recipe
 from engine.quantization.shards import SHARD_BYTES
@@ -40,7 +40,7 @@ class QuantizePlan:
     source: str
     recipe: Recipe
     output: str
-    text: TextChoice = TextChoice()
+    text: TextChoice = field(default_factory=lambda: TextChoice(PROGRAM))
 
     @property
     def title(self) -> str:

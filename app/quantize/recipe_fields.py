@@ -15,7 +15,14 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.quantize.fields import Field, ModelField, TextField, path_button, wrapped
+from app.quantize.fields import (
+    FOR_CALIBRATION,
+    Field,
+    ModelField,
+    TextField,
+    path_button,
+    wrapped,
+)
 from app.quantize.methods import METHOD_WORDS, size_words
 from app.quantize.module_list import ModuleList
 from app.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOURCE, TEXT
@@ -34,7 +41,7 @@ class RecipeFields(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self.source = ModelField("Model to quantize")
-        self.text = TextField("Calibration text", TEXT_KINDS)
+        self.text = TextField("Calibration text", TEXT_KINDS, FOR_CALIBRATION)
         self.modules = ModuleList()
         self.others = QLineEdit()
         self.others.setPlaceholderText("Other names to leave, such as layers.3")
@@ -135,7 +142,8 @@ class RecipeFields(QWidget):
 
     @property
     def method(self) -> str:
-        return self.methods.checkedButton().objectName()
+        button = self.methods.checkedButton()
+        return button.objectName() if button is not None else next(iter(METHOD_WORDS))
 
     def choose_method(self, method: str) -> None:
         """As if the user had clicked it."""

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QCheckBox, QFileDialog, QVBoxLayout, QWidget
 
 from app.models.sources import is_starter
 from app.quantize.evaluate_form import TEXT_KINDS as EVALUATION_KINDS
-from app.quantize.fields import Field, TextField
+from app.quantize.fields import FOR_EVALUATION, Field, TextField
 from app.quantize.plan import (
     GROUP_SIZE,
     METHOD,
@@ -27,7 +27,14 @@ from app.quantize.plan import (
 from app.quantize.prediction import predict_seconds, predict_size
 from app.quantize.recipe_fields import RecipeFields
 from app.quantize.source import SourceFacts, module_groups, read_source
-from app.quantize.texts import STARTER, CalibrationSize, TextChoice, measure_calibration
+from app.quantize.texts import (
+    ENGLISH,
+    PROGRAM,
+    STARTER,
+    CalibrationSize,
+    TextChoice,
+    measure_calibration,
+)
 from app.quantize.time_words import about
 from app.tasks import Task, run_task
 from app.units import format_bytes
@@ -51,7 +58,7 @@ class RecipeForm(QWidget):
         super().__init__(parent)
         self._rates, self._folder = rates, folder
         self.facts: SourceFacts | None = None
-        self.size: CalibrationSize | None = None
+        self.text_size: CalibrationSize | None = None
         self.problems: list[Problem] = []
         self._source_error: ErrorInfo | None = None
         self._text_error: ErrorInfo | None = None
@@ -62,7 +69,7 @@ class RecipeForm(QWidget):
         self.measure = QCheckBox("Measure it against its source when it is made")
         self.measure.setToolTip("Perplexity, divergence and the rest; the report is kept")
         self.measure.setChecked(True)
-        self.measure_text = TextField("Text to measure on", EVALUATION_KINDS)
+        self.measure_text = TextField("Text to measure on", EVALUATION_KINDS, FOR_EVALUATION)
         self.measure_text.changed.connect(self.refresh)
         self.measured = Field("", self.measure_text)
         self.measure.toggled.connect(self.measured.setVisible)
@@ -109,7 +116,7 @@ class RecipeForm(QWidget):
     @property
     def can_start(self) -> bool:
         needs_text = self.recipe.facts.is_calibrated
-        known = self.facts is not None and (self.size is not None or not needs_text)
+        known = self.facts is not None and (self.text_size is not None or not needs_text)
         if self.measure.isChecked() and self.measured.has_problem:
             return False
         return known and not self.problems and not self.is_looking
@@ -130,8 +137,7 @@ class RecipeForm(QWidget):
             self._source_task.cancel()
         self.facts, self._source_error, self._source_task = None, None, None
         self.fields.modules.show_groups((), 1)
-        for field in (self.fields.text, self.measure_text):
-            field.set_choice(TextChoice(STARTER) if is_starter(path) else TextChoice())
+        self.measure_text.set_choice(TextChoice(STARTER if is_starter(path) else ENGLISH))
         self._own_output = False
         if path:
             self._source_task = run_task(
@@ -160,7 +166,7 @@ class RecipeForm(QWidget):
 
     def _on_recipe(self) -> None:
         """Method, text or how much of it: read the text again when the hand rests."""
-        self.size, self._text_error = None, None
+        self.text_size, self._text_error = None, None
         if self._text_task is not None:
             self._text_task.cancel()
             self._text_task = None
@@ -186,7 +192,7 @@ class RecipeForm(QWidget):
         self.refresh()
 
     def _on_size(self, size: CalibrationSize) -> None:
-        self._text_task, self.size = None, size
+        self._text_task, self.text_size = None, size
         self.refresh()
 
     def _on_text_error(self, error: ErrorInfo) -> None:
@@ -227,9 +233,12 @@ class RecipeForm(QWidget):
     def _check_measured(self) -> None:
         """Of the text that is measured on."""
         choice = self.measure_text.choice
-        if not choice.path.is_file():
+        calibrated_on = self.fields.text.choice
+        is_english = choice == TextChoice(ENGLISH) and calibrated_on == TextChoice(PROGRAM)
+        is_english = is_english and not is_starter(self.fields.source.path)
+        if not choice.is_there:
             self.measured.say(f"{choice.path} is not there. Choose another file.", "error")
-        elif self.recipe.facts.is_calibrated and choice == self.fields.text.choice:
+        elif self.recipe.facts.is_calibrated and (is_english or choice == calibrated_on):
             self.measured.say("The text that it is calibrated on: it will look a little better "
                               "than it is.")  # fmt: skip
         else:
@@ -267,7 +276,7 @@ class RecipeForm(QWidget):
             share = predict_size(facts, recipe).quantized_share
             return "" if share == 1.0 else f"{share:.0%} of the layers' weights are quantized."
         if field == TEXT:
-            return self.size.words if self.size is not None else "Reading the text…"
+            return self.text_size.words if self.text_size is not None else "Reading the text…"
         if field == OUTPUT:
             folder = Path(self.plan.output or ".").expanduser()
             return f"{format_bytes(free_bytes(folder))} free on this disk."
@@ -292,9 +301,9 @@ class RecipeForm(QWidget):
         size = predict_size(facts, recipe).num_bytes
         share = size / facts.num_bytes
         words = f"{format_bytes(facts.num_bytes)} → about {format_bytes(size)} ({share:.0%})"
-        if recipe.facts.is_calibrated and self.size is None:
+        if recipe.facts.is_calibrated and self.text_size is None:
             return words, ""
-        tokens = self.size.num_tokens if self.size is not None else 0
+        tokens = self.text_size.num_tokens if self.text_size is not None else 0
         rates = self._rates()
         seconds = predict_seconds(facts, recipe, tokens, rates)
         source = "as here before" if recipe.method in rates else "a guess until the first run"

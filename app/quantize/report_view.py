@@ -34,8 +34,8 @@ WIDE = 860
 
 
 class ReportView(QFrame):
-    """`open_wanted`, `compare_wanted`, `export_wanted`, `delete_wanted` (StoredReport) when a button
-    was pressed."""
+    """`open_wanted`, `compare_wanted`, `export_wanted`, `delete_wanted` (StoredReport) when a
+    button was pressed."""
 
     open_wanted = Signal(object)
     compare_wanted = Signal(object)
@@ -116,12 +116,12 @@ class ReportView(QFrame):
         column.addWidget(self.worst)
         column.addWidget(self.answers)
         column.addStretch(1)
-        self.scroll = scroll_area(content)
+        self.area = scroll_area(content)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, SPACE_1)
         whole.setSpacing(0)
         whole.addLayout(head)
-        whole.addWidget(self.scroll, 1)
+        whole.addWidget(self.area, 1)
 
     def show_report(self, stored: StoredReport, made: Made) -> None:
         """Show another one, from its top."""
@@ -138,7 +138,7 @@ class ReportView(QFrame):
         self.notices.setText("\n".join(report.notices))
         self.notices.setVisible(bool(report.notices))
         self.copy.setVisible(bool(made.commands))
-        self.scroll.verticalScrollBar().setValue(0)
+        self.area.verticalScrollBar().setValue(0)
 
     def copy_command(self) -> None:
         QGuiApplication.clipboard().setText("\n".join(self.made.commands))

@@ -1,4 +1,4 @@
-"""What is done with the reports that are kept: listed, renamed, exported, deleted with a way back."""
+"""What is done with the reports that are kept: listed, renamed, exported, deleted (and back)."""
 
 from __future__ import annotations
 
@@ -73,8 +73,7 @@ class ReportsDesk(QObject):
         """Move them aside, and offer to take them back for some seconds."""
         entries: list[Trashed] = []
         try:
-            for stored in reports:
-                entries.append(self._keeper.delete(stored))
+            entries.extend(self._keeper.delete(stored) for stored in reports)
         except TrashError as error:
             self._say(error.info())
         self._reload_now()
@@ -84,7 +83,7 @@ class ReportsDesk(QObject):
                 f"{what} was deleted." if len(entries) == 1 else f"{what} were deleted.",
                 "Undo",
                 lambda: self._restore(entries),
-                lambda: [self._keeper.purge(entry) for entry in entries],
+                lambda: self._keeper.purge(entries),
             )
 
     def _restore(self, entries: Sequence[Trashed]) -> None:

@@ -147,8 +147,10 @@ class Run(QObject):
         rest = spent / done * (stage.total - done) if done else None
         time = " · ".join(part for part in (elapsed(seconds), left(rest)) if part)
         place = f"Layer {min(done + 1, stage.total)} of {stage.total}"
-        words = stage.text if done == stage.total else f"{place}: {stage.text[:1].lower()}" + (
-            stage.text[1:]
+        words = (
+            stage.text
+            if done == stage.total
+            else f"{place}: {stage.text[:1].lower()}" + (stage.text[1:])
         )
         return RunFigures(self.title, words, time, done / stage.total)
 

@@ -15,9 +15,7 @@ KEY = "quantize"
 class QuantizeWork(QObject):
     """Shows how far it is, and when it ended what came of it, until somebody has looked."""
 
-    def __init__(
-        self, page: QuantizePage, area: WorkArea, show_page: Callable[[], object]
-    ) -> None:
+    def __init__(self, page: QuantizePage, area: WorkArea, show_page: Callable[[], object]) -> None:
         super().__init__()
         self._page, self._area, self._show_page = page, area, show_page
         page.run_moved.connect(self._show)

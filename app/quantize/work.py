@@ -20,6 +20,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 
 from app.quantize.evaluation import EvaluationPlan
 from app.quantize.plan import QuantizePlan
+from app.quantize.texts import texts_of
 from engine.errors import ErrorInfo, LoadCancelled, describe
 from engine.evaluation import EvaluationCancelled
 
@@ -152,10 +153,9 @@ def quantizing(
         import torch
 
         from engine.machine import default_threads
-        from engine.quantization.calibration import read_texts
         from engine.quantization.quantize import quantize
 
-        texts = read_texts(plan.text.path) if plan.recipe.facts.is_calibrated else ()
+        texts = texts_of(plan.text, plan.source) if plan.recipe.facts.is_calibrated else ()
         # OpenMP's number of threads belongs to the thread that sets it (the engine keeps its own),
         # but threads that begin later take it over: so it is put back
         before = torch.get_num_threads()

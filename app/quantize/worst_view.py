@@ -10,6 +10,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from app.quantize.fields import wrapped
+from app.quantize.figure_views import empty_layout
 from engine.evaluation.report import Alternative, WorstToken
 from widgets.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
 
@@ -48,11 +49,7 @@ class WorstView(QWidget):
         self._refill()
 
     def _refill(self) -> None:
-        while self._rows.count():
-            widget = self._rows.takeAt(0).widget()
-            if widget is not None:
-                widget.hide()
-                widget.deleteLater()
+        empty_layout(self._rows)
         shown = self._worst if self._shows_all else self._worst[:SHOWN]
         self.labels = []
         for token in shown:

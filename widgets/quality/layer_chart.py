@@ -205,10 +205,10 @@ class LayerChart(QWidget):
         else:
             super().keyPressEvent(event)
 
-    def focusInEvent(self, event: QEvent) -> None:  # type: ignore[override]
+    def focusInEvent(self, event: QEvent) -> None:
         self.update()
 
-    def focusOutEvent(self, event: QEvent) -> None:  # type: ignore[override]
+    def focusOutEvent(self, event: QEvent) -> None:
         self.update()
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
