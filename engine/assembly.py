@@ -18,6 +18,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
+from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.footprint import measured_parts
@@ -174,7 +175,12 @@ def build_caches(
     fast = dtype is torch.float32 or machine_info().fast_bf16
     try:
         cache = CPUAttention(
-            layers, plan.num_blocks, config.block_size, dtype, dtype if fast else torch.float32
+            layers,
+            plan.num_blocks,
+            config.block_size,
+            dtype,
+            dtype if fast else torch.float32,
+            config.kv_dtype,
         )
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
@@ -190,7 +196,8 @@ def with_layers(
     """The plan in blocks of the size that the loaded model really stores: what was predicted from
     its config alone may differ for an architecture that nobody has met."""
     itemsize = DTYPES[config.dtype].itemsize
-    per_token = sum(layer.bytes_per_token(itemsize) for layer in layers.values())
+    widths = KVWidths.sum(layer.widths for layer in layers.values())
+    per_token = widths.bytes_per_token(config.kv_dtype, itemsize)
     per_block = per_token * config.block_size + plan.draft_bytes_per_block
     if per_block == plan.bytes_per_block:
         return plan

@@ -13,6 +13,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from engine.kv_dtype import NAMES as KV_NAMES
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepEntry
 from engine.speculation.acceptance import expected_tokens
@@ -107,15 +108,22 @@ def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
 
 
 def _kv_dtype(situation: Situation) -> Ceiling | None:
-    bits = ITEM_BITS.get(str(situation.snapshot.model.dtype), 16)
+    """None where keys and values are in 8 bits already."""
+    model, plan = situation.snapshot.model, situation.snapshot.memory.plan
+    narrow = 8 + 16 / model.head_dim  # with a 16-bit scale for each token and head
+    names = (plan.key_dtype or model.dtype, plan.value_dtype or model.dtype)
+    now = sum(narrow if n in KV_NAMES else ITEM_BITS.get(n, 16) for n in names) / 2
+    if narrow >= now:
+        return None
+    factor = narrow / now
     share = situation.whole.shares().kv
     why = (
-        f"Reading the KV cache is {_percent(share)} of the time; 8 bits are {8 / bits:.2f} of its "
+        f"Reading the KV cache is {_percent(share)} of the time; 8 bits are {factor:.2f} of its "
         "bytes (and hold as many more tokens)."
     )
 
     def smaller(work: Work) -> Work:
-        return work._replace(kv=work.kv * 8 / bits)
+        return work._replace(kv=work.kv * factor)
 
     return _of_work(situation, "kv_cache_dtype", "KV precision", "fp8 or int8", smaller, why)
 

@@ -7,12 +7,14 @@ help. The command line, the settings panel and the documentation are made from t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from engine.errors import ConfigError
+from engine.kv_dtype import NAMES as KV_DTYPES
+from engine.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
 
 
 class Change(StrEnum):
@@ -25,7 +27,9 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One declared engine setting. `minimum`/`maximum` are inclusive; None means unbounded."""
+    """One declared engine setting. `minimum`/`maximum` are inclusive; None means unbounded.
+    `check_other`: raises ConfigError for what is none of the choices and is not allowed either;
+    None: nothing else is."""
 
     name: str
     type: type
@@ -38,6 +42,7 @@ class Setting:
     maximum: float | None = None
     unit: str = ""
     optional: bool = False
+    check_other: Callable[[Any], None] | None = None
 
     @property
     def flag(self) -> str:
@@ -48,10 +53,7 @@ class Setting:
         if value is None and self.optional:
             return
         if self.choices:
-            if value not in self.choices:
-                raise ConfigError(
-                    f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}."
-                )
+            self._check_choice(value)
             return
         accepted: tuple[type, ...] = (int, float) if self.type is float else (self.type,)
         if not isinstance(value, accepted) or (isinstance(value, bool) and self.type is not bool):
@@ -66,6 +68,15 @@ class Setting:
                 raise ConfigError(
                     f"{self.name} is {value}.", f"Give at most {self.maximum:g}{self._unit}."
                 )
+
+    def _check_choice(self, value: Any) -> None:
+        if value in self.choices:
+            return
+        if self.check_other is None:
+            raise ConfigError(
+                f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}."
+            )
+        self.check_other(value)
 
     @property
     def _unit(self) -> str:
@@ -91,8 +102,8 @@ class EngineConfig:
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Precision",
-        "Of weights, activations and KV cache. auto: bfloat16 where this machine computes it "
-        "fast and the model is larger than its cache, else float32.",
+        "Of weights, activations and, unless it has its own, KV cache. auto: bfloat16 where this "
+        "machine computes it fast and the model is larger than its cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     load_format: str = _setting(
@@ -206,6 +217,13 @@ class EngineConfig:
         "bookkeeping.",
         minimum=1, maximum=1024, unit="tokens",
     )
+    kv_cache_dtype: str = _setting(
+        str, "auto", Change.CACHE_REBUILD, "KV precision",
+        "What keys and values are stored in. auto: the model's precision; fp8 (e4m3) and int8: 8 "
+        "bits and a scale for each token and head, so that the cache holds about twice the "
+        "tokens. Each may have its own: k=int8,v=fp8.",
+        choices=KV_DTYPES, check_other=check_kv_dtype,
+    )
     kv_cache_memory_bytes: int | None = _setting(
         int, None, Change.CACHE_REBUILD, "Cache size",
         "Bytes of the KV cache. None: planned from the memory that is free.",
@@ -235,6 +253,11 @@ class EngineConfig:
         if self.enable_chunked_prefill:
             return self.max_num_batched_tokens
         return max(self.max_num_batched_tokens, (self.max_model_len or 0) + self.max_num_seqs)
+
+    @property
+    def kv_dtype(self) -> KVDtype:
+        """What the caches of the model and of its draft store."""
+        return parse_kv_dtype(self.kv_cache_dtype)
 
     @property
     def drafts_from_hidden_states(self) -> bool:

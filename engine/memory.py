@@ -17,6 +17,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError, UnsupportedModelError
+from engine.kv_dtype import KVDtype, KVWidths
 from engine.loading.architecture import describe_checkpoint
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import free_memory
@@ -32,11 +33,11 @@ _FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, tables, the sampler
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """The numbers of a model that decide its memory. `kv_elements_per_token`: summed over the
-    layers, which may differ in heads and head dimensions."""
+    """The numbers of a model that decide its memory. `kv`: what a token takes in all layers, which
+    may differ in heads and head dimensions."""
 
     weights: int
-    kv_elements_per_token: int
+    kv: KVWidths
     itemsize: int
     hidden_size: int
     intermediate_size: int
@@ -44,9 +45,8 @@ class ModelSizes:
     head_dim: int
     vocab_size: int
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self.kv_elements_per_token * self.itemsize
+    def kv_bytes_per_token(self, dtype: KVDtype) -> int:
+        return self.kv.bytes_per_token(dtype, self.itemsize)
 
 
 def plan_memory(
@@ -88,7 +88,7 @@ def head_sizes(head: Checkpoint, target: Checkpoint, dtype: torch.dtype) -> Mode
     shape = read_shape(head, target)
     return ModelSizes(
         weights=shape.num_parameters * dtype.itemsize,
-        kv_elements_per_token=2 * shape.kv_width,
+        kv=KVWidths(shape.kv_width, shape.kv_width, shape.num_kv_heads),
         itemsize=dtype.itemsize,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
@@ -118,8 +118,9 @@ def plan(
     draft_weights = draft_per_block = 0
     if draft is not None:
         draft_weights = draft.weights
-        draft_per_block = config.block_size * draft.kv_bytes_per_token
-    bytes_per_block = config.block_size * sizes.kv_bytes_per_token + draft_per_block
+        draft_per_block = config.block_size * draft.kv_bytes_per_token(config.kv_dtype)
+    per_token = sizes.kv_bytes_per_token(config.kv_dtype)
+    bytes_per_block = config.block_size * per_token + draft_per_block
     weights = sizes.weights + draft_weights
     base = weights + activations
     if config.kv_cache_memory_bytes is not None:
@@ -157,8 +158,10 @@ def plan(
                 weights,
                 activations,
                 kv,
-                f"a context length (max_model_len) below {config.max_model_len:,}",
+                f"a context length (max_model_len) below {config.max_model_len:,}"
+                + ("" if config.kv_dtype.is_quantized else ", an 8-bit kv_cache_dtype"),
             )
+    kv_dtype = config.kv_dtype.resolved(config.dtype)
     return MemoryPlan(
         total=total,
         free=free,
@@ -171,6 +174,8 @@ def plan(
         num_blocks=num_blocks,
         draft_weights=draft_weights,
         draft_bytes_per_block=draft_per_block,
+        key_dtype=kv_dtype.keys,
+        value_dtype=kv_dtype.values,
     )
 
 
@@ -220,7 +225,8 @@ def _does_not_fit(
         f"{_gib(needed)} are needed (weights {_gib(weights)}, activations "
         f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
         f"({_gib(free)} of {_gib(total)} are free).",
-        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; or close other programs.",
+        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; "
+        "or close other programs.",
     )
 
 
@@ -249,7 +255,7 @@ def _sizes(held: _Held, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
         raise UnsupportedModelError(report.reason)
     return ModelSizes(
         weights=report.weights_bytes,
-        kv_elements_per_token=report.kv_bytes_per_token // dtype.itemsize,
+        kv=KVWidths.sum(layer.widths for layer in report.kv_layout),
         itemsize=dtype.itemsize,
         hidden_size=report.hidden_size,
         intermediate_size=report.intermediate_size,

@@ -70,7 +70,8 @@ class ModelHost:
     def new_pool(self) -> tuple[BlockPool, bytes]:
         """A pool for the cache as it is, and the root of its hash chains: KV of another model,
         precision or cache must never be taken for this one's."""
-        namespace = (next(_epochs), self.config.model, self.config.dtype)
+        config = self.config
+        namespace = (next(_epochs), config.model, config.dtype, *config.kv_dtype)
         return BlockPool(self.plan.num_blocks, self.config.block_size), root_hash(namespace)
 
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:

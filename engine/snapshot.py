@@ -217,7 +217,8 @@ class BlockDetails:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How the memory was planned before loading. `limit` is what the engine may use in all."""
+    """How the memory was planned before loading. `limit` is what the engine may use in all.
+    `key_dtype`, `value_dtype`: what the model's keys and values are stored in."""
 
     total: int
     free: int
@@ -230,6 +231,8 @@ class MemoryPlan:
     num_blocks: int
     draft_weights: int = 0  # part of weights
     draft_bytes_per_block: int = 0  # part of bytes_per_block
+    key_dtype: str = ""
+    value_dtype: str = ""
 
     @property
     def predicted(self) -> int:
@@ -278,8 +281,8 @@ class ModelInfo:
     `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
     it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
     a token uses `experts_per_token` out of `num_experts`. `quantization`: how weights of linear
-    layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output layer's,
-    `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
+    layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
+    layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
     """
 
     name: str

@@ -36,7 +36,7 @@ WITHOUT_TORCH = (
     "engine", "engine.scheduler", "engine.block_pool", "engine.request", "engine.sampling_params",
     "engine.config", "engine.snapshot", "engine.metrics", "engine.messages", "engine.errors",
     "engine.engine_thread", "engine.peaks", "engine.step_cost", "engine.ceilings",
-    "engine.evaluation",
+    "engine.kv_dtype", "engine.evaluation",
 )  # fmt: skip
 
 WITHOUT_QT = (

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from engine.snapshot import EngineSnapshot, RequestState, Sample
+from engine.snapshot import EngineSnapshot, MemoryPlan, RequestState, Sample
 from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
 from widgets.charts.ring import RingBuffer
 from widgets.charts.scale import figure, number
@@ -173,6 +173,22 @@ def _used(snapshot: EngineSnapshot) -> int:
 def short_dtype(dtype: str) -> str:
     """bfloat16 as bf16, float32 as fp32."""
     return dtype.removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
+
+
+def precision_words(snapshot: EngineSnapshot) -> str:
+    """bf16; bf16, KV int8; bf16, K int8, V bf16."""
+    plan = snapshot.memory.plan
+    kv = kv_precision(plan)
+    own = short_dtype(snapshot.model.dtype)
+    return own if kv in ("", f"KV {own}") else f"{own}, {kv}"
+
+
+def kv_precision(plan: MemoryPlan) -> str:
+    """KV int8; K int8, V bf16; nothing where it is not known."""
+    keys, values = short_dtype(plan.key_dtype), short_dtype(plan.value_dtype)
+    if keys == values:
+        return f"KV {keys}" if keys else ""
+    return f"K {keys}, V {values}"
 
 
 def device_words(snapshot: EngineSnapshot) -> str:

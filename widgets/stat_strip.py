@@ -32,7 +32,7 @@ from widgets.stat_figures import (
     StatFigures,
     Value,
     device_words,
-    short_dtype,
+    precision_words,
     state_words,
 )
 from widgets.stat_trends import SPAN_S
@@ -99,7 +99,7 @@ class StatStrip(QFrame):
         self._time.synchronise(snapshot.time)
         self._figures.update(snapshot)
         model = snapshot.model
-        self.set_model(model.name, short_dtype(model.dtype), device_words(snapshot))
+        self.set_model(model.name, precision_words(snapshot), device_words(snapshot))
         self.set_state(*state_words(snapshot))
 
     def set_speed(self, speed: float) -> None:

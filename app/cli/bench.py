@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--compare", metavar="SETTING=V1,V2",
-        help="run the same work with each value of an engine setting, taking turns",
+        help="run the same work with each value of an engine setting, taking turns; values that "
+        "hold commas are separated by semicolons",
     )  # fmt: skip
     parser.add_argument("--output-json", metavar="FILE", type=Path, help="write the report there")
     parser.add_argument(
@@ -176,7 +177,7 @@ def _workload(args: argparse.Namespace) -> Workload:
 
 
 def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
-    """The setting and its values out of "setting=v1,v2"."""
+    """The setting and its values out of "setting=v1,v2", or "setting=v1;v2"."""
     if text is None:
         return None
     name, _, values = text.partition("=")
@@ -185,7 +186,8 @@ def _comparison(text: str | None) -> tuple[str, list[Any]] | None:
     if setting is None or name == "model":
         known = ", ".join(n for n in SETTINGS if n != "model")
         raise ConfigError(f"--compare {text}: there is no setting {name!r}.", f"Known: {known}.")
-    parsed = [setting_value(setting, value.strip()) for value in values.split(",") if value.strip()]
+    words = values.split(";" if ";" in values else ",")
+    parsed = [setting_value(setting, word.strip()) for word in words if word.strip()]
     if len(set(parsed)) < 2:
         raise ConfigError(
             f"--compare {text}: there is nothing to compare.",

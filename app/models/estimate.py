@@ -88,7 +88,7 @@ def _need(config: EngineConfig, in_use: int) -> Need:
     sizes = model_sizes(checkpoint, getattr(torch, resolved.dtype), scheme)
     free, total = free_memory()
     free = min(free + in_use, total)
-    bytes_per_block = resolved.block_size * sizes.kv_elements_per_token * sizes.itemsize
+    bytes_per_block = resolved.block_size * sizes.kv_bytes_per_token(resolved.kv_dtype)
     return Need(
         max_model_len=resolved.max_model_len,
         dtype=resolved.dtype,

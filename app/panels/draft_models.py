@@ -79,7 +79,7 @@ def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candida
         num_parameters=count,
         share=count / target.num_parameters,
         weights=sizes.weights,
-        kv_bytes_per_token=sizes.kv_bytes_per_token,
+        kv_bytes_per_token=sizes.kv_bytes_per_token(config.kv_dtype),
         is_head=method == "eagle3",
     )
 

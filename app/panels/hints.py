@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.units import format_bytes
+from engine.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.speculation import words
 
@@ -66,6 +67,7 @@ class Hints:
             "watermark": self._watermark,
             "block_size": self._waste,
             "kv_cache_memory_bytes": self._capacity,
+            "kv_cache_dtype": self._kv_dtype,
             "gpu_memory_utilization": self._plan,
             "kv_allocation": self._allocation,
             "speculative_method": self._speculation,
@@ -147,6 +149,14 @@ class Hints:
         size = format_bytes(s.memory.plan.kv_cache)
         preemptions = _count(s.counters.preemptions, "preemption")
         return f"{size} · {_count(tokens, 'token')} · {preemptions}"
+
+    @staticmethod
+    def _kv_dtype(s: EngineSnapshot) -> str:
+        plan = s.memory.plan
+        if not plan.key_dtype:
+            return ""
+        per_token = format_bytes(plan.bytes_per_block / s.blocks.block_size)
+        return f"{kv_words(plan.key_dtype, plan.value_dtype)} · {per_token} a token"
 
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:

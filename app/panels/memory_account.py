@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.kv_dtype import kv_words
 from engine.snapshot import BLOCK_FREE, EngineSnapshot, MemoryPlan, MemorySnapshot
 
 
@@ -36,7 +37,8 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class MemoryFigures:
     """Everything in bytes. `untouched`: of the KV cache, never written to so far. `program`: this
-    process less what the plan knows of. `others`: what other programs hold."""
+    process less what the plan knows of. `others`: what other programs hold. `kv_words`: what the
+    cache stores keys and values in."""
 
     weights: Compared
     kv_cache: Compared
@@ -51,6 +53,7 @@ class MemoryFigures:
     total: int
     free_at_load: int
     limit: int
+    kv_words: str = ""
 
     @property
     def sum(self) -> Compared:
@@ -124,4 +127,5 @@ class MemoryAccount:
             total=memory.total,
             free_at_load=plan.free,
             limit=plan.limit,
+            kv_words=kv_words(plan.key_dtype, plan.value_dtype),
         )

@@ -199,8 +199,9 @@ def _error_words(figures: MemoryFigures) -> str:
 def _cache_words(figures: MemoryFigures) -> str:
     size = figures.kv_cache.measured or 0
     free = max(0, size - figures.kv_used - figures.kv_cached)
+    name = f" ({figures.kv_words})" if figures.kv_words else ""
     words = [
-        f"KV cache now: {format_bytes(figures.kv_used)} used",
+        f"KV cache{name} now: {format_bytes(figures.kv_used)} used",
         f"{format_bytes(figures.kv_cached)} cached", f"{format_bytes(free)} free",
         f"{format_bytes(figures.wasted)} lost in partly filled blocks",
         f"{format_bytes(figures.untouched)} never touched yet",

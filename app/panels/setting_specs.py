@@ -6,11 +6,13 @@ its type; an entry here gives it a place, usual values and a unit.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
+from engine.kv_dtype import NAMES as KV_DTYPES
 from widgets.setting_row import RowSpec
 
 GIB = 2**30
@@ -24,6 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "KV cache": (
         "kv_cache_memory_bytes",
+        "kv_cache_dtype",
         "block_size",
         "enable_prefix_caching",
         "watermark",
@@ -87,6 +90,12 @@ def _threads(spec: RowSpec, machine: Machine) -> RowSpec:
     return replace(spec, steps=counts, auto="auto", unit="")
 
 
+def _each_its_own() -> Iterator[tuple[str, str]]:
+    """Keys and values stored differently: ("k=int8,v=fp8", "K int8 · V fp8") and so on."""
+    for keys, values in itertools.permutations(KV_DTYPES, 2):
+        yield f"k={keys},v={values}", f"K {keys} · V {values}"
+
+
 _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "max_num_seqs": lambda s, m: replace(
         s, steps=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256), unit=""
@@ -102,6 +111,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=_powers(GIB / 64, m.memory_bytes), maximum=m.memory_bytes,
         scale=GIB, decimals=3, unit="GiB", auto="auto",
     ),
+    "kv_cache_dtype": lambda s, m: replace(s, choices=(*s.choices, *_each_its_own())),
     "gpu_memory_utilization": lambda s, m: replace(
         s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
         unit="%"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.servers import speculation
+from app.servers import kv_precision, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -45,9 +45,14 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if not config.enable_prefix_caching:
         words.append("--disable-radix-cache")
     words += ["--page-size", config.block_size]
+    kv_name = kv_precision.word(config, kv_precision.SGLANG)
+    if kv_name is not None:
+        words += ["--kv-cache-dtype", kv_name]
     words += speculation.sglang_words(config)
     known = [*KNOWN, *speculation.known(config, speculation.SGLANG)]
+    known += kv_precision.known(config, kv_precision.SGLANG)
     notes = precision_note(config, facts) + speculation.notes(config, speculation.SGLANG)
+    notes += kv_precision.scale_notes(config, kv_precision.SGLANG)
     if config.speculative_method == "ngram" and speculation.is_on(config):
         notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:

@@ -5,7 +5,7 @@ Source: tensorrt_llm/commands/serve.py and the LLM API's KvCacheConfig.
 
 from __future__ import annotations
 
-from app.servers import speculation
+from app.servers import kv_precision, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -38,11 +38,16 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
         words += ["--max_seq_len", config.max_model_len]
     words += ["--extra_llm_api_options", FILE]
     known = [*KNOWN, *speculation.known(config, speculation.TENSORRT_LLM)]
+    known += kv_precision.known(config, kv_precision.TENSORRT_LLM)
     notes = precision_note(config, facts) + speculation.notes(config, speculation.TENSORRT_LLM)
+    notes += kv_precision.scale_notes(config, kv_precision.TENSORRT_LLM)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),
         "tokens_per_block": str(config.block_size),
     }
+    kv_name = kv_precision.word(config, kv_precision.TENSORRT_LLM)
+    if kv_name is not None:
+        cache["dtype"] = kv_name
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
         cache["max_tokens"] = str(facts.capacity)

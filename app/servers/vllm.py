@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.servers import speculation
+from app.servers import kv_precision, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -44,11 +44,20 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, value]
+    kv_name = kv_precision.word(config, kv_precision.VLLM)
+    if kv_name is not None:
+        words += [SETTINGS[kv_precision.SETTING].flag, kv_name]
     words += speculation.vllm_words(config)
     notes = precision_note(config, facts) + speculation.notes(config, speculation.VLLM)
+    notes += kv_precision.vllm_notes(config)
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."
         )
-    missing = without_equivalent(config, (*FLAGS, *speculation.known(config, speculation.VLLM)))
+    known = (
+        *FLAGS,
+        *kv_precision.known(config, kv_precision.VLLM),
+        *speculation.known(config, speculation.VLLM),
+    )
+    missing = without_equivalent(config, known)
     return ServerCommand("vLLM", command_line(words), missing, tuple(notes))

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import PagedCache, make_cache, page_rows, token_rows
-from engine.attention.rows import attend_rows, capped, softmax_with_sinks
+from engine.attention.pages import Gathered, PagedCache, make_cache, page_rows, token_rows
+from engine.attention.rows import attend_rows, capped, score, softmax_with_sinks, weigh
 from engine.batch import Batch
+from engine.kv_dtype import PLAIN, KVDtype
 
 # A bucket of decoding requests holds contexts of which the longest is at most this much longer.
 BUCKET_RATIO = 1.25
@@ -31,13 +32,13 @@ class Pages:
     tables: Tensor
     _rows: dict[int, Tensor] = field(default_factory=dict)
 
-    def of(self, cache: PagedCache, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values as [B * Hkv, blocks * block_size, D] in `dtype`."""
-        num_kv_heads = cache.keys.shape[1]
+    def of(self, cache: PagedCache, dtype: torch.dtype) -> tuple[Gathered, Gathered]:
+        """Keys and values of [B * Hkv, blocks * block_size, D] in `dtype`."""
+        num_kv_heads = cache.keys.num_heads
         if num_kv_heads not in self._rows:
             self._rows[num_kv_heads] = page_rows(self.tables, num_kv_heads)
-        keys, values = cache.gather(self._rows[num_kv_heads], len(self.tables))
-        return keys.to(dtype), values.to(dtype)
+        rows, count = self._rows[num_kv_heads], len(self.tables)
+        return cache.keys.gather(rows, count, dtype), cache.values.gather(rows, count, dtype)
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,7 +71,7 @@ class Layout:
 
 class CPUAttention:
     """The attention backend of the CPU. `compute_dtype` is what products run in: float32 where
-    the machine has no fast 16-bit arithmetic."""
+    the machine has no fast 16-bit arithmetic. `kv_dtype`: what keys and values are stored in."""
 
     def __init__(
         self,
@@ -79,12 +80,20 @@ class CPUAttention:
         block_size: int,
         dtype: torch.dtype,
         compute_dtype: torch.dtype | None = None,
+        kv_dtype: KVDtype = PLAIN,
     ) -> None:
         self.block_size = block_size
         self.compute_dtype = compute_dtype or dtype
+        if kv_dtype.is_quantized and self.compute_dtype is torch.float16:
+            self.compute_dtype = torch.float32  # sums of codes leave float16's range
         self.caches = {
             layer: make_cache(
-                num_blocks, block_size, spec.num_kv_heads, (spec.key_dim, spec.value_dim), dtype
+                num_blocks,
+                block_size,
+                spec.num_kv_heads,
+                (spec.key_dim, spec.value_dim),
+                dtype,
+                kv_dtype,
             )
             for layer, spec in layers.items()
         }
@@ -94,12 +103,11 @@ class CPUAttention:
 
     @property
     def nbytes(self) -> int:
-        return sum(c.keys.nbytes + c.values.nbytes for c in self.caches.values())
+        return sum(cache.nbytes for cache in self.caches.values())
 
     def clear_blocks(self, blocks: list[int]) -> None:
         for cache in self.caches.values():
-            cache.keys[blocks] = 0
-            cache.values[blocks] = 0
+            cache.clear(blocks)
 
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch
@@ -169,7 +177,9 @@ class CPUAttention:
             self._new_rows[num_kv_heads] = token_rows(
                 self._step.slot_mapping, self.block_size, num_kv_heads
             )
-        self.caches[layer].write(self._new_rows[num_kv_heads], k, v)
+        cache = self.caches[layer]
+        for pages, new in ((cache.keys, k), (cache.values, v)):
+            pages.write(self._new_rows[num_kv_heads], new)
 
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
@@ -183,8 +193,8 @@ class CPUAttention:
             keys, values = prefill.pages.of(cache, self.compute_dtype)
             attend_rows(
                 q[prefill.rows].to(self.compute_dtype),
-                keys[:, : prefill.seq_len],
-                values[:, : prefill.seq_len],
+                keys.part(0, prefill.seq_len),
+                values.part(0, prefill.seq_len),
                 options,
                 output[prefill.rows],
             )
@@ -201,18 +211,17 @@ class CPUAttention:
         output: Tensor,
     ) -> None:
         keys, values = bucket.pages.of(cache, self.compute_dtype)
-        size, num_kv_heads = len(bucket.rows), cache.keys.shape[1]
+        size, num_kv_heads = len(bucket.rows), cache.keys.num_heads
         queries = q[bucket.rows].to(self.compute_dtype) * options.scaling
         # a query head of every group is a row of the product with its key head
         grouped = queries.view(size * num_kv_heads, -1, queries.shape[-1])
-        scores = torch.bmm(grouped, keys.transpose(1, 2))
-        scores = capped(scores, options)
-        by_head = scores.view(size, num_kv_heads, -1, keys.shape[1])
+        scores = capped(score(grouped, keys), options)
+        by_head = scores.view(size, num_kv_heads, -1, scores.shape[-1])
         if bucket.hidden is not None:
             by_head.masked_fill_(bucket.hidden, float("-inf"))
         sinks = None if options.sinks is None else options.sinks.view(num_kv_heads, -1, 1)
         probabilities = softmax_with_sinks(by_head, sinks).flatten(0, 1)
-        result = torch.bmm(probabilities, values)
+        result = weigh(probabilities, values)
         output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
 
 

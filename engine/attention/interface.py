@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.batch import Batch
 from engine.errors import UnsupportedModelError
+from engine.kv_dtype import KVWidths
 
 NAME = "inferdeck"
 
@@ -29,8 +30,10 @@ class LayerSpec(NamedTuple):
     key_dim: int
     value_dim: int
 
-    def bytes_per_token(self, itemsize: int) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim) * itemsize
+    @property
+    def widths(self) -> KVWidths:
+        heads = self.num_kv_heads
+        return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
 
 
 class AttentionOptions(NamedTuple):

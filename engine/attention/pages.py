@@ -4,52 +4,155 @@ Layout, for K and V alike: [num_blocks, Hkv, block_size, D]. A page, the block_s
 one head in one block, is one stretch of memory: gathering the pages of a request head by head is a
 plain copy whose result a batched product reads as it is. With the heads inside the tokens the
 product has to turn keys and values round for itself, which took five to fifteen times as long.
+
+K and V are each in the model's precision (`PlainPages`) or in 8 bits (`QuantizedPages`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.attention.quantized import FORMATS, SCALE_DTYPE, Format, quantize
+from engine.kv_dtype import AUTO, PLAIN, KVDtype
+
+
+class Gathered(NamedTuple):
+    """Keys or values of sequences: elements[B, L, D], of which each token's are still to be
+    multiplied by scales[B, 1, L] (float32); None: they are what they are.
+
+    A product with the tokens' elements costs less to scale (keys: the scores; values: the
+    probabilities) than the elements themselves, as long as there are fewer queries than D.
+    """
+
+    elements: Tensor
+    scales: Tensor | None = None
+
+    def part(self, first: int, end: int) -> Gathered:
+        """Tokens `first` to `end` of each."""
+        scales = None if self.scales is None else self.scales[:, :, first:end]
+        return Gathered(self.elements[:, first:end], scales)
+
+    def for_queries(self, count: int) -> Gathered:
+        """What is cheaper to multiply with `count` rows of queries: as it is, or scaled now."""
+        if self.scales is None or count <= self.elements.shape[-1]:
+            return self
+        # gathered for this call alone, so nobody else sees it change
+        return Gathered(self.elements.mul_(self.scales.mT.to(self.elements.dtype)))
+
+
+class KVPages(Protocol):
+    """The pages of keys, or of values."""
+
+    def write(self, rows: Tensor, new: Tensor) -> None:
+        """Store new[T, Hkv, D] at the rows that `token_rows` gave for them."""
+
+    def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
+        """Of the sequences that `page_rows` named, with B = num_sequences * Hkv and L the number
+        of blocks of a sequence times the block size; computed with in `dtype`."""
+
+    def clear(self, blocks: list[int]) -> None:
+        """Overwrite blocks with zeros."""
+
+    @property
+    def num_heads(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class PlainPages:
+    """elements: [num_blocks, Hkv, block_size, D]."""
+
+    def __init__(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+        self.elements = _lazy_zeros(shape, dtype)
+
+    def write(self, rows: Tensor, new: Tensor) -> None:
+        width = self.elements.shape[-1]
+        flat = new.to(self.elements.dtype).reshape(-1, width)
+        self.elements.view(-1, width).index_copy_(0, rows, flat)
+
+    def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
+        return Gathered(_gather(self.elements, rows, num_sequences).to(dtype))
+
+    def clear(self, blocks: list[int]) -> None:
+        self.elements[blocks] = 0
+
+    @property
+    def num_heads(self) -> int:
+        return self.elements.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements.nbytes
+
+
+class QuantizedPages:
+    """codes[num_blocks, Hkv, block_size, D] and scales[num_blocks, Hkv, block_size], as
+    `quantized` describes them. What a step wrote it reads back quantized."""
+
+    def __init__(self, shape: tuple[int, int, int, int], form: Format) -> None:
+        self.codes = _lazy_zeros(shape, torch.int8)
+        self.scales = _lazy_zeros(shape[:3], SCALE_DTYPE)
+        self._form = form
+
+    def write(self, rows: Tensor, new: Tensor) -> None:
+        width = self.codes.shape[-1]
+        codes, scales = quantize(new.reshape(-1, width), self._form)
+        self.codes.view(-1, width).index_copy_(0, rows, codes)
+        self.scales.view(-1).index_copy_(0, rows, scales)
+
+    def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
+        codes = _gather(self.codes, rows, num_sequences)
+        scales = _gather(self.scales.unsqueeze(-1), rows, num_sequences)
+        return Gathered(self._form.decode(codes, dtype), scales.to(torch.float32).mT)
+
+    def clear(self, blocks: list[int]) -> None:
+        self.codes[blocks] = 0
+        self.scales[blocks] = 0
+
+    @property
+    def num_heads(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
+
 
 class PagedCache(NamedTuple):
-    """K and V pages of one layer, [num_blocks, Hkv, block_size, D] each."""
+    """The pages of one layer."""
 
-    keys: Tensor
-    values: Tensor
+    keys: KVPages
+    values: KVPages
 
-    def write(self, rows: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the rows that `token_rows` gave for them."""
-        for pages, new in ((self.keys, k), (self.values, v)):
-            width = pages.shape[-1]
-            flat = new.to(pages.dtype).reshape(-1, width)
-            pages.view(-1, width).index_copy_(0, rows, flat)
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
 
-    def gather(self, pages: Tensor, num_sequences: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of the sequences that `page_rows` named: [num_sequences * Hkv, L, D],
-        where L is the number of blocks of a sequence times the block size."""
-        batch = num_sequences * self.keys.shape[1]
-        return _gather(self.keys, pages, batch), _gather(self.values, pages, batch)
-
-
-def _gather(pages: Tensor, rows: Tensor, batch: int) -> Tensor:
-    # index_select over flat pages is a plain copy; indexing with a tensor is many times slower
-    flat = pages.view(-1, pages.shape[2] * pages.shape[3]).index_select(0, rows)
-    return flat.view(batch, -1, pages.shape[3])
+    def clear(self, blocks: list[int]) -> None:
+        self.keys.clear(blocks)
+        self.values.clear(blocks)
 
 
 def make_cache(
-    num_blocks: int, block_size: int, num_kv_heads: int, dims: tuple[int, int], dtype: torch.dtype
+    num_blocks: int,
+    block_size: int,
+    num_kv_heads: int,
+    dims: tuple[int, int],
+    dtype: torch.dtype,
+    kv_dtype: KVDtype = PLAIN,
 ) -> PagedCache:
-    """An empty cache for keys and values of `dims` elements per head."""
-    key_dim, value_dim = dims
-    return PagedCache(
-        _lazy_zeros((num_blocks, num_kv_heads, block_size, key_dim), dtype),
-        _lazy_zeros((num_blocks, num_kv_heads, block_size, value_dim), dtype),
-    )
+    """An empty cache for keys and values of `dims` elements per head; `dtype`: the model's."""
+
+    def pages(name: str, dim: int) -> KVPages:
+        shape = (num_blocks, num_kv_heads, block_size, dim)
+        return PlainPages(shape, dtype) if name == AUTO else QuantizedPages(shape, FORMATS[name])
+
+    return PagedCache(*map(pages, kv_dtype, dims))
 
 
 def page_rows(tables: Tensor, num_kv_heads: int) -> Tensor:
@@ -64,6 +167,13 @@ def token_rows(slots: Tensor, block_size: int, num_kv_heads: int) -> Tensor:
     blocks, places = slots // block_size, slots % block_size
     pages = blocks.unsqueeze(1) * num_kv_heads + torch.arange(num_kv_heads)
     return (pages * block_size + places.unsqueeze(1)).view(-1)
+
+
+def _gather(pages: Tensor, rows: Tensor, num_sequences: int) -> Tensor:
+    """pages[num_blocks, Hkv, block_size, D] -> [num_sequences * Hkv, L, D]."""
+    # index_select over flat pages is a plain copy; indexing with a tensor is many times slower
+    flat = pages.view(-1, pages.shape[2] * pages.shape[3]).index_select(0, rows)
+    return flat.view(num_sequences * pages.shape[1], -1, pages.shape[3])
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

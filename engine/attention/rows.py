@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
+from engine.attention.pages import Gathered
 
 # Rows of queries that attend together in prefill: the scores of a block of rows and all heads
 # should stay in the last-level cache, and the triangle that is computed in vain stays small.
@@ -15,19 +16,19 @@ QUERY_BLOCK = 64
 
 
 def attend_rows(
-    q: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions, output: Tensor
+    q: Tensor, keys: Gathered, values: Gathered, options: AttentionOptions, output: Tensor
 ) -> None:
     """Causal attention of the last T tokens of one sequence, written to output[T, Hq, Dv].
 
-    q[T, Hq, Dk], keys[Hkv, L, Dk], values[Hkv, L, Dv]; query t stands at position L - T + t. The
-    query heads of a group are rows of one product with their key head.
+    q[T, Hq, Dk], keys of [Hkv, L, Dk], values of [Hkv, L, Dv]; query t stands at position
+    L - T + t. The query heads of a group are rows of one product with their key head.
     """
     num_tokens, num_heads, _ = q.shape
-    num_kv_heads, length, _ = keys.shape
+    num_kv_heads, length, _ = keys.elements.shape
     group = num_heads // num_kv_heads
+    keys, values = keys.for_queries(num_tokens * group), values.for_queries(num_tokens * group)
     context = length - num_tokens
     folded = (q * options.scaling).view(num_tokens, num_kv_heads, group, -1).permute(1, 2, 0, 3)
-    transposed = keys.transpose(1, 2)
     sinks = None if options.sinks is None else options.sinks.view(num_kv_heads, group, 1, 1)
     for begin in range(0, num_tokens, QUERY_BLOCK):
         end = min(begin + QUERY_BLOCK, num_tokens)
@@ -36,15 +37,29 @@ def attend_rows(
         if options.window is not None:
             first = max(0, context + begin + 1 - options.window)
         block = folded[:, :, begin:end].reshape(num_kv_heads, group * rows, -1)
-        scores = torch.bmm(block, transposed[:, :, first:visible])
-        scores = capped(scores, options).view(num_kv_heads, group, rows, -1)
+        scores = capped(score(block, keys.part(first, visible)), options)
+        scores = scores.view(num_kv_heads, group, rows, -1)
         mask_block(scores, rows, first, context + begin, options.window)
         probabilities = softmax_with_sinks(scores, sinks)
-        result = torch.bmm(
-            probabilities.view(num_kv_heads, group * rows, -1), values[:, first:visible]
+        result = weigh(
+            probabilities.view(num_kv_heads, group * rows, -1), values.part(first, visible)
         )
         result = result.view(num_kv_heads, group, rows, -1).permute(2, 0, 1, 3)
         output[begin:end] = result.reshape(rows, num_heads, -1).to(output.dtype)
+
+
+def score(queries: Tensor, keys: Gathered) -> Tensor:
+    """queries[B, R, D] times the keys of B heads: [B, R, L]; in float32 where they are scaled, for
+    a 16-bit score would be rounded twice."""
+    scores = torch.bmm(queries, keys.elements.transpose(1, 2))
+    return scores if keys.scales is None else scores * keys.scales
+
+
+def weigh(probabilities: Tensor, values: Gathered) -> Tensor:
+    """The sum [B, R, D] of the values of B heads by probabilities[B, R, L]."""
+    if values.scales is not None:
+        probabilities = probabilities * values.scales
+    return torch.bmm(probabilities.to(values.elements.dtype), values.elements)
 
 
 def mask_block(

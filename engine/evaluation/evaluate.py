@@ -26,7 +26,7 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.evaluation.answers import Answer, answer, compare
 from engine.evaluation.head import Head
-from engine.evaluation.reading import EncodedText, read_states
+from engine.evaluation.reading import EncodedText, read_states, split_specials
 from engine.evaluation.report import (
     Answers,
     EvaluationReport,
@@ -140,15 +140,13 @@ class _Evaluation:
         task = self.task
         sides = [side for side in (candidate, reference) if side is not None]
         longest = min(side.max_model_len for side in sides)
-        prefix = tuple(candidate.tokenizer.encode(""))
+        prefix, ids = split_specials(
+            candidate.tokenizer.encode(task.text), candidate.tokenizer.encode("")
+        )
         cut = choose_cut(task.context_length, task.stride, len(prefix), longest)
         self.context = cut.context_length
         if not task.text:
             return
-        ids = candidate.tokenizer.encode(task.text)
-        if tuple(ids[: len(prefix)]) != prefix:
-            prefix, cut = (), cut._replace(prefix=0)
-        ids = ids[len(prefix) :]
         num_all = len(ids)
         if task.max_tokens is not None:
             ids = ids[: task.max_tokens]

@@ -36,6 +36,18 @@ class EncodedText(NamedTuple):
         return range(0 if self.prefix else 1, len(self.token_ids))
 
 
+def split_specials(ids: Sequence[int], empty: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(prefix, tokens of the text) of an encoded text, where `empty` is the empty text encoded:
+    what a tokenizer puts before every text (BOS) and after it (EOS, which is left out)."""
+    same = 0
+    while same < min(len(empty), len(ids)) and empty[same] == ids[same]:
+        same += 1
+    rest, suffix = list(ids[same:]), list(empty[same:])
+    if suffix and rest[-len(suffix) :] == suffix:
+        rest = rest[: -len(suffix)]
+    return list(ids[:same]), rest
+
+
 def read_states(
     engine: LLMEngine,
     head: Head,

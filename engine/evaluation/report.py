@@ -100,12 +100,14 @@ class Divergence:
     """How far the candidate is from the reference. kl: KL(reference || candidate) per token;
     top1_agreement: share of tokens where both find the same token most probable; similarity: None
     where the hidden states differ in width; mean_abs_logprob_change: |difference of log p| of the
-    true token."""
+    true token; kl_percentiles: the percentiles 0, 1, ... 100 of the KL, to be drawn as a curve (in
+    which those near the ends are worth as much as there are tokens)."""
 
     kl: Spread
     top1_agreement: float
     similarity: Similarity | None
     mean_abs_logprob_change: float
+    kl_percentiles: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,11 +129,13 @@ class Scores:
 
     def divergence(self) -> Divergence:
         change = np.abs(self._column("candidate") - self._column("reference"))
+        kl = self._column("kl")
         return Divergence(
-            kl=spread(self._column("kl")),
+            kl=spread(kl),
             top1_agreement=float(self._column("agreement").mean()),
             similarity=similarity(self._column("cosine")) if "cosine" in self._columns else None,
             mean_abs_logprob_change=float(change.mean()),
+            kl_percentiles=tuple(np.percentile(kl, range(101)).tolist()),
         )
 
     def worst(self, tokenizer: Tokenizer) -> tuple[WorstToken, ...]:

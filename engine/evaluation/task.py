@@ -13,7 +13,7 @@ DEFAULT_WORST = 20
 MOST_WORST = 1000
 
 PRECISION_SETTINGS = tuple(
-    name for name in SETTINGS if "quantization" in name or name == "kv_cache_dtype"
+    name for name in SETTINGS if "quanti" in name or name == "kv_cache_dtype"
 )
 """Settings that make weights or KV cache smaller: a reference has them at their defaults."""
 

@@ -7,6 +7,7 @@ What has no kernel of its own is multiplied here: fp8, NF4, 8 bits in groups or 
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -65,17 +66,18 @@ class Fp8Weights(TiledWeights):
         tile.mul_(scales)
 
 
-class Nf4Weights(TiledWeights):
-    """Two codes a byte; a byte is looked up as a pair of values."""
+class TableWeights(TiledWeights):
+    """Indices into a table of 16 values (NF4, FP4), two a byte; a byte is looked up as a pair."""
 
     def __init__(self, codes: TableCodes, dtype: torch.dtype) -> None:
-        assert fits_pairs(codes)
         self.shape, self.dtype = codes.shape, dtype
         self._block_size = codes.block_size
-        self._packed = codes.codes[:, 0::2] << 4 | codes.codes[:, 1::2]
-        self._scales = codes.scales.float().view(self.shape[0], -1)
-        table = codes.table.float()
-        self._pairs = torch.stack([table.repeat_interleave(16), table.repeat(16)], dim=-1)
+        held = codes.codes
+        if held.shape[1] % 2:
+            held = torch.nn.functional.pad(held, (0, 1))
+        self._packed = held[:, 0::2] << 4 | held[:, 1::2]
+        self._scales = codes.scales.float().view(-1)
+        self._pairs = _pairs(tuple(codes.table.tolist()))
 
     @property
     def title(self) -> str:
@@ -83,15 +85,24 @@ class Nf4Weights(TiledWeights):
 
     @property
     def nbytes(self) -> int:
-        return self._packed.nbytes + self._scales.nbytes + self._pairs.nbytes
+        return self._packed.nbytes + self._scales.nbytes
 
     def fill(self, tile: Tensor, start: int) -> None:
-        end = start + len(tile)
-        places = self._packed[start:end].reshape(-1).int()
-        pairs = tile.view(-1, 2)
-        torch.index_select(self._pairs, 0, places, out=pairs)
-        blocks = tile.view(len(tile), -1, self._block_size)
-        blocks.mul_(self._scales[start:end].unsqueeze(-1))
+        rows, width = tile.shape
+        places = self._packed[start : start + rows].reshape(-1).int()
+        if width % 2:
+            pairs = self._pairs.index_select(0, places)
+            tile.copy_(pairs.view(rows, -1)[:, :width])
+        else:
+            torch.index_select(self._pairs, 0, places, out=tile.view(-1, 2))
+        size = self._block_size
+        if width % size == 0:
+            blocks = width // size
+            scales = self._scales[start * blocks : (start + rows) * blocks]
+            tile.view(-1, size).mul_(scales.unsqueeze(1))
+        else:  # blocks run on from one row into the next
+            places = torch.arange(start * width, (start + rows) * width) // size
+            tile.mul_(self._scales.index_select(0, places).view_as(tile))
 
 
 class GroupedWeights(TiledWeights):
@@ -137,29 +148,9 @@ class GroupedWeights(TiledWeights):
         return values.repeat_interleave(self.group_size, 1)[:, : self.shape[1]]
 
 
-class WholeTable(TiledWeights):
-    """Codes of a table whose blocks do not end with the rows: a code a byte."""
-
-    def __init__(self, codes: TableCodes, dtype: torch.dtype) -> None:
-        self.shape, self.dtype = codes.shape, dtype
-        self._codes = codes
-
-    @property
-    def title(self) -> str:
-        return f"nf4, blocks of {self._codes.block_size}"
-
-    @property
-    def nbytes(self) -> int:
-        return self._codes.codes.nbytes + self._codes.scales.nbytes + self._codes.table.nbytes
-
-    def fill(self, tile: Tensor, start: int) -> None:
-        width, size = self.shape[1], self._codes.block_size
-        places = torch.arange(start * width, (start + len(tile)) * width)
-        values = self._codes.table.float()[self._codes.codes[start : start + len(tile)].long()]
-        scales = self._codes.scales.float()[places // size]
-        tile.copy_(values).mul_(scales.view_as(tile))
-
-
-def fits_pairs(codes: TableCodes) -> bool:
-    """Whether blocks end with the rows, and no row ends in the middle of a byte."""
-    return codes.shape[1] % codes.block_size == 0 and codes.shape[1] % 2 == 0
+@cache
+def _pairs(table: tuple[float, ...]) -> Tensor:
+    """[256, 2]: the values of the high and of the low half of a byte."""
+    with torch.inference_mode(False):
+        values = torch.tensor(table)
+        return torch.stack([values.repeat_interleave(16), values.repeat(16)], dim=-1)

@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import int4, int8
-from engine.kernels.grouped import (
-    Fp8Weights,
-    GroupedWeights,
-    Nf4Weights,
-    WholeTable,
-    fits_pairs,
-)
+from engine.kernels.grouped import Fp8Weights, GroupedWeights, TableWeights
 from engine.kernels.weights import PlainWeights, StackedWeights, Weights
 from engine.quantization.codes import Codes, FloatCodes, IntCodes, TableCodes, stack
 
@@ -23,7 +17,7 @@ class ReorderedWeights(Weights):
     """Weights whose inputs are in another order: column j multiplies x[..., order[j]]."""
 
     def __init__(self, weights: Weights, order: Tensor) -> None:
-        self._weights, self._order = weights, order
+        self._weights, self._order = weights, order.to(torch.int32)
         self.shape, self.dtype = weights.shape, weights.dtype
 
     @property
@@ -39,7 +33,7 @@ class ReorderedWeights(Weights):
 
     def dense(self) -> Tensor:
         plain = self._weights.dense()
-        return torch.empty_like(plain).index_copy_(1, self._order, plain)
+        return torch.empty_like(plain).index_copy_(1, self._order.long(), plain)
 
 
 def hold(parts: Sequence[Codes | Tensor], dtype: torch.dtype) -> Weights:
@@ -60,7 +54,7 @@ def _hold(codes: Codes, dtype: torch.dtype) -> Weights:
     if isinstance(codes, FloatCodes):
         return Fp8Weights(codes, dtype)
     if isinstance(codes, TableCodes):
-        return Nf4Weights(codes, dtype) if fits_pairs(codes) else WholeTable(codes, dtype)
+        return TableWeights(codes, dtype)
     ordered, order = codes.grouped()
     weights = _hold_integers(ordered, dtype)
     return weights if order is None else ReorderedWeights(weights, order)

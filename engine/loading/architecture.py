@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from engine.errors import InferdeckError, UnsupportedModelError
+from engine.kv_dtype import PLAIN, KVWidths
 from engine.loading.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ class LayerKV(NamedTuple):
     window: int | None = None
 
     @property
-    def elements_per_token(self) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim)
+    def widths(self) -> KVWidths:
+        heads = self.num_kv_heads
+        return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,9 @@ def describe_checkpoint(
         context_length=checkpoint.max_position_embeddings,
         weights_bytes=weights_bytes,
         quantization="" if stored is None else stored.title,
-        kv_bytes_per_token=sum(layer.elements_per_token for layer in layout) * dtype.itemsize,
+        kv_bytes_per_token=KVWidths.sum(layer.widths for layer in layout).bytes_per_token(
+            PLAIN, dtype.itemsize
+        ),
         kv_layout=layout,
     )
 

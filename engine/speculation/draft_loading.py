@@ -145,7 +145,9 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
         return None
     fast = draft.dtype is torch.float32 or machine_info().fast_bf16
     compute = draft.dtype if fast else torch.float32
-    cache = CPUAttention(draft.layers, num_blocks, config.block_size, draft.dtype, compute)
+    cache = CPUAttention(
+        draft.layers, num_blocks, config.block_size, draft.dtype, compute, config.kv_dtype
+    )
     if isinstance(draft.model, Eagle3Head) and draft.taps is not None:
         return Eagle3Proposer(
             draft.model,

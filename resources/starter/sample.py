@@ -3,8 +3,8 @@
     python -m resources.starter.sample           writes resources/texts/starter.txt
 
 They are drawn from the corpus like those that it learned from, and are of the share that training
-left out. Those with long answers are taken: what a user says the model never learned to predict, and
-there a small change of its weights changes much that nobody sees.
+left out. Those with long answers are taken: what a user says the model never learned to predict,
+and there a small change of its weights changes much that nobody sees.
 """
 
 from __future__ import annotations

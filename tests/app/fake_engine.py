@@ -19,7 +19,7 @@ from engine.snapshot import FinishReason, ModelInfo, RequestTimes, TokenEvent
 
 MODEL = ModelInfo(
     "Qwen3-0.6B", "/models/qwen", "Qwen3ForCausalLM", "bfloat16", "cpu", 596_000_000, 1_190_000_000,
-    28, 1024, 16, 8, 128, 151_936, 8192, False, True,
+    28, 1024, 16, 8, 128, 151_936, 8192, False, True, output_bytes=311_000_000,
 )  # fmt: skip
 
 

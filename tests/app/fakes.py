@@ -309,6 +309,7 @@ class FakeEngineThread(threading.Thread):
             num_parameters=6_300_000, weights_bytes=25_200_000, num_layers=8, hidden_size=256,
             num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=4096, max_model_len=2048,
             is_dummy=self._config.load_format == "dummy", has_chat_template=True, notices=notices,
+            output_bytes=4_200_000,
         )  # fmt: skip
 
     def _plan(self) -> MemoryPlan:

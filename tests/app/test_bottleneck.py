@@ -209,5 +209,11 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     panel.update_gpus((GpuMemory("A card", 8 * 2**30, 3 * 2**30, 2**30),))
     assert not panel.gpus.isHidden()
     assert "other programs 2.00 GiB" in panel.gpus.text()
+    assert panel.cache_line.text().startswith("KV cache now: ")  # of an older recording
+    last = seen(2.0)
+    plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")
+    memory = dataclasses.replace(last.memory, plan=plan)
+    panel.update_snapshot(dataclasses.replace(last, memory=memory))
+    assert panel.cache_line.text().startswith("KV cache (int8) now: ")
     panel.clear()
     assert panel._stack.currentWidget() is panel._empty

@@ -45,6 +45,17 @@ def test_an_idle_engine(idle: EngineSnapshot) -> None:
     assert hints.hint("seed") == ""
 
 
+def test_the_cache_names_its_precision(idle: EngineSnapshot) -> None:
+    hints = Hints()
+    plan = dataclasses.replace(
+        idle.memory.plan, bytes_per_block=16 * 1056, key_dtype="int8", value_dtype="bfloat16"
+    )
+    hints.update(
+        dataclasses.replace(idle, memory=dataclasses.replace(idle.memory, plan=plan))
+    )
+    assert hints.hint("kv_cache_dtype") == "K int8, V bfloat16 · 1.03 KiB a token"
+
+
 def test_steps_are_summed_over_the_last_minute(idle: EngineSnapshot) -> None:
     prefill, decode = StepEntry("a", "prefill", 512), StepEntry("b", "decode", 1)
     steps = (

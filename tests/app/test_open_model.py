@@ -136,6 +136,17 @@ def test_estimate_of_a_shape_counts_parameters_and_memory() -> None:
     assert need.needed == need.weights + need.activations + need.kv_cache
 
 
+def test_estimate_counts_an_8_bit_cache_with_its_scales() -> None:
+    shape = shape_sources()[0]
+    config = EngineConfig(
+        model=shape.path, load_format="dummy", dtype="bfloat16", max_model_len=1024
+    )
+    plain, narrow = (estimate(config.replace(kv_cache_dtype=n)).need for n in ("auto", "int8"))
+    assert plain is not None and narrow is not None
+    assert narrow.kv_bytes_per_token == 28 * 8 * (128 + 2) * 2
+    assert narrow.weights == plain.weights and narrow.needed < plain.needed
+
+
 def test_estimate_says_why_a_folder_is_no_model(tmp_path: Path) -> None:
     found = estimate(EngineConfig(model=str(tmp_path)))
     assert not found.can_open and "config.json" in found.problem

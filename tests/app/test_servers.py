@@ -29,7 +29,7 @@ OTHER: dict[str, Any] = {
     "load_format": "dummy", "seed": 7, "max_num_seqs": 8, "max_num_batched_tokens": 1024,
     "batching": "static", "enable_prefix_caching": False, "enable_chunked_prefill": False,
     "watermark": 0.1, "block_size": 32, "kv_cache_memory_bytes": 2**30,
-    "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
+    "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous", "kv_cache_dtype": "fp8",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -104,6 +104,27 @@ def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
     else:
         is_named = any(SETTINGS[name].label in words for words in after.missing)
         assert is_named != (after.text != before.text)
+
+
+def test_the_kv_precision_has_the_name_that_each_server_gives_it() -> None:
+    fp8, int8 = (BASE.replace(kv_cache_dtype=name) for name in ("fp8", "int8"))
+    assert option(vllm_command(fp8), "--kv-cache-dtype") == "fp8_per_token_head"
+    assert option(vllm_command(int8), "--kv-cache-dtype") == "int8_per_token_head"
+    assert any("needs a recent vLLM" in note for note in vllm_command(int8).notes)
+    assert option(sglang_command(fp8), "--kv-cache-dtype") == "fp8_e4m3"
+    assert "  dtype: fp8\n" in tensorrt_llm_command(fp8).text
+    for make in (sglang_command, tensorrt_llm_command):
+        assert "one scale a layer there" in make(fp8).comments
+        assert make(int8).missing == ("KV precision (int8)",)
+        assert "scale" not in make(int8).comments and "KV" not in make(BASE).comments
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_keys_and_values_of_their_own_are_missing_everywhere(make: Any) -> None:
+    split = make(BASE.replace(kv_cache_dtype="k=int8,v=fp8"))
+    assert split.missing == ("KV precision (k=int8,v=fp8)",) and split.text == make(BASE).text
+    same = make(BASE.replace(kv_cache_dtype="k=fp8,v=fp8"))  # only another way to write it
+    assert same == make(BASE.replace(kv_cache_dtype="fp8"))
 
 
 DRAFTING = BASE.replace(

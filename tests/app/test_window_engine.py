@@ -18,6 +18,7 @@ from app.chat.conversation import Message, State
 from app.engine_bridge import EngineBridge
 from app.window import Application
 from engine import messages
+from widgets.setting_row import ChoiceControl
 from widgets.tokens.record import Origin
 
 LONG = "Write the alphabet three times."
@@ -171,6 +172,37 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
     assert wait_for_end(qtbot, application) == undisturbed
     assert was_busy == [True, True]
     assert "block_size 16 → 64" in [m.text for m in application.window.charts.itl.marks]
+
+
+def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
+    qtbot: QtBot, application: Application
+) -> None:
+    panel, strip = application.window.engine_settings, application.window.strip
+    row = panel.rows["kv_cache_dtype"]
+    control = row.control
+    assert isinstance(control, ChoiceControl) and control.accessibleName() == "KV precision"
+    titles = {control.itemData(i): control.itemText(i) for i in range(control.count())}
+    assert list(titles)[:3] == ["auto", "fp8", "int8"] and len(titles) == 9
+    assert titles["k=int8,v=fp8"] == "K int8 · V fp8"
+    sizes: list[int] = []
+    application.bridge.snapshot.connect(lambda s: sizes.append(s.memory.plan.num_blocks))
+    ask(application, LONG, max_tokens=200)
+    for name, words in (("int8", "KV int8"), ("k=int8,v=auto", "K int8, V fp32"), ("auto", "fp32")):
+        wait_for_tokens(qtbot, application, len(reply(application).text.split()) + 3)
+        control.setFocus()
+        control.setCurrentIndex(control.findData(name))
+        control.activated.emit(control.currentIndex())
+        assert row.hint.startswith("not applied yet: now ")
+        with qtbot.waitSignal(application.bridge.reconfigured, timeout=REPLY_MS):
+            panel.apply()
+        assert application.bridge.config is not None
+        assert application.bridge.config.kv_cache_dtype == name
+        qtbot.waitUntil(lambda words=words: words in strip.title, timeout=5000)
+    wait_for_end(qtbot, application)
+    assert reply(application).state is State.COMPLETE
+    assert "KV" not in strip.title and len(set(sizes)) == 1  # all that its requests can use
+    texts = [mark.text for mark in application.window.charts.itl.marks]
+    assert "kv_cache_dtype auto → int8" in texts
 
 
 def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
+from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
 from engine.batch import Batch, slots
+from engine.kv_dtype import parse_kv_dtype
+from tests.engine.textbook_kv import attention
 
 HEAD_DIM, VALUE_DIM = 8, 6
 
@@ -29,6 +32,7 @@ class Scene:
     softcap: float | None
     has_sinks: bool
     seed: int
+    kv_dtype: str
 
 
 scenes = st.builds(
@@ -43,29 +47,32 @@ scenes = st.builds(
     softcap=st.sampled_from((None, 5.0)),
     has_sinks=st.booleans(),
     seed=st.integers(0, 2**31),
+    kv_dtype=st.sampled_from(("auto", "auto", "int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8")),
 )
 
 
-def naive(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
-    """One sequence, every score of it: q[T, Hq, D] are the last T of k[L, Hkv, D]."""
-    group = q.shape[1] // k.shape[1]
-    keys, values = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    scores = torch.einsum("thd,lhd->htl", q, keys) * options.scaling
-    if options.softcap is not None:
-        scores = options.softcap * torch.tanh(scores / options.softcap)
-    length, tokens = k.shape[0], q.shape[0]
-    ages = torch.arange(length - tokens, length).unsqueeze(1) - torch.arange(length)
-    hidden = ages < 0
-    if options.window is not None:
-        hidden |= ages >= options.window
-    weights = scores.masked_fill(hidden, float("-inf")).exp()
-    total = weights.sum(-1, keepdim=True)
-    if options.sinks is not None:
-        total = total + options.sinks.exp().view(-1, 1, 1)
-    return torch.einsum("htl,lhd->thd", weights / total, values)
+def read_back(pages: KVPages, table: list[int], length: int) -> Tensor:
+    """Keys or values [L, Hkv, D] as they are stored, by the formula of their format."""
+    if isinstance(pages, PlainPages):
+        elements = pages.elements
+    else:
+        assert isinstance(pages, QuantizedPages)
+        is_fp8 = pages._form.largest == 448
+        codes = pages.codes.view(torch.float8_e4m3fn) if is_fp8 else pages.codes
+        elements = codes.float() * pages.scales.float().unsqueeze(-1)
+    return elements[table].transpose(1, 2).flatten(0, 1)[:length]
 
 
-@settings(max_examples=120)
+def leave_behind(pages: KVPages, value: float) -> None:
+    """What another request left in every block."""
+    if isinstance(pages, QuantizedPages):
+        pages.codes.fill_(99)
+        pages.scales.fill_(value)
+    else:
+        pages.elements.fill_(value)
+
+
+@settings(max_examples=200)
 @given(scenes)
 def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     generator = torch.Generator().manual_seed(scene.seed)
@@ -78,10 +85,13 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     order = torch.randperm(sum(counts) + 3, generator=generator).tolist()
     tables = [[order.pop() for _ in range(count)] for count in counts]
     spec = LayerSpec(scene.num_kv_heads, HEAD_DIM, VALUE_DIM)
-    backend = CPUAttention({0: spec}, sum(counts) + 3, scene.block_size, torch.float32)
-    for cache in backend.caches.values():  # what other requests left behind, even NaN
-        cache.keys.fill_(float("nan"))
-        cache.values.fill_(3.0)
+    kv_dtype = parse_kv_dtype(scene.kv_dtype)
+    backend = CPUAttention(
+        {0: spec}, sum(counts) + 3, scene.block_size, torch.float32, kv_dtype=kv_dtype
+    )
+    cache = backend.caches[0]
+    leave_behind(cache.keys, float("nan"))
+    leave_behind(cache.values, 3.0)
     num_heads = scene.num_kv_heads * scene.group
     options = AttentionOptions(
         0.3, scene.window, scene.softcap, noise(num_heads) if scene.has_sinks else None
@@ -93,9 +103,9 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     for index, (before, new) in enumerate(scene.requests):
         starts.append(starts[-1] + new)
         old = torch.tensor(slots(tables[index], 0, before, scene.block_size), dtype=torch.int64)
-        block, place = old // scene.block_size, old % scene.block_size
-        backend.caches[0].keys[block, :, place] = keys[index][:before]
-        backend.caches[0].values[block, :, place] = values[index][:before]
+        rows = token_rows(old, scene.block_size, scene.num_kv_heads)
+        cache.keys.write(rows, keys[index][:before])
+        cache.values.write(rows, values[index][:before])
     new_slots = [
         slot
         for table, (before, new) in zip(tables, scene.requests, strict=True)
@@ -115,19 +125,32 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
         options,
     )
     for index, q in enumerate(queries):
-        expected = naive(q, keys[index], values[index], options)
+        expected = attention(
+            q,
+            read_back(cache.keys, tables[index], lengths[index]),
+            read_back(cache.values, tables[index], lengths[index]),
+            options,
+        )
         torch.testing.assert_close(
             found[starts[index] : starts[index + 1]], expected, atol=2e-5, rtol=2e-4
         )
 
 
-def test_blocks_before_the_window_are_not_read() -> None:
-    backend = CPUAttention({0: LayerSpec(1, 4, 4)}, 64, 4, torch.float32)
+def nan(*shape: int) -> Tensor:
+    return torch.full(shape, float("nan"))
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "fp8"])
+def test_blocks_before_the_window_are_not_read(kv_dtype: str) -> None:
+    backend = CPUAttention(
+        {0: LayerSpec(1, 4, 4)}, 64, 4, torch.float32, kv_dtype=parse_kv_dtype(kv_dtype)
+    )
     table = list(range(40))
     empty = torch.zeros(0, dtype=torch.int64)
     batch = Batch(empty, empty, torch.tensor([159]), empty, [0, 1], [160], [table], 4)
-    backend.caches[0].keys[:37] = float("nan")  # would spread through a product, masked or not
-    backend.caches[0].values[:37] = float("nan")
+    before = list(range(37))
+    for pages in backend.caches[0]:  # would spread through a product, masked or not
+        pages.write(token_rows(torch.tensor(slots(before, 0, 148, 4)), 4, 1), nan(148, 1, 4))
     backend.begin_step(batch)
     one = torch.ones(1, 1, 4)
     options = AttentionOptions(1.0, window=9)

@@ -356,8 +356,8 @@ def test_nan_logits_end_one_request_and_never_reach_another(
                 slot = batch.slot_mapping[batch.query_start_loc[row + 1] - 1]
                 for cache in runner.backend.caches.values():
                     block, place = divmod(int(slot), batch.block_size)
-                    cache.keys[block, :, place] = math.nan
-                    cache.values[block, :, place] = math.nan
+                    for pages in cache:
+                        pages.elements[block, :, place] = math.nan
         return logits
 
     monkeypatch.setattr(runner, "execute", execute)
@@ -376,7 +376,7 @@ def test_shutdown_gives_the_cache_and_the_weights_back(tiny_folder: Path) -> Non
 
     engine = LLMEngine(EngineConfig(model=str(tiny_folder), num_threads=1))
     weights = [weakref.ref(p) for p in engine._host.runner.model.parameters()]
-    caches = [weakref.ref(c.keys) for c in engine._host.runner.backend.caches.values()]
+    caches = [weakref.ref(c.keys.elements) for c in engine._host.runner.backend.caches.values()]
     assert weights and caches
     engine.add_request([5, 6, 7], GREEDY)
     engine.step()

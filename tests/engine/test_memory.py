@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError
+from engine.kv_dtype import KVWidths
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import ModelSizes, max_useful_blocks, model_sizes, plan, plan_memory
 from tests.engine.tiny_models import make_model
@@ -18,7 +20,7 @@ from tests.engine.tiny_models import make_model
 GIB = 2**30
 LLAMA_1B = ModelSizes(
     weights=2_471_645_608,
-    kv_elements_per_token=16 * 2 * 8 * 64,
+    kv=KVWidths(16 * 8 * 64, 16 * 8 * 64, 16 * 8),
     itemsize=2,
     hidden_size=2048,
     intermediate_size=8192,
@@ -26,6 +28,7 @@ LLAMA_1B = ModelSizes(
     head_dim=64,
     vocab_size=128_256,
 )
+PER_TOKEN = 16 * 2 * 8 * 64 * 2  # bytes of K and V
 
 
 def config(**changes: object) -> EngineConfig:
@@ -67,7 +70,7 @@ def test_a_plan_stays_within_its_limit(
     assert made.predicted <= made.limit <= utilization * total
     assert made.limit + made.reserve <= free
     assert made.kv_cache == made.num_blocks * made.bytes_per_block
-    assert made.bytes_per_block == block_size * LLAMA_1B.kv_elements_per_token * 2
+    assert made.bytes_per_block == block_size * PER_TOKEN
     if cache is None:
         assert made.num_blocks * block_size >= max_model_len
         assert made.num_blocks <= max_useful_blocks(settings)
@@ -109,7 +112,7 @@ def test_a_context_that_does_not_fit_points_to_max_model_len() -> None:
 
 
 def test_a_cache_of_the_user_s_own_size_may_be_one_block() -> None:
-    one = 16 * LLAMA_1B.kv_elements_per_token * 2
+    one = 16 * PER_TOKEN
     made = plan(LLAMA_1B, config(kv_cache_memory_bytes=one), free=8 * GIB, total=8 * GIB)
     assert made.num_blocks == 1
     with pytest.raises(OutOfMemoryError, match="smaller than one block"):
@@ -124,6 +127,59 @@ def test_without_chunked_prefill_a_whole_context_has_to_fit_a_step() -> None:
     assert whole.activations > chunked.activations
 
 
+@given(
+    heads=st.integers(1, 16),
+    key_dim=st.integers(64, 256),
+    value_dim=st.integers(64, 256),
+    kv_dtype=st.sampled_from(["int8", "fp8", "k=int8,v=fp8"]),
+)
+def test_eight_bits_hold_almost_twice_the_tokens(
+    heads: int, key_dim: int, value_dim: int, kv_dtype: str
+) -> None:
+    sizes = replace(LLAMA_1B, kv=KVWidths(heads * key_dim, heads * value_dim, heads))
+    settings = config(kv_cache_memory_bytes=2**28, dtype="bfloat16")
+    plain, narrow = (
+        plan(sizes, settings.replace(kv_cache_dtype=name), free=64 * GIB, total=64 * GIB)
+        for name in ("auto", kv_dtype)
+    )
+    assert narrow.num_blocks >= 1.9 * plain.num_blocks
+    assert narrow.kv_cache <= 2**28
+    assert narrow.bytes_per_block == 16 * heads * (key_dim + value_dim + 2 + 2)
+    assert (plain.key_dtype, plain.value_dtype) == ("bfloat16", "bfloat16")
+    assert "bfloat16" not in (narrow.key_dtype, narrow.value_dtype)
+
+
+def test_keys_and_values_are_counted_apart() -> None:
+    sizes = replace(LLAMA_1B, kv=KVWidths(keys=400, values=100, heads=4))
+    per_token = {
+        name: plan(
+            sizes, config(kv_cache_dtype=name, block_size=1), free=64 * GIB, total=64 * GIB
+        ).bytes_per_block
+        for name in ("auto", "k=int8,v=auto", "k=auto,v=fp8", "fp8")
+    }
+    assert list(per_token.values()) == [1000, 408 + 200, 800 + 108, 408 + 108]
+
+
+def test_a_draft_is_counted_in_the_same_precision() -> None:
+    draft = replace(LLAMA_1B, kv=KVWidths(64, 64, 1))
+    made = plan(
+        LLAMA_1B, config(kv_cache_dtype="int8"), free=64 * GIB, total=64 * GIB, draft=draft
+    )
+    assert made.draft_bytes_per_block == 16 * (64 + 64 + 4)
+
+
+def test_a_plain_cache_that_does_not_fit_points_to_eight_bits() -> None:
+    for kv_dtype, is_named in (("auto", True), ("int8", False)):
+        with pytest.raises(OutOfMemoryError) as error:
+            plan(
+                LLAMA_1B,
+                config(max_model_len=131_072, kv_cache_dtype=kv_dtype),
+                free=5 * GIB,
+                total=8 * GIB,
+            )
+        assert ("kv_cache_dtype" in error.value.remedy) == is_named
+
+
 class TestOfACheckpoint:
     @pytest.fixture
     def checkpoint(self, tmp_path: Path) -> Checkpoint:
@@ -133,7 +189,7 @@ class TestOfACheckpoint:
     def test_sizes_follow_the_dtype(self, checkpoint: Checkpoint) -> None:
         wide, narrow = (model_sizes(checkpoint, d) for d in (torch.float32, torch.bfloat16))
         assert wide.weights == 2 * narrow.weights == 4 * checkpoint.num_parameters
-        assert wide.kv_elements_per_token == narrow.kv_elements_per_token == 2 * 2 * 2 * 16
+        assert wide.kv == narrow.kv == KVWidths(2 * 2 * 16, 2 * 2 * 16, 2 * 2)
 
     def test_what_the_engine_holds_counts_as_free(self, checkpoint: Checkpoint) -> None:
         settings = config(dtype="float32", max_model_len=256)

@@ -21,7 +21,8 @@ from tests.widgets import synthetic
 PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
 MODEL = ModelInfo(
     "m", "/m", "Llama", "bfloat16", "cpu", 1_000_000_000, 2_000_000_000, 16, 2048, 32, 8, 64,
-    100_000, 8192, False, True, num_lookup_parameters=204_800_000,
+    100_000, 8192, False, True, num_lookup_parameters=204_800_000, output_bytes=409_600_000,
+    lookup_bytes=409_600_000,
 )  # fmt: skip
 COST = ModelCost.of(MODEL, kv_bytes_per_token=32_768.0)
 DECODE = StepEntry("a", "decode", 1, num_context=1000, num_logits=1)
@@ -87,7 +88,8 @@ def test_chunks_of_a_prompt_are_the_attention_of_the_whole() -> None:
 
 def test_experts_are_read_as_far_as_they_are_chosen() -> None:
     moe = dataclasses.replace(
-        MODEL, num_expert_parameters=400_000_000, num_experts=8, experts_per_token=2
+        MODEL, num_expert_parameters=400_000_000, num_experts=8, experts_per_token=2,
+        expert_bytes=800_000_000,
     )
     cost = ModelCost.of(moe, 32_768.0)
     one, many = cost.work([DECODE]), cost.work([DECODE] * 64)
@@ -143,6 +145,25 @@ def test_int4_wins_what_amdahl_allows() -> None:
     assert made["int4"].factor > made["int8"].factor > 1.5
     assert made["int4"].loose is None  # nothing is unexplained
     assert made["fp8 or int8"].factor < 1.02
+
+
+def test_a_narrower_cache_wins_what_is_left_of_it() -> None:
+    reading = StepEntry("a", "decode", 1, num_context=100_000, num_logits=1)
+    at_peak = least_time(COST.work([reading]), PEAKS).floor
+    found = {}
+    for keys, values in (("", ""), ("bfloat16", "bfloat16"), ("int8", "bfloat16"), ("int8", "fp8")):
+        seen = snapshot()
+        plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
+        memory = dataclasses.replace(seen.memory, plan=plan)
+        made = ceilings(situation(step(reading, model_s=at_peak), memory=memory))
+        found[keys, values] = next((c for c in made if c.setting == "kv_cache_dtype"), None)
+    plain, half = found["bfloat16", "bfloat16"], found["int8", "bfloat16"]
+    assert found["", ""] == plain and plain is not None and half is not None
+    kv = COST.work([reading]).kv / PEAKS.read_bytes_per_s
+    narrow = (8 + 16 / 64) / 16
+    assert plain.factor == pytest.approx((at_peak + 0.003) / (at_peak + 0.003 - kv * (1 - narrow)))
+    assert 1 < half.factor < plain.factor
+    assert found["int8", "fp8"] is None
 
 
 def test_where_launching_dominates_no_format_helps_but_slow_reading_is_not_ruled_out() -> None:
@@ -221,3 +242,5 @@ def test_experts_and_untied_embeddings_of_a_loaded_model_are_counted(
     assert (info.num_experts, info.experts_per_token) == (4, 2)
     assert info.num_expert_parameters == 2 * 4 * 3 * 64 * 32  # layers, experts, three matrices
     assert info.num_lookup_parameters == tiny_models.VOCAB_SIZE * 64
+    assert info.expert_bytes == 4 * info.num_expert_parameters
+    assert info.output_bytes == info.lookup_bytes == 4 * info.num_lookup_parameters

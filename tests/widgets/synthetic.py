@@ -29,7 +29,7 @@ MODEL = ModelInfo(
     name="Qwen3-0.6B", path="/models/qwen3", architecture="Qwen3ForCausalLM", dtype="bfloat16",
     device="cpu", num_parameters=596_000_000, weights_bytes=round(1.19 * GIB), num_layers=28,
     hidden_size=1024, num_heads=16, num_kv_heads=8, head_dim=128, vocab_size=151_936,
-    max_model_len=8192, is_dummy=False, has_chat_template=True,
+    max_model_len=8192, is_dummy=False, has_chat_template=True, output_bytes=311_000_000,
 )  # fmt: skip
 PLAN = MemoryPlan(
     total=16 * GIB, free=8 * GIB, reserve=GIB, limit=round(3.6 * GIB), weights=round(1.19 * GIB),

@@ -19,6 +19,7 @@ from widgets.blocks.words import Name, contents, describe, losses, summary
 from widgets.charts.clock import RedrawClock
 from widgets.charts.note_label import NoteLabel
 from widgets.elided_line import ElidedLine
+from widgets.stat_figures import kv_precision
 from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
@@ -140,7 +141,7 @@ class BlocksPanel(QFrame):
             for widget in (self.note, self.losses, self.line, self.text):
                 widget.set_text("")
             return
-        self.note.set_text(summary(snapshot.blocks))
+        self.note.set_text(summary(snapshot.blocks, kv_precision(snapshot.memory.plan)))
         self.losses.set_text(losses(snapshot.blocks, snapshot.counters))
         if block != NONE:
             owners = self.map.owners_of(block)

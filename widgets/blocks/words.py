@@ -12,14 +12,15 @@ Name = Callable[[str], str]
 _SHOWN_TEXT = 160
 
 
-def summary(blocks: BlockSnapshot) -> str:
-    """ "1,152 blocks of 16 · used 62 % · cached 24 % · free 14 %"."""
+def summary(blocks: BlockSnapshot, precision: str = "") -> str:
+    """ "1,152 blocks of 16 · KV int8 · used 62 % · cached 24 % · free 14 %"."""
     count = blocks.num_blocks
     shares = (
         ("used", blocks.num_used), ("cached", blocks.num_cached), ("free", blocks.num_free),
     )  # fmt: skip
     parts = [f"{word} {100 * number / count:.0f} %" for word, number in shares]
-    return " · ".join([f"{count:,} blocks of {blocks.block_size}", *parts])
+    named = [precision] if precision else []
+    return " · ".join([f"{count:,} blocks of {blocks.block_size}", *named, *parts])
 
 
 def losses(blocks: BlockSnapshot, counters: Counters) -> str:

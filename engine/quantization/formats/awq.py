@@ -52,6 +52,8 @@ class AWQFormat(CheckpointFormat):
                 "Choose a checkpoint with 4 bits, or the model that it was quantized from.",
             )
         version = settings.text("version", "format", "checkpoint_format", default="gemm").lower()
+        if settings.text("backend", default="") == "llm-awq":  # which says "gemm" as well
+            version = "llm-awq"
         if version != "gemm":
             raise UnsupportedModelError(
                 f"{settings.source} says AWQ in the {version!r} layout; this program reads GEMM.",

@@ -35,7 +35,7 @@ class Settings:
         # transformers before 4.34 wrote bitsandbytes' settings without a name
         by_bits = any(self.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
         named = self.text("quant_method", default="bitsandbytes") if by_bits else ""
-        return (named or self.text("quant_method")).lower()
+        return (named or self.text("quant_method", "method")).lower()
 
     def integer(self, *names: str, default: Any = _REQUIRED) -> int:
         value = self._find(names, default)

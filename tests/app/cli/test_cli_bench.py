@@ -67,6 +67,20 @@ def test_the_report_has_every_figure(
     )
 
 
+def test_the_cache_s_precision_is_reported_and_compared(
+    capsys: pytest.CaptureFixture[str], tiny_flags: list[str]
+) -> None:
+    report = bench(
+        capsys, *tiny_flags, *FIXED, "--compare", "kv_cache_dtype=auto;k=int8,v=fp8",
+        "--rounds", "1", "--num-warmups", "0",
+    )  # fmt: skip
+    plain, narrow = report["runs"]["auto"], report["runs"]["k=int8,v=fp8"]
+    assert plain["completed"] == narrow["completed"] == 6
+    alone = bench(capsys, *tiny_flags, *FIXED, "--kv-cache-dtype", "int8")
+    assert alone["config"]["kv_cache_dtype"] == "int8"
+    assert alone["kv_cache_bytes"] > 0
+
+
 def test_drafts_are_reported(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:
     plain = bench(capsys, *tiny_flags, *FIXED)
     assert plain["acceptance_length"] is plain["acceptance_rate"] is None
@@ -195,6 +209,7 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.M
         (["--workload", "voice-bot", "--kv-cache-memory-bytes", "512KiB"], ("2,200", "holds")),
         ([*FIXED, "--compare", "speed=1,2"], ("'speed'", "max_num_seqs")),
         ([*FIXED, "--compare", "batching=static"], ("two or more",)),
+        ([*FIXED, "--compare", "kv_cache_dtype=int4,int8"], ("'int4'", "k=int8,v=fp8")),
         ([*FIXED, "--compare", "batching=static,dynamic"], ("'dynamic'", "continuous")),
         ([*FIXED, "--output-json", "/no/such/folder/x.json"], ("/no/such/folder",)),
     ],

@@ -55,6 +55,8 @@ def test_without_flags_it_is_the_default_on_the_starter_model() -> None:
         (["--max-num-seqs", "3"], "max_num_seqs", 3),
         (["--watermark", "0.1"], "watermark", 0.1),
         (["--dtype", "float32"], "dtype", "float32"),
+        (["--kv-cache-dtype", "fp8"], "kv_cache_dtype", "fp8"),
+        (["--kv-cache-dtype", "k=int8,v=fp8"], "kv_cache_dtype", "k=int8,v=fp8"),
         (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
         (["--enable-chunked-prefill"], "enable_chunked_prefill", True),
         (["--kv-cache-memory-bytes", "512MiB"], "kv_cache_memory_bytes", 512 * 2**20),
@@ -78,6 +80,7 @@ def test_a_flag_sets_its_setting(argv: list[str], name: str, value: object) -> N
         (["--watermark", "2"], ("2", "at most 0.5")),
         (["--kv-cache-memory-bytes", "2 apples"], ("'2 apples'", "2GiB")),
         (["--seed", "-1"], ("-1", "at least 0")),
+        (["--kv-cache-dtype", "k=int8"], ("k=int8", "k=int8,v=fp8")),
     ],
 )
 def test_an_impossible_value_is_refused_with_what_is_possible(

@@ -17,8 +17,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
+from engine import tokenization
 from engine.config import EngineConfig
 from engine.errors import ConfigError, InferdeckError
 from engine.evaluation import (
@@ -35,6 +37,7 @@ from engine.evaluation import (
     unit_of,
 )
 from engine.evaluation.head import Head
+from engine.evaluation.reading import EncodedText, read_states, split_specials
 from engine.evaluation.stages import TEXT
 from engine.evaluation.windows import Cut
 from tests.engine import tiny_models
@@ -133,6 +136,7 @@ def test_every_figure_is_what_transformers_gives(
     assert found.kl.p90 == pytest.approx(float(np.percentile(kl, 90)), **near)
     assert found.kl.p99 == pytest.approx(float(np.percentile(kl, 99)), **near)
     assert found.kl.max == pytest.approx(float(kl.max()), **near)
+    assert found.kl_percentiles == pytest.approx(np.percentile(kl, range(101)).tolist(), **near)
     assert found.top1_agreement == pytest.approx(
         float((p.argmax(-1) == q.argmax(-1)).double().mean())
     )
@@ -226,6 +230,70 @@ def test_a_model_does_not_differ_from_itself(dtype: str, tiny_folder: Path, text
     assert report.answers.identical_share == report.answers.mean_equal_share == 1.0
 
 
+def test_logits_are_made_in_tiles(
+    tiny_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the chunk: of a large vocabulary its logits would be gigabytes."""
+    seen: list[int] = []
+    original = Head.logits
+
+    def watched(self: Head, states: torch.Tensor) -> torch.Tensor:
+        seen.append(len(states))
+        return original(self, states)
+
+    monkeypatch.setattr(Head, "logits", watched)
+    monkeypatch.setattr(measures, "TILE_BYTES", 10 * 4 * tiny_models.VOCAB_SIZE)
+    run(EvaluationTask(config_of(tiny_folder), reference=config_of(tiny_folder), text=text))
+    assert max(seen) == 10
+    assert sum(seen) == 2 * (NUM_TOKENS - 1) + 2  # and one for each head, to try it
+    monkeypatch.undo()
+    assert 151_936 * 4 * measures.rows_per_tile(151_936) <= measures.TILE_BYTES
+    assert measures.rows_per_tile(10**9) == 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "empty", "expected"),
+    [
+        ([5, 6], [], ([], [5, 6])),
+        ([1, 5, 6], [1], ([1], [5, 6])),
+        ([1, 5, 6, 2], [1, 2], ([1], [5, 6])),
+        ([5, 6, 2], [2], ([], [5, 6])),
+        ([1], [1], ([1], [])),
+        ([1, 2], [1, 2], ([1, 2], [])),
+    ],
+)
+def test_what_a_tokenizer_adds_is_told_from_the_text(
+    ids: list[int], empty: list[int], expected: tuple[list[int], list[int]]
+) -> None:
+    assert split_specials(ids, empty) == expected
+
+
+def test_every_window_begins_with_the_beginning_of_text(
+    tiny_model: Any, tmp_path: Path, text: str, words: list[int]
+) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tiny_model.save_pretrained(tmp_path)
+    tiny_models.save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.post_processor = TemplateProcessing(single="t1 $A", special_tokens=[("t1", 1)])
+    tokenizer.save(str(file))
+    report = run(EvaluationTask(config_of(tmp_path), text=text, context_length=41, stride=20))
+    assert report.text is not None
+    assert report.text.num_tokens == report.text.num_scored == NUM_TOKENS
+    nll = []
+    with torch.inference_mode():
+        for window in Cut(41, 20, prefix=1).windows(NUM_TOKENS):
+            ids = [1, *words[window.start : window.end]]
+            logprobs = tiny_model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            rows = range(window.first_scored, window.end)
+            nll += [-float(logprobs[i - window.start, words[i]]) for i in rows]
+    assert len(nll) == NUM_TOKENS
+    assert report.candidate_loss is not None
+    assert report.candidate_loss.mean_nll == pytest.approx(float(np.mean(nll)), rel=1e-5)
+
+
 def test_perplexity_alone_needs_no_reference(
     tiny_folder: Path, tiny_model: Any, text: str, words: list[int]
 ) -> None:
@@ -244,19 +312,17 @@ def test_perplexity_alone_needs_no_reference(
 
 def test_the_starter_model_has_the_perplexity_of_transformers() -> None:
     folder = Path(__file__).parents[3] / "resources" / "starter" / "chat"
-    from engine.tokenization import Tokenizer
-
     prompt = "<|im_start|>user\nWhat is paging?<|im_end|>\n<|im_start|>assistant\n"
     text = prompt + "The KV cache is kept in blocks of a fixed size, and a table finds them. " * 3
     report = run(EvaluationTask(config_of(folder), text=text, context_length=32, stride=16))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    ids = Tokenizer.from_folder(folder, allow_missing=False).encode(text)
+    ids = tokenization.Tokenizer.from_folder(folder, allow_missing=False).encode(text)
     logprobs, _ = by_transformers(model, ids, Cut(32, 16))
     expected = logprobs.gather(1, torch.tensor(ids[1:])[:, None])
     assert report.candidate_loss is not None
     assert report.candidate_loss.mean_nll == pytest.approx(-float(expected.mean()), rel=1e-5)
     assert report.text is not None
-    first = len(Tokenizer.from_folder(folder, allow_missing=False).decode(ids[:1]))
+    first = len(tokenization.Tokenizer.from_folder(folder, allow_missing=False).decode(ids[:1]))
     plain_text = text.replace("<|im_start|>", "").replace("<|im_end|>", "")
     assert report.text.num_bytes == len(plain_text) - first
 
@@ -275,7 +341,6 @@ def test_the_head_alone_gives_the_logits_of_the_model(
     monkeypatch.setattr(tiny_models, "FAMILIES", {**tiny_models.FAMILIES, **own})
     caps = {"final_logit_softcapping": 5.0} if family == "gemma2" else {}
     folder = tiny_models.save(tiny_models.make_model(family, **caps), tmp_path)
-    from engine.evaluation.reading import EncodedText, read_states
     from engine.evaluation.side import opened, prepare
 
     (ids,) = tiny_models.make_prompts([20])
@@ -297,7 +362,6 @@ def test_of_the_reference_only_its_head_stays(
 ) -> None:
     """While the candidate is read, the reference's layers are gone from memory."""
     from engine.evaluation import evaluate
-    from engine.loading.loader import LoadedModel
 
     alive: list[weakref.ref[Any]] = []
     seen: list[int] = []
@@ -313,7 +377,6 @@ def test_of_the_reference_only_its_head_stays(
     monkeypatch.setattr(evaluate, "Head", Watched)
     run(EvaluationTask(config_of(other_folder), reference=config_of(tiny_folder), text=text))
     assert seen == [0, 0]
-    assert LoadedModel  # the loader's own references are gone with the engine
 
 
 # Answers, speed -------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from engine.errors import CheckpointError, LoadCancelled, UnsupportedModelError
+from engine.errors import CheckpointError, LoadCancelled
 from engine.kernels import select
 from engine.kernels.linear import Linear
 from engine.layers.packing import GatedMLP, PackedLinear
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import LoadedModel, load_model
+from tests.engine.loading.live_bytes import live_bytes
 from tests.engine.tiny_models import FAMILIES, make_model, make_prompts
 
 PACKED_QKV = {"llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "qwen3_moe", "mixtral",
@@ -90,13 +91,13 @@ def test_no_second_copy_of_the_weights_at_any_time(
     save(model, tmp_path)
     del model
     gc.collect()
-    before = _live_bytes()
+    before = live_bytes()
     peaks: list[int] = []
     calls = itertools.count()
 
     def watch(stage: str, done: int, size: int) -> None:
         if next(calls) % 8 == 0 or done == size:  # looking at every object takes a while
-            peaks.append(_live_bytes())
+            peaks.append(live_bytes())
 
     loaded = load(tmp_path, progress=watch)
     linears = [m for m in loaded.model.modules() if isinstance(m, Linear)]
@@ -104,24 +105,8 @@ def test_no_second_copy_of_the_weights_at_any_time(
     gc.collect()
     read_buffer = 16 * 2**20
     assert max(peaks) - before <= total + largest + read_buffer + 2**18
-    assert _live_bytes() - before <= total + 2**18
+    assert live_bytes() - before <= total + 2**18
     assert loaded.weights_bytes >= total
-
-
-def _live_bytes() -> int:
-    """Bytes of all tensors that exist, each storage once; meta tensors have none, and what a weight
-    in blocks holds is its own."""
-    storages: dict[int, int] = {}
-    in_blocks = 0
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), torch.Tensor) or thing.is_meta:
-            continue
-        if thing.is_mkldnn:
-            in_blocks += thing.numel() * thing.element_size()
-        else:
-            storage = thing.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values()) + in_blocks
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2"])
@@ -250,13 +235,6 @@ class TestDamagedCheckpoints:
             load_model(checkpoint, dtype=torch.float32, device="cpu", load_format="auto",
                        seed=0, max_model_len=64)  # fmt: skip
 
-    def test_quantized_checkpoints_are_refused(self, folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        config["quantization_config"] = {"quant_method": "awq", "bits": 4}
-        (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UnsupportedModelError, match=r"quantized \(awq\).*16-bit"):
-            load(folder)
-
 
 class TestProgressAndCancel:
     def test_progress_ends_at_the_bytes_on_disk(self, tmp_path: Path) -> None:
@@ -270,13 +248,13 @@ class TestProgressAndCancel:
     def test_cancelling_stops_and_keeps_nothing(self, load_format: str, tmp_path: Path) -> None:
         save(make_model("llama"), tmp_path)
         gc.collect()
-        before = _live_bytes()
+        before = live_bytes()
         calls = iter(range(1000))
         with pytest.raises(LoadCancelled):
             load(tmp_path, load_format=load_format, cancelled=lambda: next(calls) >= 3)
         assert next(calls) < 10
         gc.collect()
-        assert _live_bytes() - before < 2**16
+        assert live_bytes() - before < 2**16
 
 
 class TestDummyWeights:

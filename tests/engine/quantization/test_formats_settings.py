@@ -157,6 +157,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"quant_method": "mxfp4"}, "'mxfp4'"),
     ({**AWQ, "bits": 8}, "AWQ with 8 bits"),
     ({**AWQ, "version": "GEMV"}, "'gemv' layout"),
+    ({**AWQ, "backend": "llm-awq"}, "'llm-awq' layout"),
     ({**AWQ, "version": None, "format": "marlin"}, "'marlin' layout"),
     ({**GPTQ, "bits": 3}, "GPTQ with 3 bits"),
     ({**GPTQ, "checkpoint_format": "marlin"}, "'marlin' layout"),

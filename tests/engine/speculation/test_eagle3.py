@@ -265,7 +265,7 @@ def test_hidden_states_that_are_not_finite_end_drafting_for_that_request_alone(
             produced[event.request_id] += event.token_ids
     assert drafted[ids[0]] == 0 and drafted[ids[1]] > 0
     assert produced[ids[0]] == plain[0][0][1:]
-    assert all(bool(c.keys.isfinite().all()) for c in proposer._cache.caches.values())
+    assert all(bool(c.keys.elements.isfinite().all()) for c in proposer._cache.caches.values())
 
 
 # -- memory, settings -----------------------------------------------------------------------

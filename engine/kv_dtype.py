@@ -1,0 +1,80 @@
+"""What the KV cache stores keys and values in. Pure Python: no torch.
+
+    "auto"              the model's precision
+    "int8", "fp8"       both in 8 bits, with a 16-bit scale for each token and head
+    "k=int8,v=fp8"      keys and values each in their own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from engine.errors import ConfigError
+
+AUTO, FP8, INT8 = "auto", "fp8", "int8"
+NAMES = (AUTO, FP8, INT8)
+SCALE_BYTES = 2
+REMEDY = "Choose auto, fp8 (e4m3) or int8, or one for keys and one for values: k=int8,v=fp8."
+
+
+class KVDtype(NamedTuple):
+    """One of `NAMES` for keys, and one for values."""
+
+    keys: str = AUTO
+    values: str = AUTO
+
+    @property
+    def is_quantized(self) -> bool:
+        return self != PLAIN
+
+    def resolved(self, model_dtype: str) -> KVDtype:
+        """With the model's precision in the place of "auto"."""
+        return KVDtype(*(model_dtype if name == AUTO else name for name in self))
+
+
+PLAIN = KVDtype()
+
+
+class KVWidths(NamedTuple):
+    """What one token takes in the cache: elements of keys and of values, and heads, each of which
+    has a scale where it is quantized. Of one layer, or of several together."""
+
+    keys: int = 0
+    values: int = 0
+    heads: int = 0
+
+    @classmethod
+    def sum(cls, parts: Iterable[KVWidths]) -> KVWidths:
+        return cls(*map(sum, zip(*parts, strict=True)))
+
+    def bytes_per_token(self, dtype: KVDtype, itemsize: int) -> int:
+        """`itemsize`: bytes of an element in the model's precision."""
+        sides = zip(dtype, (self.keys, self.values), strict=True)
+        return sum(
+            width * itemsize if name == AUTO else width + self.heads * SCALE_BYTES
+            for name, width in sides
+        )
+
+
+def parse_kv_dtype(text: str) -> KVDtype:
+    """Read a value of the setting kv_cache_dtype; ConfigError where it is none."""
+    if text in NAMES:
+        return KVDtype(text, text)
+    sides = [part.partition("=")[::2] for part in text.replace(" ", "").split(",")]
+    found = dict(sides)
+    if len(sides) != 2 or set(found) != {"k", "v"} or not set(found.values()) <= set(NAMES):
+        raise ConfigError(f"kv_cache_dtype is {text!r}.", REMEDY)
+    return KVDtype(found["k"], found["v"])
+
+
+def check_kv_dtype(value: object) -> None:
+    """Raise ConfigError unless `value` is one of the setting kv_cache_dtype."""
+    if not isinstance(value, str):
+        raise ConfigError(f"kv_cache_dtype is {value!r}.", REMEDY)
+    parse_kv_dtype(value)
+
+
+def kv_words(keys: str, values: str) -> str:
+    """ "int8", or "K int8, V bfloat16" where they differ."""
+    return keys if keys == values else f"K {keys}, V {values}"
