@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.calibration import calibration_texts

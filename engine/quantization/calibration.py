@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def make_sequences(
 def _spread(places: int, count: int, generator: random.Random) -> list[int]:
     """One place of each of `count` equal stretches."""
     borders = [index * places // count for index in range(count + 1)]
-    return [generator.randrange(a, b) for a, b in zip(borders, borders[1:], strict=False)]
+    return [generator.randrange(a, b) for a, b in pairwise(borders)]
 
 
 def _encode(text: Text, tokenizer: Tokenizer) -> list[int]:
@@ -163,5 +164,3 @@ def _messages(values: list[Any], where: str) -> Text:
     if not values:
         raise ConfigError(f"{where} has no messages.", _REMEDY)
     return [{"role": m["role"], "content": m["content"]} for m in values]
-
-

@@ -59,9 +59,7 @@ def _errors(
     groups: Tensor, gram: Tensor, grid: Grid, lowest: Tensor, highest: Tensor, limit: Tensor
 ) -> Tensor:
     """[N, G] for groups [N, G, group] whose values are cut at +- limit [N, G]."""
-    scales, zeros = grid.parameters(
-        torch.maximum(lowest, -limit), torch.minimum(highest, limit)
-    )
+    scales, zeros = grid.parameters(torch.maximum(lowest, -limit), torch.minimum(highest, limit))
     scales, zeros = scales.unsqueeze(-1), zeros.unsqueeze(-1)
     rounded = grid.codes_of(groups, scales, zeros).sub_(zeros).mul_(scales)
     difference = rounded.sub_(groups).transpose(0, 1)  # [G, N, group]

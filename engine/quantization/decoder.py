@@ -43,7 +43,6 @@ class Decoder:
         self._reader = reader
         self._path, self.layers = layer_list(model)
         self._arguments: list[list[Arguments]] = []  # of each layer, for each sequence
-        self._is_first_shared = False
         config: Any = model.config
         config._attn_implementation = "eager"  # the only one that every family computes right
         if hasattr(config, "_experts_implementation"):
@@ -55,7 +54,7 @@ class Decoder:
         Afterwards no weight but the layers' small buffers is in memory.
         """
         self._load_outside(max(len(s) for s in sequences))
-        body: Any = self.model.base_model  # type: ignore[union-attr]
+        body: Any = self.model.base_model
         self.load_layer(0)
         catchers = [_Catcher(layer) for layer in self.layers]
         kept = list(self.layers)
@@ -111,11 +110,9 @@ class Decoder:
         """Whether a layer gives its hidden state in a tuple: the body takes it as it comes."""
         outputs: list[Any] = []
         handle = self.layers[0].register_forward_hook(lambda m, i, o: outputs.append(o))
-        blind = [_Blind() for _ in range(1, len(self.layers))]
         kept = list(self.layers)
-        for index, layer in enumerate(blind, start=1):
-            layer.original = kept[index]
-            self.layers[index] = layer
+        for index in range(1, len(kept)):
+            self.layers[index] = _Blind(kept[index])
         try:
             body(input_ids=torch.tensor([list(ids)]), use_cache=False)
         except _Enough:
@@ -191,9 +188,7 @@ class Decoder:
                 conversion.name, disk_name, pattern, lambda i=info: self._reader.read(i)
             )
         try:
-            found = converter.convert(
-                conversion.name, model=self.model, config=self.model.config
-            )
+            found = converter.convert(conversion.name, model=self.model, config=self.model.config)
         except Exception as error:  # whatever an operation raises, these tensors do not fit it
             raise CheckpointError(
                 f"{conversion.name} could not be made from the checkpoint: {error}",
@@ -240,9 +235,6 @@ class _Enough(Exception):  # noqa: N818 - ends a pass that has shown what was as
 class _Blind(_Catcher):
     """A layer that ends the pass."""
 
-    def __init__(self) -> None:
-        super().__init__(nn.Identity())
-
     def forward(self, hidden_states: Tensor, *others: Any, **arguments: Any) -> Any:
         raise _Enough
 
@@ -262,8 +254,8 @@ def _shared(new: Any, old: Any) -> Any:
         is_equal = isinstance(old, Tensor) and new.shape == old.shape and new.dtype == old.dtype
         return old if is_equal and torch.equal(new, old) else new
     if isinstance(new, dict):
-        before = old if isinstance(old, dict) else {}
-        return {key: _shared(value, before.get(key)) for key, value in new.items()}
+        known = old if isinstance(old, dict) else {}
+        return {key: _shared(value, known.get(key)) for key, value in new.items()}
     if isinstance(new, tuple) and type(new) is tuple:
         before = old if isinstance(old, tuple) and len(old) == len(new) else (None,) * len(new)
         return tuple(_shared(a, b) for a, b in zip(new, before, strict=True))

@@ -173,9 +173,8 @@ def _rows(layer: nn.Module, group: Group, reader: Reader, maker: Reader) -> Iter
     if outputs < group.width:
         return
     bias = _bias_of(layer, maker.parameter)
-    starts = {outputs - group.width: None, 0: None} if outputs <= 2 * group.width else {
-        outputs - group.width: None
-    }
+    last = outputs - group.width
+    starts = [last, 0] if 0 < last <= group.width else [last]
     for start in starts:
         yield Fold(
             group.readers, group.width, maker.parameter, bias, False,

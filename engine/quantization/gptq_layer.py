@@ -51,9 +51,7 @@ def _round(work: LayerWork, piece: Piece, inputs: Inputs, store: Store) -> None:
         return
     assert inputs.gram is not None
     order = Order(recipe.desc_act or recipe.static_groups, recipe.static_groups)
-    found = gptq(
-        weight, inputs.gram[0], work.grid, order, damping=recipe.damping, check=work.check
-    )
+    found = gptq(weight, inputs.gram[0], work.grid, order, damping=recipe.damping, check=work.check)
     if found is None:
         work.finish(piece, work.grid.round(weight), inputs, store, note=NOT_INVERTIBLE)
         return

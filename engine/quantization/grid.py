@@ -1,7 +1,7 @@
 """The integers that a matrix is rounded to, with scales as a file will hold them.
 
-    asymmetric   the range of a group, widened to hold 0, in 2**bits - 1 steps
-    symmetric    twice the largest magnitude in 2**bits - 1 steps, with 0 at code 2**(bits - 1)
+asymmetric   the range of a group, widened to hold 0, in 2**bits - 1 steps
+symmetric    twice the largest magnitude in 2**bits - 1 steps, with 0 at code 2**(bits - 1)
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class Grid:
         groups = in_groups(weight, self.group_size)
         return groups.amin(-1).clamp_max_(0), groups.amax(-1).clamp_min_(0)
 
-    def round(
-        self, weight: Tensor, ranges: tuple[Tensor, Tensor] | None = None
-    ) -> IntCodes:
+    def round(self, weight: Tensor, ranges: tuple[Tensor, Tensor] | None = None) -> IntCodes:
         """The nearest codes of weight [N, K], float32; what is outside `ranges` is clipped."""
         scales, zeros = self.parameters(*(ranges or self.ranges(weight)))
         codes = torch.empty(weight.shape, dtype=torch.uint8)

@@ -297,9 +297,7 @@ def _open(path: str | Path) -> Checkpoint:
     return checkpoint
 
 
-def _sequences(
-    checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]
-) -> list[list[int]]:
+def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) -> list[list[int]]:
     if not recipe.facts.is_calibrated:
         return []
     if not texts:
@@ -357,5 +355,3 @@ def _is_cancelled(check: Callable[[], None]) -> bool:
     except LoadCancelled:
         return True
     return False
-
-

@@ -49,7 +49,7 @@ def tensors_of(folder: Path) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as stream:
-            found |= {name: stream.get_tensor(name) for name in stream.keys()}
+            found |= {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118 - it has no __iter__
     return found
 
 
@@ -77,7 +77,8 @@ def log_probs(folder: Path, ids: Tensor, weights: dict[str, Tensor] | None = Non
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     state = dense_tensors(folder) if weights is None else weights
-    model = AutoModelForCausalLM.from_pretrained(
+    # through from_pretrained, which joins experts as it does for any folder
+    model = type(AutoModelForCausalLM.from_config(config)).from_pretrained(
         None, config=config, state_dict=state, dtype=torch.float32, attn_implementation="eager"
     )
     logits: Tensor = model.eval()(ids).logits[0]

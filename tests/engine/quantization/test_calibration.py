@@ -71,7 +71,7 @@ def test_what_is_no_text_is_refused_with_the_place(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="absent.txt cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"absent\.txt cannot be read: No such file"):
         read_texts(tmp_path / "absent.txt")
 
 
@@ -86,9 +86,7 @@ def test_sequences_are_equal_in_length_and_parts_of_the_text(
 ) -> None:
     texts = ["".join(chr(33 + (i * 7 + n) % 90) for i in range(n)) for n in sizes]
     whole = "".join(texts).encode()
-    make = lambda: make_sequences(  # noqa: E731
-        texts, ByteTokenizer(), length=length, count=count, seed=seed
-    )
+    make = lambda: make_sequences(texts, ByteTokenizer(), length=length, count=count, seed=seed)
     if len(whole) < MIN_TOKENS:
         with pytest.raises(ConfigError, match=f"has {len(whole):,} tokens; at least {MIN_TOKENS}"):
             make()

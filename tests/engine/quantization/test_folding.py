@@ -48,8 +48,6 @@ FOUND = {
 }
 
 
-
-
 @contextmanager
 def opened(folder: Path) -> Iterator[Decoder]:
     checkpoint = Checkpoint.open(folder)
