@@ -20,9 +20,8 @@ from PySide6.QtWidgets import (
 
 from app.quality.compare import Comparison, compare
 from app.quality.export import as_markdown
-from app.quality.metrics import text_of
 from app.quality.store import StoredReport
-from app.quantize.figure_views import FigureGrid, comparison_rows
+from app.quantize.figure_views import FigureGrid, comparison_rows, value_text
 from widgets.quality.value_bars import ValueBar, ValueBars
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4
 
@@ -120,7 +119,7 @@ class ComparisonView(QFrame):
         row = found.rows[self.chooser.currentIndex()]
         self.bars.show_bars(
             [
-                ValueBar(title, value, text_of(row.metric.form, value), place in row.best)
+                ValueBar(title, value, value_text(row.metric, value), place in row.best)
                 for place, (title, value) in enumerate(zip(found.titles, row.values, strict=True))
             ]
         )

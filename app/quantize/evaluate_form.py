@@ -34,7 +34,7 @@ _WORDS = {
         "auto": "as stored", "none": "unquantized", "int8": "int8", "int4": "int4", "nf4": "NF4",
         "fp8": "fp8",
     },
-    "kv_cache_dtype": {"auto": "as the weights"},
+    "kv_cache_dtype": {"auto": "plain"},
     "dtype": {"auto": "automatic"},
 }  # fmt: skip
 _MORE = {"kv_cache_dtype": ("k=int8,v=fp8", "k=auto,v=int8", "k=auto,v=fp8")}

@@ -18,13 +18,15 @@ from PySide6.QtWidgets import (
 )
 
 from app.quality.compare import Comparison
-from app.quality.metrics import METRICS, NOTHING, Form, text_of
+from app.quality.metrics import METRICS, NOTHING, Form, Metric, text_of
 from app.quantize.fields import wrapped
 from app.quantize.tiles import Tile
 from engine.evaluation.report import EvaluationReport
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 TILE_WIDTH = 190
+MANY = 10
+"""A value so many times another is said as that, and not in percent."""
 
 
 class TileGrid(QWidget):
@@ -140,6 +142,13 @@ class FigureGrid(QWidget):
         self._grid.addWidget(label, row, column)
 
 
+def value_text(metric: Metric, value: float | None) -> str:
+    """A value as everything on the page is written."""
+    if metric.unit == "tokens/s" and value is not None:
+        return f"{value:,.1f}"
+    return text_of(metric.form, value).replace("%", " %")
+
+
 def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
     """(heads, rows) of one report: reference, model, and how they differ."""
     has_reference = report.reference is not None
@@ -149,9 +158,9 @@ def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
         value, reference = metric.value(report), metric.reference(report)
         if value is None:
             continue
-        row = [Cell(metric.label, "muted"), Cell(text_of(metric.form, value))]
+        row = [Cell(metric.label, "muted"), Cell(value_text(metric, value))]
         if has_reference:
-            row.insert(1, Cell("" if reference is None else text_of(metric.form, reference)))
+            row.insert(1, Cell("" if reference is None else value_text(metric, reference)))
             row.append(_change(value, reference, metric.better))
         rows.append(row)
     return heads, rows
@@ -167,7 +176,7 @@ def comparison_rows(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
         cells = [Cell(row.metric.label, "muted")]
         for place, value in enumerate(row.values):
             tone = "better" if place in row.best else ""
-            cells.append(Cell(text_of(row.metric.form, value), tone))
+            cells.append(Cell(value_text(row.metric, value), tone))
             if place:
                 cells.append(_difference(row.metric.form, value, row.values[0]))
         rows.append(cells)
@@ -190,4 +199,6 @@ def _change(value: float, reference: float | None, better: int) -> Cell:
     tone = "muted"
     if better and abs(share) >= 0.005:
         tone = "better" if share * better > 0 else "worse"
+    if value / reference > MANY:
+        return Cell(f"× {value / reference:,.0f}", tone)
     return Cell(f"{share:+.1%}".replace("-", "−").replace("%", " %"), tone)

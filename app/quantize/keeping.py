@@ -18,6 +18,7 @@ from app.hub.trash import Trash, Trashed, TrashError
 from app.quality.export import write_whole
 from app.quality.store import ReportStore, Shelf, StoredReport
 from app.quantize.layers import LayerRow, read_result, rows_of
+from app.quantize.report_words import side
 from engine.evaluation.report import EvaluationReport
 
 _FILE = "made.json"
@@ -47,7 +48,7 @@ class Keeper:
 
     def keep(self, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport:
         """Raises ReportError where it cannot be written."""
-        stored = self._store.add(report)
+        stored = self._store.add(report, side(report.candidate))
         quantization = read_result(Path(report.candidate.path))
         text = json.dumps({"commands": commands, "quantization": quantization}, indent=1)
         write_whole(self._folder(stored) / _FILE, text + "\n")

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app.quantize.tiles import percent
 from engine.quantization.results import RESULT_FILE, LayerResult
 from widgets.quality.layer_chart import LayerBar
 
@@ -32,7 +33,7 @@ class LayerRow(NamedTuple):
 
     @property
     def bar(self) -> LayerBar:
-        tip = f"{self.worst} {self.worst_error:.2%}" if self.worst else ""
+        tip = f"{self.worst} {percent(self.worst_error, 2)}" if self.worst else ""
         return LayerBar(
             self.label, self.error, self.rounding, f"Worst matrix: {tip}" if tip else ""
         )
@@ -89,11 +90,11 @@ def in_words(rows: Sequence[LayerRow]) -> str:
         return ""
     worst = max(rows, key=lambda row: row.error)
     mean = sum(row.error for row in rows) / len(rows)
-    words = f"mean {mean:.2%}, most in layer {worst.label}: {worst.error:.2%}"
+    words = f"mean {percent(mean, 2)}, most in layer {worst.label}: {percent(worst.error, 2)}"
     rounded = [row.rounding for row in rows if row.rounding is not None]
     if len(rounded) == len(rows) and sum(rounded) > 0:
         share = 1 - mean * len(rows) / sum(rounded)
-        words += f"; {abs(share):.0%} {'less' if share >= 0 else 'more'} than plain rounding"
+        words += f"; {percent(abs(share))} {'less' if share >= 0 else 'more'} than plain rounding"
     return words
 
 

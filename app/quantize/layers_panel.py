@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.quantize.layers import LayerRow, caption, in_words
+from app.quantize.tiles import percent
 from widgets.elided_line import ElidedLine
 from widgets.quality.layer_chart import NONE, LayerChart
 from widgets.theme import SPACE_1, SPACE_2, figure_font
@@ -82,8 +83,8 @@ class LayersPanel(QWidget):
     def _fill_table(self) -> None:
         self.table.setRowCount(len(self.rows))
         for place, row in enumerate(self.rows):
-            rounding = "–" if row.rounding is None else f"{row.rounding:.3%}"
-            texts = (row.label, f"{row.error:.3%}", rounding, row.worst, f"{row.worst_error:.3%}",
+            rounding = "–" if row.rounding is None else percent(row.rounding, 3)
+            texts = (row.label, percent(row.error, 3), rounding, row.worst, percent(row.worst_error, 3),
                      f"{row.seconds:.2f}", row.notes)  # fmt: skip
             for column, text in enumerate(texts):
                 item = QTableWidgetItem(text)

@@ -12,7 +12,8 @@ from app.quantize.layers import rows_of
 from app.quantize.layers_panel import LayersPanel
 from app.quantize.plan import recipe_words
 from app.quantize.report_view import ElidedTitle
-from app.quantize.tiles import Tile
+from app.quantize.run_view import HIGHEST
+from app.quantize.tiles import Tile, percent
 from app.quantize.time_words import elapsed
 from app.units import format_bytes
 from widgets.elided_line import ElidedLine
@@ -35,6 +36,7 @@ class MadeView(QFrame):
         self._path = ""
         self.title, self.about = ElidedTitle(), ElidedLine("text_muted")
         self.tiles, self.layers = TileGrid(), LayersPanel()
+        self.layers.setMaximumHeight(HIGHEST)
         self.open = QPushButton("Open this model")
         self.open.setProperty("kind", "primary")
         self.open.setToolTip("Load it, to chat with it")
@@ -58,6 +60,7 @@ class MadeView(QFrame):
         column.addWidget(self.tiles)
         column.addSpacing(SPACE_2)
         column.addWidget(self.layers, 1)
+        column.addStretch(1)
 
     def show_result(self, result: QuantizeResult) -> None:
         self._path = str(result.output)
@@ -69,7 +72,7 @@ class MadeView(QFrame):
         kept = f"{len(result.kept)} left as they were" if result.kept else "none was left"
         tiles = [
             Tile("Size on disk", format_bytes(result.bytes_after),
-                 f"{ratio:.0%} of {format_bytes(result.bytes_before)}", "better"),
+                 f"{percent(ratio)} of {format_bytes(result.bytes_before)}", "better"),
             Tile("Matrices quantized", f"{count:,}", kept,
                  tip="\n".join(f"{name}: {why}" for name, why in result.kept.items())),
             Tile("Time", elapsed(result.seconds), _read(result)),

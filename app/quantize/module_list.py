@@ -45,8 +45,9 @@ class ModuleList(QTreeWidget):
             self.clear()
             for group in groups:
                 self.addTopLevelItem(self._row(group, total))
-        line = QFontMetrics(self.font()).height() + 8
-        self.setFixedHeight(line * (min(max(len(groups), 3), _MOST_ROWS) + 1) + 6)
+        line = max(self.sizeHintForRow(0), QFontMetrics(self.font()).height() + 8)
+        rows = min(max(len(groups), 3), _MOST_ROWS)
+        self.setFixedHeight(line * rows + self.header().sizeHint().height() + 6)
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -70,7 +71,7 @@ class ModuleList(QTreeWidget):
 
     def _row(self, group: ModuleGroup, total: int) -> QTreeWidgetItem:
         count = f" × {group.num_matrices}" if group.num_matrices > 1 else ""
-        share = f"{group.num_bytes / max(1, total):.1%}"
+        share = f"{100 * group.num_bytes / max(1, total):.1f} %"
         size = format_bytes(group.num_bytes)
         row = QTreeWidgetItem([f"{group.title}{count}", size, share])
         for column in (1, 2):

@@ -54,6 +54,7 @@ class RecipeFields(QWidget):
         self._make_numbers()
         self._make_methods()
         self._arrange()
+        self.set_group_size(Recipe().group_size)
         self._show_method()
 
     def _make_numbers(self) -> None:

@@ -35,6 +35,7 @@ from app.quantize.texts import (
     TextChoice,
     measure_calibration,
 )
+from app.quantize.tiles import percent
 from app.quantize.time_words import about
 from app.tasks import Task, run_task
 from app.units import format_bytes
@@ -236,7 +237,9 @@ class RecipeForm(QWidget):
         calibrated_on = self.fields.text.choice
         is_english = choice == TextChoice(ENGLISH) and calibrated_on == TextChoice(PROGRAM)
         is_english = is_english and not is_starter(self.fields.source.path)
-        if not choice.is_there:
+        if not self.fields.source.path:
+            self.measured.say("")
+        elif not choice.is_there:
             self.measured.say(f"{choice.path} is not there. Choose another file.", "error")
         elif self.recipe.facts.is_calibrated and (is_english or choice == calibrated_on):
             self.measured.say("The text that it is calibrated on: it will look a little better "
@@ -274,7 +277,7 @@ class RecipeForm(QWidget):
             return ""
         if field == MODULES:
             share = predict_size(facts, recipe).quantized_share
-            return "" if share == 1.0 else f"{share:.0%} of the layers' weights are quantized."
+            return "" if share == 1.0 else f"{percent(share)} of the layers' weights are quantized."
         if field == TEXT:
             return self.text_size.words if self.text_size is not None else "Reading the text…"
         if field == OUTPUT:
@@ -300,7 +303,7 @@ class RecipeForm(QWidget):
         recipe = self.recipe
         size = predict_size(facts, recipe).num_bytes
         share = size / facts.num_bytes
-        words = f"{format_bytes(facts.num_bytes)} → about {format_bytes(size)} ({share:.0%})"
+        words = f"{format_bytes(facts.num_bytes)} → about {format_bytes(size)} ({percent(share)})"
         if recipe.facts.is_calibrated and self.text_size is None:
             return words, ""
         tokens = self.text_size.num_tokens if self.text_size is not None else 0

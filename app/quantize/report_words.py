@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from app.models.sources import is_starter, model_title
 from app.quality.texts import BUILTIN_TEXTS
 from app.quantize.time_words import elapsed
 from engine.evaluation.report import EvaluationReport, ModelFacts
@@ -31,13 +32,18 @@ def subtitle(report: EvaluationReport) -> str:
 
 def side(facts: ModelFacts) -> str:
     """ "Qwen3-0.6B, bfloat16, KV int8"."""
-    parts = [facts.name, facts.dtype]
+    parts = [facts_name(facts), facts.dtype]
     quantization, kv = facts.config.get("quantization"), facts.config.get("kv_cache_dtype")
     if quantization not in (None, "", "auto", "none"):
         parts.append(str(quantization))
     if kv not in (None, "", "auto"):
         parts.append(f"KV {kv}")
     return ", ".join(parts)
+
+
+def facts_name(facts: ModelFacts) -> str:
+    """The starter model's folder tells nobody what it is."""
+    return model_title(facts.path) if is_starter(facts.path) else facts.name
 
 
 def text_title(name: str) -> str:

@@ -19,6 +19,9 @@ from app.quantize.run import Run, RunFigures
 from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4, figure_font
 
+HIGHEST = 420
+"""Pixels of the layers: bars that are higher say no more."""
+
 
 class RunView(QFrame):
     """`cancel_wanted` when its button is pressed."""
@@ -45,6 +48,7 @@ class RunView(QFrame):
         self.cancel.setToolTip("Stop; nothing half-written stays behind (Esc)")
         self.cancel.clicked.connect(self.cancel_wanted)
         self.layers = LayersPanel()
+        self.layers.setMaximumHeight(HIGHEST)
         self._hint = QLabel("The chat goes on meanwhile, a little slower.")
         self._hint.setProperty("role", "small")
         self._arrange()
@@ -63,7 +67,7 @@ class RunView(QFrame):
         column.addWidget(self.stage)
         column.addSpacing(SPACE_2)
         column.addWidget(self.layers, 1)
-        column.addStretch(0)
+        column.addStretch(1)
         column.addWidget(self._hint)
 
     def show_run(self, run: Run) -> None:

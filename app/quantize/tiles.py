@@ -27,7 +27,7 @@ def tiles_of(report: EvaluationReport) -> list[Tile]:
     if report.answers is not None:
         answers = report.answers
         value = f"{answers.num_identical} of {len(answers.pairs)}"
-        note = f"{answers.mean_equal_share:.0%} of the tokens before they part"
+        note = f"{percent(answers.mean_equal_share)} of the tokens before they part"
         found.append(Tile("Identical answers", value, note))
     return [tile for tile in found if tile is not None]
 
@@ -42,12 +42,14 @@ def _size(report: EvaluationReport) -> Tile:
         per_token = format_bytes(report.candidate.kv_bytes_per_token)
         return Tile("KV cache per token", per_token, kv, "better")
     tone = "better" if ratio < 0.995 else "muted"
-    return Tile("Weights", format_bytes(size), f"{ratio:.0%} of {format_bytes(before)}", tone, tip)
+    return Tile(
+        "Weights", format_bytes(size), f"{percent(ratio)} of {format_bytes(before)}", tone, tip
+    )
 
 
 def _kv_words(candidate: ModelFacts, reference: ModelFacts) -> str:
     before, now = reference.kv_bytes_per_token, candidate.kv_bytes_per_token
-    return f"{now / before:.0%} of {format_bytes(before)}" if before and now < before else ""
+    return f"{percent(now / before)} of {format_bytes(before)}" if before and now < before else ""
 
 
 def _perplexity(report: EvaluationReport) -> Tile | None:
@@ -60,6 +62,11 @@ def _perplexity(report: EvaluationReport) -> Tile | None:
     before = report.reference_loss.perplexity
     tone = "worse" if change > 0.03 else "muted"
     return Tile("Perplexity", value, f"{signed(change)} of {before:,.3f}", tone)
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """ "97.8 %"."""
+    return f"{100 * share:.{decimals}f} %"
 
 
 def signed(share: float) -> str:
@@ -75,17 +82,17 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
     tiles = [
         Tile("KL divergence, mean", f"{found.kl.mean:.4f}", f"p90 {found.kl.p90:.3g}{p99} nats",
              tip="KL(reference || model) per token"),
-        Tile("Same top token", f"{found.top1_agreement:.1%}",
+        Tile("Same top token", percent(found.top1_agreement, 1),
              f"of {found.kl.num_samples:,} tokens"),
     ]  # fmt: skip
     if found.similarity is not None:
         mean, p1 = found.similarity.mean, found.similarity.p1
         is_over = mean > SIMILARITY_BAR
         words = "over" if is_over else "under"
-        lowest = "" if p1 is None else f" · p1 {p1:.1%}"
+        lowest = "" if p1 is None else f" · p1 {percent(p1, 1)}"
         tiles.append(
             Tile(
-                "Similarity of final states", f"{mean:.2%}",
+                "Similarity of final states", percent(mean, 2),
                 f"{words} the 99 % that is asked for{lowest}", "better" if is_over else "worse",
                 "Cosine of what goes into the output head, mean over the tokens; over 99 % is "
                 "what people quote as good",

@@ -113,7 +113,7 @@ def percent(logprob: float) -> str:
     share = math.exp(logprob)
     if share >= 0.0995:
         return f"{share:.0%}".replace("%", " %")
-    return f"{share:.1%}".replace("%", " %") if share >= 0.001 else f"{100 * share:.0e} %"
+    return f"{share:.1%}".replace("%", " %") if share >= 0.001 else f"{100 * share:.1g} %"
 
 
 def one_line(text: str) -> str:

@@ -24,7 +24,7 @@ from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, 
 NONE = -1
 ERROR_COLOR, ROUNDING_COLOR = "accent", "text_muted"
 _TICK_DISTANCE = 28
-_WIDEST, _GAP = 48.0, 0.3
+_WIDEST, _GAP = 40.0, 0.3
 _LEAST_LABEL = 20.0
 
 
@@ -80,9 +80,9 @@ class LayerChart(QWidget):
 
     def _words(self, index: int) -> str:
         bar = self._bars[index]
-        words = f"Layer {bar.label}: {bar.error:.2%}"
+        words = f"Layer {bar.label}: {100 * bar.error:.2f} %"
         if bar.rounding is not None:
-            words += f", plain rounding {bar.rounding:.2%}"
+            words += f", plain rounding {100 * bar.rounding:.2f} %"
         return f"{words}. {bar.tip}" if bar.tip else words
 
     def as_table(self, delimiter: str = "\t") -> str:
@@ -116,7 +116,7 @@ class LayerChart(QWidget):
         return QRectF(left, SPACE_2, max(1.0, width), max(1.0, height))
 
     def _pitch(self) -> float:
-        return min(_WIDEST, self._plot().width() / max(1, self._num_layers))
+        return self._plot().width() / max(1, self._num_layers)
 
     def bar_at(self, x: float) -> int:
         place = int((x - self._plot().left()) // self._pitch()) if self._num_layers else NONE
@@ -159,7 +159,8 @@ class LayerChart(QWidget):
         every = max(1, -(-int(_LEAST_LABEL) // max(1, int(pitch))))
         for index in range(self._num_layers):
             left = plot.left() + index * pitch
-            slot = QRectF(left + gap / 2, plot.top(), max(1.0, pitch - gap), plot.height())
+            width = min(_WIDEST, max(1.0, pitch - gap))
+            slot = QRectF(left + (pitch - width) / 2, plot.top(), width, plot.height())
             if index < len(self._bars):
                 self._paint_bar(painter, slot, self._bars[index], high)
                 if index == self.pointed_bar:
@@ -169,7 +170,7 @@ class LayerChart(QWidget):
             if index % every == 0:
                 label = self._bars[index].label if index < len(self._bars) else str(index)
                 painter.setPen(table.color("text_muted"))
-                below = QRectF(left - pitch, plot.bottom() + 2, 3 * pitch, self.height())
+                below = QRectF(left - 40, plot.bottom() + 2, pitch + 80, self.height())
                 below.setBottom(self.height())
                 painter.drawText(below, Qt.AlignmentFlag.AlignHCenter, label)
 
