@@ -32,6 +32,7 @@ from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
+from app.quantize.in_chat import CompareInChat
 from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
 from app.single_instance import SingleInstance
@@ -158,6 +159,9 @@ class Application(QObject):
         quantize.model_chosen.connect(lambda: self.window.show_page(0))
         self.quantize_work = QuantizeWork(
             quantize, self.window.work, lambda: self.window.show_widget(quantize)
+        )
+        self.compare_in_chat = CompareInChat(
+            quantize, self.window.commands, self.session, self.bridge
         )
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):

@@ -84,7 +84,8 @@ class LayersPanel(QWidget):
         self.table.setRowCount(len(self.rows))
         for place, row in enumerate(self.rows):
             rounding = "–" if row.rounding is None else percent(row.rounding, 3)
-            texts = (row.label, percent(row.error, 3), rounding, row.worst, percent(row.worst_error, 3),
+            worst_error = percent(row.worst_error, 3)
+            texts = (row.label, percent(row.error, 3), rounding, row.worst, worst_error,
                      f"{row.seconds:.2f}", row.notes)  # fmt: skip
             for column, text in enumerate(texts):
                 item = QTableWidgetItem(text)

@@ -48,6 +48,7 @@ class ReportView(QFrame):
         self.setAccessibleName("Report")
         self.stored: StoredReport | None = None
         self.made = Made()
+        self.can_compare = False  # whether the window knows how to compare in chat
         self.title = ElidedTitle()
         self.about = ElidedLine("text_muted")
         self.tiles = TileGrid()
@@ -138,6 +139,9 @@ class ReportView(QFrame):
         self.notices.setText("\n".join(report.notices))
         self.notices.setVisible(bool(report.notices))
         self.copy.setVisible(bool(made.commands))
+        reference = report.reference
+        same = reference is not None and reference.path == report.candidate.path
+        self.compare.setVisible(self.can_compare and same)
         self.area.verticalScrollBar().setValue(0)
 
     def copy_command(self) -> None:
