@@ -199,7 +199,8 @@ def test_the_command_line_makes_the_same_recipe(recipe: Recipe) -> None:
 @pytest.mark.parametrize("plan", [
     EvaluationPlan(ModelChoice("/a b/q"), ModelChoice("/a b/m"), TextChoice(STARTER)),
     EvaluationPlan(ModelChoice("/m", {"quantization": "int4", "dtype": "bfloat16"}),
-                   ModelChoice("", {"dtype": "float32"}), TextChoice(STARTER), "", 256, 1000, True, 1),
+                   ModelChoice("", {"dtype": "float32"}), TextChoice(STARTER), "", 256, 1000,
+                   num_threads=1),
     EvaluationPlan(ModelChoice("/m", {"kv_cache_dtype": "k=int8,v=fp8"}), ModelChoice("/m"),
                    TextChoice(STARTER), measure_speed=False),
     EvaluationPlan(ModelChoice("/m"), text=TextChoice(STARTER)),
