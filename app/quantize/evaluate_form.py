@@ -8,7 +8,6 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QCheckBox,
-    QComboBox,
     QFileDialog,
     QFrame,
     QLineEdit,
@@ -18,85 +17,18 @@ from PySide6.QtWidgets import (
 )
 
 from app.models.sources import is_starter
-from app.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.quantize.fields import FOR_EVALUATION, Field, ModelField, TextField, path_button
+from app.quantize.evaluation import CANDIDATE_SETTINGS, REFERENCE_SETTINGS, EvaluationPlan
+from app.quantize.fields import FOR_EVALUATION, Field, TextField, path_button
+from app.quantize.side_fields import SideFields
 from app.quantize.texts import STARTER, TextChoice
-from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
 from engine.evaluation import read_prompts
 from engine.evaluation.windows import DEFAULT_CONTEXT
-from widgets.theme import SPACE_2, SPACE_3, figure_font
+from widgets.theme import SPACE_3, figure_font
 
 TEXT_KINDS = "Texts (*.txt *.md);;All files (*)"
-_SIDE_SETTINGS = ("dtype", "quantization", "kv_cache_dtype")
-_WORDS = {
-    "quantization": {
-        "auto": "as stored", "none": "unquantized", "int8": "int8", "int4": "int4", "nf4": "NF4",
-        "fp8": "fp8",
-    },
-    "kv_cache_dtype": {"auto": "plain"},
-    "dtype": {"auto": "automatic"},
-}  # fmt: skip
-_MORE = {"kv_cache_dtype": ("k=int8,v=fp8", "k=auto,v=int8", "k=auto,v=fp8")}
-"""Values that are no choices of their own, and that people want to measure."""
 LARGEST_READ_HERE = 1 << 20
 """Bytes of a file of prompts that is checked at once; a larger one is when it is used."""
-
-
-class SideFields(QWidget):
-    """One of the two models: its folder, and its precision. `changed` by the user's doing."""
-
-    changed = Signal()
-
-    def __init__(self, title: str, empty_text: str) -> None:
-        super().__init__()
-        self.model = ModelField(f"{title}: folder", empty_text)
-        self.model.changed.connect(lambda _: self.changed.emit())
-        self.settings: dict[str, QComboBox] = {}
-        self.model_field = Field(title, self.model)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.model_field)
-        row = []
-        for name in _SIDE_SETTINGS:
-            if name in SETTINGS:
-                self.settings[name] = _choices(name, f"{title}: {SETTINGS[name].label}")
-                self.settings[name].currentIndexChanged.connect(lambda *_: self.changed.emit())
-                row.append(Field(SETTINGS[name].label, self.settings[name]))
-        self.line = Field("", *row)
-        for place in range(len(row)):
-            self.line.row.setStretch(place, 1)
-        column.addWidget(self.line)
-
-    def choice(self) -> ModelChoice:
-        """The folder, with the settings that are not left as they are."""
-        chosen = {
-            name: combo.currentData()
-            for name, combo in self.settings.items()
-            if combo.currentData() != SETTINGS[name].default
-        }
-        return ModelChoice(self.model.path, chosen)
-
-    def set_choice(self, choice: ModelChoice) -> None:
-        """Show it, without the folder's signal."""
-        self.model.set_path(choice.path)
-        for name, combo in self.settings.items():
-            value = choice.settings.get(name, SETTINGS[name].default)
-            combo.setCurrentIndex(max(0, combo.findData(value)))
-
-
-def _choices(name: str, accessible: str) -> QComboBox:
-    combo = QComboBox()
-    combo.setAccessibleName(accessible)
-    combo.setToolTip(SETTINGS[name].help)
-    words = _WORDS.get(name, {})
-    for value in (*SETTINGS[name].choices, *_MORE.get(name, ())):
-        if name != "quantization" or value in words:
-            combo.addItem(words.get(value, value), value)
-    combo.setMinimumContentsLength(5)
-    combo.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-    return combo
 
 
 class EvaluateForm(QWidget):
@@ -106,8 +38,8 @@ class EvaluateForm(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.candidate = SideFields("Model", "Choose a model")
-        self.reference = SideFields("Reference", "The same model")
+        self.candidate = SideFields("Model", "Choose a model", CANDIDATE_SETTINGS)
+        self.reference = SideFields("Reference", "The same model", REFERENCE_SETTINGS)
         self.text = TextField("Text", TEXT_KINDS, FOR_EVALUATION)
         self._make_numbers()
         self._make_options()

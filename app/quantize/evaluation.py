@@ -11,14 +11,19 @@ from app.quantize.texts import TextChoice, evaluation_text
 from engine.config import SETTINGS, EngineConfig
 from engine.evaluation import EvaluationTask, plain, read_prompts
 
-PRECISION = ("dtype", "quantization", "quantization_group_size", "quantization_head",
-             "kv_cache_dtype")  # fmt: skip
-"""Settings that an evaluation is about, of those that there are."""
+CANDIDATE_SETTINGS = tuple(
+    name
+    for name in (
+        "dtype", "quantization", "kv_cache_dtype", "quantization_group_size", "quantization_head",
+    )
+    if name in SETTINGS
+)  # fmt: skip
+"""Settings that an evaluation is about."""
 
 REFERENCE_SETTINGS = tuple(
     name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS
 )
-"""The command line has these for the reference."""
+"""Of these, what the command line has for the reference."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from app.quantize.source import SourceFacts
 from app.quantize.texts import PROGRAM, TextChoice
 from app.units import format_bytes
 from engine.quantization.recipe import Recipe
-from engine.quantization.shards import SHARD_BYTES
 
 SOURCE, METHOD, GROUP_SIZE = "source", "method", "group_size"
 MODULES, TEXT, OUTPUT = "modules", "text", "output"
@@ -96,6 +95,9 @@ def free_bytes(folder: Path) -> int:
 
 def needed_bytes(size: int) -> int:
     """Of the disk while it is written: a shard lies there twice as it is put together."""
+    # imported here: torch comes with it, which whoever knows a model's size has already
+    from engine.quantization.shards import SHARD_BYTES
+
     return size + min(size, SHARD_BYTES)
 
 

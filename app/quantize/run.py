@@ -84,7 +84,7 @@ class Run(QObject):
 
     @property
     def is_measuring(self) -> bool:
-        return self.quantize is None or self.result is not None
+        return self.quantize is None or (self.result is not None and self.evaluate is not None)
 
     @property
     def has_layers(self) -> bool:

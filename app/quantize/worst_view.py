@@ -33,7 +33,7 @@ class WorstView(QWidget):
         self._rows = QVBoxLayout()
         self._rows.setSpacing(SPACE_1)
         self._column.addLayout(self._rows)
-        self.more = QPushButton()
+        self.more = QPushButton("Show more")
         self.more.setProperty("kind", "link")
         self.more.clicked.connect(self._show_all)
         self._column.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)

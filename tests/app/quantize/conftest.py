@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import shiboken6
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -44,7 +45,8 @@ def application(
     made.gpu.start = lambda: None  # type: ignore[method-assign]
     made.show()
     yield made
-    made.shutdown()
+    if shiboken6.isValid(made.window):  # a test may have closed it itself
+        made.shutdown()
 
 
 @pytest.fixture
