@@ -10,16 +10,16 @@ its architecture gives it. The hidden states are then carried from layer to laye
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from engine.errors import CheckpointError, LoadCancelled, UnsupportedModelError
+from engine.errors import LoadCancelled, UnsupportedModelError
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.materialise import compute_buffers, freeze_rotary
+from engine.loading.streaming import convert
 from engine.loading.tensor_reader import TensorReader
 from engine.loading.weight_map import Conversion, Placement, WeightMap
 from engine.quantization.targets import layer_list
@@ -182,22 +182,10 @@ class Decoder:
         self._reader.copy_into(placement.info, tensor[placement.part] if placement.part else tensor)
 
     def _convert(self, conversion: Conversion, names: set[str]) -> None:
-        converter = copy.deepcopy(conversion.converter)
-        for disk_name, pattern, info in conversion.members:
-            converter.add_tensor(
-                conversion.name, disk_name, pattern, lambda i=info: self._reader.read(i)
-            )
-        try:
-            found = converter.convert(conversion.name, model=self.model, config=self.model.config)
-        except Exception as error:  # whatever an operation raises, these tensors do not fit it
-            raise CheckpointError(
-                f"{conversion.name} could not be made from the checkpoint: {error}",
-                "Check that config.json belongs to these weights.",
-            ) from error
-        for name, value in found.items():
+        for name, value in convert(conversion, self.model, self._reader).items():
             if name in names:
                 owner, attribute = _owner(self.model, name)
-                getattr(owner, attribute).data.copy_(value[0] if isinstance(value, list) else value)
+                getattr(owner, attribute).data.copy_(value)
 
     def _drop(self, is_unwanted: Callable[[str], bool]) -> None:
         for name, parameter in list(self.model.named_parameters(remove_duplicate=False)):

@@ -23,13 +23,14 @@ from torch import Tensor, nn
 from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.loading.architecture import build_on_meta, resolve_class
 from engine.loading.checkpoint import Checkpoint
+from engine.loading.streaming import left_out_notices
 from engine.loading.tensor_reader import TensorReader
 from engine.loading.weight_map import WeightMap, map_weights
 from engine.quantization.awq import awq_layer
 from engine.quantization.calibration import Text, make_sequences
 from engine.quantization.codes import Codes
 from engine.quantization.decoder import Decoder
-from engine.quantization.formats import Writer, open_format, writer
+from engine.quantization.formats import Writer, writer
 from engine.quantization.gptq_layer import gptq_layer
 from engine.quantization.grid import Grid
 from engine.quantization.output_folder import OutputFolder, output_folder
@@ -117,7 +118,7 @@ def _quantize(
             num_tokens=sum(len(s) for s in sequences),
             layers=tuple(layers),
             kept=dict(sorted(targets.reasons.items())),
-            notes=tuple(_notes(recipe, sequences)),
+            notes=(*left_out_notices(weights), *_notes(recipe, sequences)),
         )
         folder.write_json("config.json", run.config())
         folder.copy_companions(checkpoint.path)
@@ -287,7 +288,7 @@ def _rounded_to_nearest(work: LayerWork) -> Iterator[None]:
 
 def _open(path: str | Path) -> Checkpoint:
     checkpoint = Checkpoint.open(path)
-    quantized = open_format(checkpoint)
+    quantized = checkpoint.quantization
     if quantized is not None:
         raise UnsupportedModelError(
             f"{checkpoint.name} is quantized already ({quantized.title}).",
