@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,7 +79,8 @@ PAGE_SIZE = (440, 330)
 class Page:
     """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
     them may have become possible or impossible. `docks`: where they are at first; every page keeps
-    its own arrangement."""
+    its own arrangement. `may_close(window)` is asked before the window closes; a page that says no
+    asks the user, and closes the window itself where that is wanted."""
 
     name: str
     icon: str
@@ -87,6 +88,7 @@ class Page:
     commands: tuple[Command, ...] = ()
     changed: tuple[SignalInstance, ...] = ()
     docks: DockPlan = DEFAULT_DOCKS
+    may_close: Callable[[QWidget], bool] = lambda window: True
 
 
 class MainWindow(QMainWindow):
@@ -423,6 +425,9 @@ class MainWindow(QMainWindow):
         self._restore_docks()
 
     def closeEvent(self, event: QCloseEvent) -> None:
+        if not all(page.may_close(self) for page in self.pages):
+            event.ignore()
+            return
         self.settings.geometry = self.saveGeometry()
         self._dock_states[self.page.name] = self.dock_area.save()
         for name, state in self._dock_states.items():

@@ -17,6 +17,7 @@ from app.models.welcome import WelcomePage
 from app.panels.docks import DockPlan
 from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
+from app.quantize.place import make_quantize_page
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
@@ -32,6 +33,7 @@ TUNE_DOCKS = DockPlan(
     (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
     268,
 )
+QUANTIZE_DOCKS = DockPlan("closed", ())
 
 
 class Pages:
@@ -54,6 +56,7 @@ class Pages:
         self.tune = TunePage(bridge, settings, clock, marks)
         self.models_place = make_models_place(bridge, settings, session)
         self.models = self.models_place.page
+        self.quantize = make_quantize_page(bridge, settings, session, self.models)
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(
@@ -63,6 +66,10 @@ class Pages:
             Page(
                 "Models", "models", self.models_place, tuple(self.models_place.commands()), (),
                 DockPlan(below=()),
+            ),
+            Page(
+                "Quantize", "quantize", self.quantize, tuple(self.quantize.commands()),
+                (self.quantize.commands_changed,), QUANTIZE_DOCKS, self.quantize.may_close,
             ),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
@@ -79,6 +86,10 @@ class Pages:
     def problem(self) -> ErrorInfo | None:
         """Why what is written now does not reach the user's file, or None."""
         return self.store.problem
+
+    def stop_work(self, timeout_s: float) -> None:
+        """The program ends: what takes minutes is cancelled."""
+        self.quantize.close_down(timeout_s)
 
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""

@@ -21,6 +21,7 @@ from app.screenshot.camera import (
     Camera,
     pause,
 )
+from app.screenshot.quantize import take_quantize
 from app.suggestions import long_prompts, suggestions_for
 
 LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
@@ -49,6 +50,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _speculation(camera, model)
     yield from _precision(camera)
     yield from _tune(camera)
+    yield from take_quantize(camera)
     yield from _palette(camera)
     yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)
     yield from _open_model(camera)
