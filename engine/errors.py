@@ -56,6 +56,10 @@ class OutOfMemoryError(InferdeckError):
     """Not enough memory for what was asked, with needed and available bytes."""
 
 
+class DiskFullError(InferdeckError):
+    """Not enough space for a file, with needed and free bytes."""
+
+
 class NumericalError(InferdeckError):
     """The model produced NaN or infinite logits."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, doctor, evaluate, generate
+from app.cli import bench, doctor, evaluate, generate, quantize
 from app.cli.options import add_engine_options
 from engine.errors import (
     CheckpointError,
@@ -49,6 +49,8 @@ examples:
       one reply, streamed
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
       measure a model under load
+  inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
+      make a model of 4 bits
   inferdeck evaluate --model DIR-quantized --reference DIR --text english
       measure what a precision costs in quality
   inferdeck doctor
@@ -94,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for module in (generate, bench, evaluate, doctor):
+    for module in (generate, bench, quantize, evaluate, doctor):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

@@ -97,8 +97,8 @@ def _columns(
 
 def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:
     texts = dict.fromkeys(
-        f"{t.name or 'text'}: {t.num_scored:,} tokens scored, context {t.context_length:,}, "
-        f"stride {t.stride:,}, sha256 {t.sha256[:12]}"
+        f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored, "
+        f"context {t.context_length:,}, stride {t.stride:,}, sha256 {t.sha256[:12]}"
         for report in reports
         if (t := report.text) is not None
     )

@@ -32,8 +32,8 @@ def heading(report: EvaluationReport) -> str:
         t = report.text
         windows = "1 window" if t.num_windows == 1 else f"{t.num_windows:,} windows"
         lines.append(
-            f"{t.name or 'text'}: {t.num_scored:,} tokens scored in {windows} of "
-            f"{t.context_length:,}, one every {t.stride:,}"
+            f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored in "
+            f"{windows} of {t.context_length:,}, one every {t.stride:,}"
         )
     return "\n".join(lines)
 

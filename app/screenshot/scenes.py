@@ -45,6 +45,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _latency(camera)
     yield from _tokens(camera)
     yield from _recording(camera)
+    yield from _kv_precision(camera, model)
     yield from _speculation(camera, model)
     yield from _precision(camera)
     yield from _tune(camera)
@@ -146,6 +147,25 @@ def _recording(camera: Camera) -> Iterator[Path]:
         dock.raise_()
         yield from camera.in_both_modes(f"recording-{dock.objectName()}", window)
     window.close()
+
+
+def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
+    """Keys and values in 8 bits: where their precision is named, and what a token takes."""
+    bridge, views = camera.application.bridge, camera.window.views
+    wanted = "k=int8,v=fp8"
+    bridge.reconfigure(kv_cache_dtype=wanted)
+    camera.wait(lambda: _kv_dtype(bridge) == wanted, LOAD_TIMEOUT_S, "the cache was not rebuilt")
+    camera.start_chats(model)
+    began = lambda: bool(camera.chat.current.path()[-1].text)
+    camera.wait(began, REPLY_TIMEOUT_S, "no reply began")
+    pause(2 * SNAPSHOT_INTERVAL_MS)
+    for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
+        dock.raise_()
+        yield from camera.in_both_modes(f"kv-precision-{name}", camera.window)
+    camera.wait_for_replies()
+    bridge.reconfigure(kv_cache_dtype="auto")
+    camera.wait(lambda: _kv_dtype(bridge) == "auto", LOAD_TIMEOUT_S, "the cache was not rebuilt")
+    camera.window.charts_dock.raise_()
 
 
 def _speculation(camera: Camera, model: str) -> Iterator[Path]:
@@ -258,6 +278,10 @@ def _open_model(camera: Camera) -> Iterator[Path]:
 
 def _weights(bridge: EngineBridge) -> str:
     return bridge.config.quantization if bridge.config is not None else ""
+
+
+def _kv_dtype(bridge: EngineBridge) -> str:
+    return bridge.config.kv_cache_dtype if bridge.config is not None else ""
 
 
 def _drafts(bridge: EngineBridge) -> bool:

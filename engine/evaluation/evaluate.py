@@ -26,7 +26,12 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.evaluation.answers import Answer, answer, compare
 from engine.evaluation.head import Head
-from engine.evaluation.reading import EncodedText, read_states, split_specials
+from engine.evaluation.reading import (
+    EncodedText,
+    encode_parts,
+    read_states,
+    split_specials,
+)
 from engine.evaluation.report import (
     Answers,
     EvaluationReport,
@@ -37,6 +42,7 @@ from engine.evaluation.report import (
 from engine.evaluation.scoring import Scores
 from engine.evaluation.side import (
     PARALLEL_ANSWERS,
+    Need,
     Side,
     facts_of,
     opened,
@@ -140,27 +146,32 @@ class _Evaluation:
         task = self.task
         sides = [side for side in (candidate, reference) if side is not None]
         longest = min(side.max_model_len for side in sides)
-        prefix, ids = split_specials(
-            candidate.tokenizer.encode(task.text), candidate.tokenizer.encode("")
-        )
+        encode, empty = candidate.tokenizer.encode, candidate.tokenizer.encode("")
+        prefix, ids = split_specials(encode(task.text), empty)
         cut = choose_cut(task.context_length, task.stride, len(prefix), longest)
         self.context = cut.context_length
         if not task.text:
             return
-        num_all = len(ids)
-        if task.max_tokens is not None:
-            ids = ids[: task.max_tokens]
-        if len(ids) < FEWEST_TOKENS:
+        counts: list[bool] | None = None
+        if task.scored:
+            ids, counts = encode_parts(
+                task.text, task.scored, lambda part: split_specials(encode(part), empty)[1]
+            )
+        self.is_cut = task.max_tokens is not None and task.max_tokens < len(ids)
+        self.text = EncodedText(ids[: task.max_tokens], prefix, cut, counts)
+        self._check_length(len(self.text.scored))
+
+    def _check_length(self, num_scored: int) -> None:
+        if num_scored < FEWEST_TOKENS:
             raise TextError(
-                f"{task.text_name or 'The text'} has {len(ids):,} tokens to measure on.",
+                f"{self.task.text_name or 'The text'} has {num_scored:,} tokens to score.",
                 f"Give at least {FEWEST_TOKENS}; some thousands make the figures steady.",
             )
-        if len(ids) < FEW_TOKENS:
+        if num_scored < FEW_TOKENS:
             self._notices.append(
-                f"{len(ids):,} tokens are few: another text of this length may give other figures."
+                f"{num_scored:,} tokens are few: another text of this length may give other "
+                "figures."
             )
-        self.text = EncodedText(ids, prefix, cut)
-        self.is_cut = len(ids) < num_all
 
     def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:
         task = self.task
@@ -238,8 +249,13 @@ class _Evaluation:
 
     @contextmanager
     def _engine(self, side: Side) -> Iterator[LLMEngine]:
-        sequences = min(PARALLEL_ANSWERS, max(1, len(self.task.prompts)))
-        with opened(side, self.context, sequences, self.progress, self.cancelled) as engine:
+        prompts = self.task.prompts
+        need = Need(
+            window=self.context,
+            longest=self.context + max((line.max_tokens for line in prompts), default=0),
+            num_sequences=min(PARALLEL_ANSWERS, max(1, len(prompts))),
+        )
+        with opened(side, need, self.progress, self.cancelled) as engine:
             yield engine
 
     def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:

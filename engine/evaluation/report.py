@@ -49,8 +49,9 @@ class ModelFacts:
 @dataclass(frozen=True, slots=True)
 class TextFacts:
     """The text and how it was cut. Every token is scored once (but for the first, where the
-    tokenizer puts none before it): in windows of `context_length` tokens that begin every `stride`
-    tokens. `num_bytes`: UTF-8 bytes of the scored tokens. `sha256`: of the whole text."""
+    tokenizer puts none before it, and for what was not to be scored, such as questions): in windows
+    of `context_length` tokens that begin every `stride` tokens. `num_bytes`: UTF-8 bytes of the
+    scored tokens. `sha256`: of the whole text."""
 
     name: str
     sha256: str

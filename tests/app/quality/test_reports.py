@@ -69,11 +69,11 @@ def test_values_are_written_for_people(form: Form, value: float | None, text: st
 
 def test_the_table_of_a_report() -> None:
     text = report_text(make_report())
-    assert text.startswith("small, bfloat16 against small, float32\nstory.txt: 4,000 tokens")
-    lines = {
-        line.rsplit("  ", 1)[0].strip(): line.split()[-1] for line in text.splitlines() if line
-    }
-    assert lines["Weights, of the reference's"] == "50.00%"
+    assert text.startswith(
+        "small, bfloat16 against small, float32\nstory.txt: 4,000 of 4,001 tokens"
+    )
+    (ratio,) = [line for line in text.splitlines() if line.startswith("Weights, of the reference")]
+    assert ratio.split()[-1] == "50.00%"
     assert "…the | small⏎[ cat]" in text
     assert "1 of 2 answers are identical" in text
     assert "line 1, after 1 tokens: …Hello" in text
@@ -261,6 +261,16 @@ def test_built_in_texts_are_there(builtin: object) -> None:
     assert builtin in BUILTIN_TEXTS
     text = builtin_text(builtin.key).read()  # type: ignore[attr-defined]
     assert 20_000 < len(text.encode()) < 40_000
+
+
+def test_of_conversations_the_answers_count() -> None:
+    builtin = builtin_text("starter")
+    text = builtin.read()
+    parts = [text[start:end] for start, end in builtin.scored(text)]
+    assert len(parts) == text.count("<|im_start|>assistant")
+    assert all(part.endswith("<|im_end|>") and "<|im_start|>" not in part for part in parts)
+    assert sum(map(len, parts)) > 0.6 * len(text)
+    assert builtin_text("english").scored(text) == ()
 
 
 def test_the_sample_of_the_starter_is_made_again() -> None:

@@ -1,0 +1,138 @@
+"""GPTQ: what rounding one column spoils is made good in the columns after it.
+
+Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
+2023, algorithm 1. With H = X^T X of the inputs and U the upper Cholesky factor of its inverse, the
+error of column i, divided by U[i, i], is taken off column j > i times U[i, j]. Columns are done in
+blocks: inside a block at once, the columns behind it when the block is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.quantization.codes import IntCodes
+from engine.quantization.grid import Grid
+
+BLOCK = 128
+_DAMPING_STEPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """by_importance: columns with large inputs first. static_groups: groups lie as the columns do,
+    with scales fixed beforehand; else groups are formed as columns are taken."""
+
+    by_importance: bool
+    static_groups: bool
+
+
+def gptq(
+    weight: Tensor,
+    hessian: Tensor,
+    grid: Grid,
+    order: Order,
+    *,
+    damping: float,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[IntCodes, float] | None:
+    """Codes of weight [N, K], float32, for inputs whose X^T X is `hessian` [K, K]; and the damping
+    that was needed. None where no damping made the Hessian invertible.
+
+    `check` is called between blocks, and may raise. Neither argument is changed.
+    """
+    columns = weight.shape[1]
+    diagonal = hessian.diagonal()
+    permutation = torch.arange(columns)
+    if order.by_importance:
+        permutation = torch.argsort(diagonal, descending=True, stable=True)
+    factored = _factor(hessian[permutation][:, permutation], damping)
+    if factored is None:
+        return None
+    upper, used = factored
+    state = _Rounding(weight, grid, order, permutation)
+    for start in range(0, columns, BLOCK):
+        check()
+        state.block(start, min(start + BLOCK, columns), upper)
+    return state.codes(), used
+
+
+class _Rounding:
+    def __init__(self, weight: Tensor, grid: Grid, order: Order, permutation: Tensor) -> None:
+        self._grid = grid
+        self._order = order
+        self._permutation = permutation
+        self._rest = weight[:, permutation].clone()  # what is left to round, in the order of work
+        self._codes = torch.empty(weight.shape, dtype=torch.uint8)
+        groups = -(-weight.shape[1] // grid.group_size)
+        if order.static_groups:
+            self._scales, self._zeros = grid.parameters(*grid.ranges(weight))
+            self._group_of = permutation // grid.group_size
+        else:
+            self._scales = torch.ones(weight.shape[0], groups)
+            self._zeros = torch.zeros(weight.shape[0], groups)
+            self._group_of = torch.arange(weight.shape[1]) // grid.group_size
+
+    def block(self, start: int, end: int, upper: Tensor) -> None:
+        part = self._rest[:, start:end].clone()
+        errors = torch.empty_like(part)
+        inner = upper[start:end, start:end]
+        for i in range(end - start):
+            column = start + i
+            if not self._order.static_groups and column % self._grid.group_size == 0:
+                self._open_group(column, part[:, i:], end)
+            group = int(self._group_of[column])
+            scale, zero = self._scales[:, group], self._zeros[:, group]
+            codes = self._grid.codes_of(part[:, i], scale, zero)
+            self._codes[:, column] = codes.to(torch.uint8)
+            error = (part[:, i] - (codes - zero) * scale) / inner[i, i]
+            part[:, i + 1 :].addr_(error, inner[i, i + 1 :], alpha=-1)
+            errors[:, i] = error
+        self._rest[:, end:].addmm_(errors, upper[start:end, end:], alpha=-1)
+
+    def codes(self) -> IntCodes:
+        unpermuted = torch.empty_like(self._codes)
+        unpermuted[:, self._permutation] = self._codes
+        groups = None
+        if self._order.by_importance and not self._order.static_groups:
+            groups = torch.empty(len(self._permutation), dtype=torch.int32)
+            groups[self._permutation] = self._group_of.to(torch.int32)
+        return self._grid.pack(unpermuted, self._scales, self._zeros, groups)
+
+    def _open_group(self, column: int, ahead: Tensor, end: int) -> None:
+        """Scales from the columns as they are now, with what was made good in them so far. Those
+        behind this block still lack what the block will add: as in the paper."""
+        stop = column + self._grid.group_size
+        columns = ahead[:, : self._grid.group_size]
+        if stop > end:
+            columns = torch.cat([columns, self._rest[:, end:stop]], 1)
+        lowest = columns.amin(1).clamp_max_(0)
+        highest = columns.amax(1).clamp_min_(0)
+        group = column // self._grid.group_size
+        self._scales[:, group], self._zeros[:, group] = self._grid.parameters(lowest, highest)
+
+
+def _factor(hessian: Tensor, damping: float) -> tuple[Tensor, float] | None:
+    """The upper Cholesky factor of the inverse, and the damping with which there was one."""
+    hessian = hessian.clone()
+    diagonal = hessian.diagonal()
+    dead = diagonal <= 0  # a channel that was always 0: nothing is made good for or by it
+    mean = float(diagonal[~dead].mean()) if bool((~dead).any()) else 1.0
+    diagonal[dead] = mean
+    if not bool(torch.isfinite(hessian).all()):
+        return None
+    for step in range(_DAMPING_STEPS):
+        share = damping * 10**step
+        damped = hessian.clone()
+        damped.diagonal().add_(share * mean)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if int(failed):
+            continue
+        del damped
+        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not int(failed) and bool(torch.isfinite(upper).all()):
+            return upper, share
+    return None

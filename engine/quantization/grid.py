@@ -1,0 +1,90 @@
+"""The integers that a matrix is rounded to, with scales as a file will hold them.
+
+asymmetric   the range of a group, widened to hold 0, in 2**bits - 1 steps
+symmetric    twice the largest magnitude in 2**bits - 1 steps, with 0 at code 2**(bits - 1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.quantization.codes import IntCodes
+from engine.quantization.rounding import in_groups
+
+_LEAST = {torch.float16: 6.0e-5, torch.bfloat16: 1e-12, torch.float32: 1e-12}
+_TILE = 2**23  # elements that are rounded at a time: what stands between fits in 200 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    bits: int
+    group_size: int
+    is_symmetric: bool
+    scale_dtype: torch.dtype = torch.float16
+
+    @property
+    def top(self) -> int:
+        return 2**self.bits - 1
+
+    def parameters(self, lowest: Tensor, highest: Tensor) -> tuple[Tensor, Tensor]:
+        """(scales, zeros), float32 of the shape given, for values from lowest <= 0 to highest >= 0.
+        A scale is a number of `scale_dtype`."""
+        if self.is_symmetric:
+            span = torch.maximum(-lowest, highest) * 2
+        else:
+            span = highest - lowest
+        scales = (span / self.top).clamp_min(_LEAST[self.scale_dtype])
+        scales = scales.to(self.scale_dtype).float()
+        if self.is_symmetric:
+            return scales, torch.full_like(scales, 2 ** (self.bits - 1))
+        return scales, (-lowest / scales).round_().clamp_(0, self.top)
+
+    def codes_of(self, values: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+        """The nearest codes, as float32; scales and zeros of a shape that broadcasts."""
+        return (values / scales).round_().add_(zeros).clamp_(0, self.top)
+
+    def ranges(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(lowest, highest) of each group, [N, G], widened to hold 0."""
+        groups = in_groups(weight, self.group_size)
+        return groups.amin(-1).clamp_max_(0), groups.amax(-1).clamp_min_(0)
+
+    def round(self, weight: Tensor, ranges: tuple[Tensor, Tensor] | None = None) -> IntCodes:
+        """The nearest codes of weight [N, K], float32; what is outside `ranges` is clipped."""
+        scales, zeros = self.parameters(*(ranges or self.ranges(weight)))
+        codes = torch.empty(weight.shape, dtype=torch.uint8)
+        step = max(1, _TILE // weight.shape[1])
+        for start in range(0, weight.shape[0], step):
+            part = slice(start, start + step)
+            groups = in_groups(weight[part], self.group_size)
+            found = self.codes_of(groups, scales[part].unsqueeze(-1), zeros[part].unsqueeze(-1))
+            codes[part] = found.flatten(1)[:, : weight.shape[1]].to(torch.uint8)
+        return self.pack(codes, scales, zeros)
+
+    def pack(
+        self, codes: Tensor, scales: Tensor, zeros: Tensor, groups: Tensor | None = None
+    ) -> IntCodes:
+        return IntCodes(
+            self.bits,
+            codes.to(torch.uint8),
+            scales.to(self.scale_dtype),
+            None if self.is_symmetric else zeros.to(torch.uint8),
+            self.group_size,
+            groups,
+        )
+
+    def rounded(self, weight: Tensor, ranges: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """weight [N, K] as it is after rounding: `round(weight).dequantize()`, without the codes
+        in between."""
+        scales, zeros = self.parameters(*(ranges or self.ranges(weight)))
+        result = torch.empty_like(weight)
+        step = max(1, _TILE // weight.shape[1])
+        for start in range(0, weight.shape[0], step):
+            part = slice(start, start + step)
+            s, z = scales[part].unsqueeze(-1), zeros[part].unsqueeze(-1)
+            groups = in_groups(weight[part], self.group_size)
+            found = self.codes_of(groups, s, z).sub_(z).mul_(s).flatten(1)
+            result[part] = found[:, : weight.shape[1]]
+        return result

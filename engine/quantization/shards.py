@@ -1,0 +1,159 @@
+"""Writes tensors to safetensors files of a limited size, one tensor in memory at a time.
+
+The header of such a file stands first and is known last: tensors are gathered in a file beside it,
+which is copied behind the header when the shard is full. In a file, tensors with wide numbers come
+first, so that all of them are aligned (as the format's own library orders them).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.loading.safetensors_file import ITEM_SIZES, TensorInfo
+
+SHARD_BYTES = 5 * 10**9
+_CHUNK = 16 * 2**20
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+
+
+class _Entry(NamedTuple):
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class ShardWriter:
+    """`check` is called between chunks, and may raise. Use `close` at the end, or `abandon`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        check: Callable[[], None] = lambda: None,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._check = check
+        self._limit = shard_bytes
+        self._entries: list[_Entry] = []
+        self._data: BinaryIO | None = None
+        self._size = 0
+        self._shards: list[list[str]] = []
+        self.total_bytes = 0
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+        chunks = (
+            memoryview(flat[start : start + _CHUNK].numpy())  # type: ignore[arg-type]
+            for start in range(0, flat.numel(), _CHUNK)
+        )
+        self._write(name, _NAMES[tensor.dtype], tuple(tensor.shape), flat.numel(), chunks)
+
+    def copy(self, name: str, info: TensorInfo) -> None:
+        """The bytes of a tensor of another file."""
+        self._write(name, info.dtype, info.shape, info.nbytes, _chunks_of(info))
+
+    def close(self) -> None:
+        """Finish the last file, give the files their names, and write the index of several."""
+        self._finish_shard()
+        count = len(self._shards)
+        weight_map: dict[str, str] = {}
+        for number, names in enumerate(self._shards, start=1):
+            name = f"model-{number:05d}-of-{count:05d}.safetensors"
+            name = "model.safetensors" if count == 1 else name
+            os.rename(self._shard_file(number), self._folder / name)
+            weight_map |= dict.fromkeys(names, name)
+        if count > 1:
+            index = {"metadata": {"total_size": self.total_bytes}, "weight_map": weight_map}
+            text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+            (self._folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+
+    def abandon(self) -> None:
+        if self._data is not None:
+            self._data.close()
+            self._data = None
+
+    def _write(
+        self, name: str, dtype: str, shape: tuple[int, ...], nbytes: int, chunks: Iterator[Any]
+    ) -> None:
+        if self._size and self._size + nbytes > self._limit:
+            self._finish_shard()
+        if self._data is None:
+            self._data = (self._folder / "tensors.partial").open("w+b")
+        self._entries.append(_Entry(name, dtype, shape, self._size, nbytes))
+        for chunk in chunks:
+            self._check()
+            self._data.write(chunk)
+        self._size += nbytes
+        self.total_bytes += nbytes
+
+    def _finish_shard(self) -> None:
+        if self._data is None:
+            return
+        entries = sorted(self._entries, key=lambda e: -ITEM_SIZES[e.dtype])
+        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        position = 0
+        for entry in entries:
+            header[entry.name] = {
+                "dtype": entry.dtype,
+                "shape": list(entry.shape),
+                "data_offsets": [position, position + entry.nbytes],
+            }
+            position += entry.nbytes
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._shards.append([entry.name for entry in self._entries])
+        with self._shard_file(len(self._shards)).open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for entry in entries:
+                self._data.seek(entry.offset)
+                _copy(self._data, file, entry.nbytes, self._check)
+        self._data.close()
+        self._data = None
+        (self._folder / "tensors.partial").unlink()
+        self._entries, self._size = [], 0
+
+    def _shard_file(self, number: int) -> Path:
+        return self._folder / f"shard-{number}.partial"
+
+
+def _chunks_of(info: TensorInfo) -> Iterator[bytes]:
+    with info.file.open("rb") as file:
+        file.seek(info.offset)
+        left = info.nbytes
+        while left:
+            chunk = file.read(min(left, _CHUNK))
+            if not chunk:
+                raise OSError(f"{info.file} became shorter while it was read")
+            left -= len(chunk)
+            yield chunk
+
+
+def _copy(source: BinaryIO, target: BinaryIO, count: int, check: Callable[[], None]) -> None:
+    while count:
+        check()
+        chunk = source.read(min(count, _CHUNK))
+        target.write(chunk)
+        count -= len(chunk)
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where `folder` is, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
