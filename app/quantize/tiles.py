@@ -80,8 +80,9 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
     if found is None:
         return []
     p99 = "" if found.kl.p99 is None else f" · p99 {found.kl.p99:.3g}"
+    mean_kl = text_of(Form.SMALL, found.kl.mean)
     tiles = [
-        Tile("KL divergence, mean", text_of(Form.SMALL, found.kl.mean), f"p90 {found.kl.p90:.3g}{p99} nats",
+        Tile("KL divergence, mean", mean_kl, f"p90 {found.kl.p90:.3g}{p99} nats",
              tip="KL(reference || model) per token"),
         Tile("Same top token", percent(found.top1_agreement, 1),
              f"of {found.kl.num_samples:,} tokens"),
