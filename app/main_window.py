@@ -30,6 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.commands import Command, CommandRegistry
+from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge, EngineState
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
@@ -53,6 +54,7 @@ from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
 from app.panels.work_area import WorkArea
+from app.precision.choices import QUANTIZE
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from engine import messages
@@ -68,6 +70,7 @@ from widgets.theme import SPACE_2, apply_theme
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
 SETTINGS_WIDTH = 320
+QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
 
@@ -122,7 +125,10 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self), *self.flight.commands())
+        self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
+        self.commands.add(
+            *window_commands(self), *self.flight.commands(), *self.compare.commands()
+        )
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -158,7 +164,9 @@ class MainWindow(QMainWindow):
             self.settings.profiles,
             machine,
             recent=lambda: [(m.path, m.load_format, m.title) for m in self.settings.recent],
+            times=self.settings,
         )
+        self.engine_settings.precision.can_quantize = self._page_named(QUANTIZE_PAGE) is not None
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
         self.views.speculation.settings_wanted.connect(self.show_settings)
@@ -206,6 +214,7 @@ class MainWindow(QMainWindow):
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
         self.engine_settings.notice.connect(self.notices.show_notice)
+        self.engine_settings.precision.way_out.connect(self._show_way_out)
         self.engine_settings.actions_changed.connect(self.commands.refresh)
         bridge = self.bridge
         bridge.state_changed.connect(self._on_state)
@@ -240,6 +249,17 @@ class MainWindow(QMainWindow):
     def show_widget(self, widget: QWidget) -> None:
         """Show the page that `widget` is."""
         self.show_page(self.stack.indexOf(widget))
+
+    def _page_named(self, name: str) -> int | None:
+        return next((i for i, page in enumerate(self.pages) if page.name == name), None)
+
+    def _show_way_out(self, kind: str) -> None:
+        """Where a precision comes from that the loaded checkpoint does not have."""
+        index = self._page_named(QUANTIZE_PAGE)
+        if kind == QUANTIZE and index is not None:
+            self.show_page(index)
+        else:
+            self.show_open_model()
 
     def show_open_model(self, path: str = "") -> None:
         """The dialog, looking at `path` if one is given."""
@@ -414,5 +434,6 @@ class MainWindow(QMainWindow):
             self.settings.set_docks_of(name, state)
         self.settings.sync()
         self.flight.close()
+        self.compare.close()
         self.closing.emit()
         event.accept()

@@ -136,6 +136,19 @@ class SettingsStore:
         self._ini.setValue("tune/load", json.dumps(asdict(choice)))
 
     @property
+    def switch_times(self) -> Mapping[str, float]:
+        """Seconds that loading a model took, by model and precision: see `app.precision.times`."""
+        try:
+            stored = json.loads(self._text("models/switch-times", "{}"))
+            return {name: float(seconds) for name, seconds in stored.items()}
+        except (ValueError, TypeError, AttributeError):
+            return {}
+
+    @switch_times.setter
+    def switch_times(self, times: Mapping[str, float]) -> None:
+        self._ini.setValue("models/switch-times", json.dumps(dict(times)))
+
+    @property
     def quantize_rates(self) -> dict[str, float]:
         """Work a second that quantizing did on this machine, by method."""
         try:

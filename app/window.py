@@ -135,6 +135,7 @@ class Application(QObject):
 
     def _connect(self) -> None:
         self.window.views.set_names(self.pages.name_of)
+        self.pages.chat_page.composer.compare_requested.connect(self.window.compare.show)
         tune = self.pages.tune
         self.window.charts_held.connect(tune.charts.set_paused)
         latency = self.pages.chat_page.latency

@@ -48,6 +48,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _recording(camera)
     yield from _kv_precision(camera, model)
     yield from _speculation(camera, model)
+    yield from _precision(camera)
     yield from _tune(camera)
     yield from take_quantize(camera)
     yield from _palette(camera)
@@ -194,6 +195,42 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
     page.tokens.popover.hide()
 
 
+def _precision(camera: Camera) -> Iterator[Path]:
+    """A reply that goes on in int8, and both precisions side by side; then back."""
+    bridge, panel = camera.application.bridge, camera.window.engine_settings
+    known = lambda: panel.precision.checkpoint is not None
+    camera.wait(known, ESTIMATE_TIMEOUT_S, "the checkpoint was not looked at")
+    row = panel.rows["quantization"]
+    row.set_value("int8")
+    row.value_changed.emit("quantization", "int8")
+    yield from camera.in_both_modes("precision-chosen", camera.window)
+    text = camera.ask(long_prompts()[0][1], MAX_TOKENS)
+    camera.wait(lambda: len(text().split()) > 12, REPLY_TIMEOUT_S, "no reply began")
+    panel.apply()
+    camera.wait(lambda: _weights(bridge) == "int8", LOAD_TIMEOUT_S, "int8 was not loaded")
+    camera.wait_for_replies()
+    yield from camera.in_both_modes("precision", camera.window)
+    yield from _comparison(camera)
+    panel.undo()
+    camera.wait(lambda: _weights(bridge) == "auto", LOAD_TIMEOUT_S, "it did not go back")
+
+
+def _comparison(camera: Camera) -> Iterator[Path]:
+    desk = camera.window.compare
+    desk.show()
+    window = desk.window
+    assert window is not None
+    window.max_tokens.setValue(40)
+    for _, prompt in suggestions_for(str(starter_model()))[:3]:
+        window.prompt.setPlainText(prompt)
+        window.add_prompt()
+    window.choice.choose({"quantization": "int4"})
+    window.start.click()
+    camera.wait(lambda: not desk.runner.is_running, REPLY_TIMEOUT_S, "nothing was compared")
+    yield from camera.in_both_modes("compare", window)
+    window.close()
+
+
 def _tune(camera: Camera) -> Iterator[Path]:
     """A load, a setting that is changed under it, and what that did."""
     page = camera.application.pages.tune
@@ -243,6 +280,10 @@ def _open_model(camera: Camera) -> Iterator[Path]:
 
 def _kv_dtype(bridge: EngineBridge) -> str:
     return bridge.config.kv_cache_dtype if bridge.config is not None else ""
+
+
+def _weights(bridge: EngineBridge) -> str:
+    return bridge.config.quantization if bridge.config is not None else ""
 
 
 def _drafts(bridge: EngineBridge) -> bool:
