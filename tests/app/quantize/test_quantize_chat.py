@@ -41,6 +41,7 @@ def test_a_reply_is_written_while_a_model_is_made(
 ) -> None:
     page, chat = real.pages.quantize, real.pages.chat
     real.window.show_widget(page)
+    assert page.recipe.fields.source.path == str(starter_model())  # the model that is open
     choose_starter(qtbot, page, "awq", short_text)
     page.recipe.measure.setChecked(False)
     page.start_quantizing()
