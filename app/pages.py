@@ -54,9 +54,12 @@ class Pages:
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
         self.tune = TunePage(bridge, settings, clock, marks)
-        self.models_place = make_models_place(bridge, settings, session)
+        trash = Trash(trash_file())  # one for both: its journal is one file
+        self.models_place = make_models_place(bridge, settings, session, trash)
         self.models = self.models_place.page
-        self.quantize = make_quantize_page(bridge, settings, session, self.models)
+        self.quantize = make_quantize_page(
+            bridge, settings, session, self.models, trash
+        )
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(
@@ -122,7 +125,7 @@ class Pages:
 
 
 def make_models_place(
-    bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+    bridge: EngineBridge, settings: SettingsStore, session: ModelSession, trash: Trash
 ) -> ModelsPlace:
     """The Models page over the hub and the cache that huggingface_hub is set to."""
 
@@ -134,6 +137,6 @@ def make_models_place(
 
     hub = Hub()
     queue = DownloadQueue(hub, downloads_file())
-    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open, estimate)
+    page = ModelsPage(settings, queue, trash, hub, in_use, is_open, estimate)
     page.model_chosen.connect(session.open)
     return ModelsPlace(page, WelcomePage(in_use, estimate))

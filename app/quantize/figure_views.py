@@ -199,6 +199,8 @@ def _change(value: float, reference: float | None, better: int) -> Cell:
     tone = "muted"
     if better and abs(share) >= 0.005:
         tone = "better" if share * better > 0 else "worse"
+    if value == reference:
+        return Cell("", "muted")
     if value / reference > MANY:
         return Cell(f"× {value / reference:,.0f}", tone)
     return Cell(f"{share:+.1%}".replace("-", "−").replace("%", " %"), tone)

@@ -25,8 +25,9 @@ from app.quantize.evaluate_form import EvaluateForm
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
 from app.quantize.fields import wrapped
 from app.quantize.keeping import Keeper
-from app.quantize.leave import LeaveDialog
+from app.quantize.leave import LeaveGuard
 from app.quantize.made_view import MadeView
+from app.quantize.page_commands import QUANTIZE, REPORTS, page_commands
 from app.quantize.plan import QuantizePlan
 from app.quantize.prediction import work_of
 from app.quantize.recipe_form import RecipeForm
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from engine.evaluation.report import EvaluationReport
     from engine.quantization.results import QuantizeResult
 
-QUANTIZE, EVALUATE, REPORTS = 0, 1, 2
 LEFT_WIDTH, NARROW = 400, 700
 HINTS = (
     "Choose a model and a method at the left. While it is made, the error of every layer comes in "
@@ -79,14 +79,15 @@ class QuantizePage(QWidget):
         folder: Callable[[], Path],
         rates: Callable[[], Mapping[str, float]] = dict,
         threads: Callable[[], int | None] = lambda: None,
+        current: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__()
-        self._known, self._threads = known, threads
+        self._known, self._threads, self._current = known, threads, current
         self.run: Run | None = None
         self.ending: tuple[str, bool] | None = None  # what came of the last run; whether an error
         self._made_plan: QuantizePlan | None = None
         self._shows_made = False
-        self._leaving: LeaveDialog | None = None
+        self.leaving = LeaveGuard(self.cancel, self)
         self.recipe = RecipeForm(rates, folder)
         self.evaluate = EvaluateForm()
         self.quantize_panel = StartPanel(
@@ -166,24 +167,7 @@ class QuantizePage(QWidget):
 
     def commands(self) -> list[Command]:
         """What the page adds to the menus."""
-        return [
-            Command(
-                "quantize.make", "Quantize a model…", lambda: self.show_tab(QUANTIZE), "Tune",
-                icon="quantize", section="quantize",
-            ),
-            Command(
-                "quantize.evaluate", "Measure what a precision costs…",
-                lambda: self.show_tab(EVALUATE), "Tune", section="quantize",
-            ),
-            Command(
-                "quantize.reports", "Reports of quality", lambda: self.show_tab(REPORTS), "Tune",
-                section="quantize",
-            ),
-            Command(
-                "quantize.cancel", "Cancel the run", self.cancel, "Tune", section="quantize",
-                is_enabled=lambda: self.run is not None,
-            ),
-        ]  # fmt: skip
+        return page_commands(self)
 
     def show_tab(self, tab: int) -> None:
         """Come to the front with one of the three."""
@@ -193,24 +177,8 @@ class QuantizePage(QWidget):
         self._forms.focusNextPrevChild(True)
 
     def may_close(self, window: QWidget) -> bool:
-        """Whether the window may close now. While a run is going on the user is asked, and the
-        window closes when the answer is to stop; who closes it a second time means it."""
-        if self.run is None or self._leaving is not None:
-            return True
-        self._leaving = dialog = LeaveDialog(self.run.title, window)
-        dialog.accepted.connect(lambda: self._leave(window))
-        dialog.rejected.connect(self._stay)
-        dialog.open()
-        return False
-
-    def _leave(self, window: QWidget) -> None:
-        self.cancel()
-        window.close()
-
-    def _stay(self) -> None:
-        if self._leaving is not None:
-            self._leaving.deleteLater()
-        self._leaving = None
+        """Whether the window may close now; while a run is going on the user is asked."""
+        return self.leaving.may_close(self.run.title if self.run is not None else "", window)
 
     def close_down(self, timeout_s: float) -> None:
         """The program ends: stop the run, remove what was deleted."""
@@ -226,9 +194,19 @@ class QuantizePage(QWidget):
                       self.evaluate.reference.model):  # fmt: skip
             field.set_known(known)
 
+    def _propose(self) -> None:
+        """Where nothing is chosen yet: the model that is open."""
+        path = self._current()
+        if not path or not Path(path).is_dir():
+            return
+        for field in (self.recipe.fields.source, self.evaluate.candidate.model):
+            if not field.path:
+                field.choose(path)
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.renew_models()
+        self._propose()
         self.desk.reload()
         self.ending = None
         self.seen.emit()

@@ -10,7 +10,7 @@ from app.hub.trash import Trash
 from app.models.page import ModelsPage
 from app.models.session import ModelSession
 from app.models.sources import SourceKind
-from app.paths import evaluations_dir, models_dir, trash_file
+from app.paths import evaluations_dir, models_dir
 from app.quality.store import ReportStore
 from app.quantize.keeping import Keeper
 from app.quantize.page import QuantizePage
@@ -20,8 +20,14 @@ _LOCAL = (SourceKind.STARTER, SourceKind.LOCAL, SourceKind.CACHE, SourceKind.REC
 
 
 def make_quantize_page(
-    bridge: EngineBridge, settings: SettingsStore, session: ModelSession, models: ModelsPage
+    bridge: EngineBridge,
+    settings: SettingsStore,
+    session: ModelSession,
+    models: ModelsPage,
+    trash: Trash,
 ) -> QuantizePage:
+    """`trash`: where deleted reports go for a while."""
+
     def known() -> Sequence[tuple[str, str]]:
         """Models with weights on this machine, as (path, title)."""
         sources = models.library.known
@@ -54,8 +60,13 @@ def make_quantize_page(
         else:
             models.library.reload()
 
-    keeper = Keeper(ReportStore(evaluations_dir()), Trash(trash_file()))
-    page = QuantizePage(keeper, known, folder, lambda: settings.quantize_rates, threads)
+    def current() -> str:
+        opened = session.current
+        return opened.path if opened is not None and opened.load_format == "auto" else ""
+
+    keeper = Keeper(ReportStore(evaluations_dir()), trash)
+    rates = lambda: settings.quantize_rates
+    page = QuantizePage(keeper, known, folder, rates, threads, current)
     page.model_chosen.connect(session.open)
     page.model_made.connect(list_made)
     page.rate_measured.connect(settings.set_quantize_rate)

@@ -12,8 +12,10 @@ NF4_BLOCK = 64
 _SEARCH_PASSES = 20  # ratios that AWQ tries
 _PASSES = 4  # of the whole text through a layer: before, rounded, after, and on
 
+_LAYER_S = 0.5  # what a layer takes however small it is
+
 DEFAULT_RATES: Mapping[str, float] = {
-    "awq": 2.0e10, "gptq": 1.5e10, "rtn": 4.0e7, "int8": 6.0e7, "fp8": 5.0e7, "nf4": 2.0e7,
+    "awq": 1.2e10, "gptq": 1.0e10, "rtn": 4.0e7, "int8": 6.0e7, "fp8": 5.0e7, "nf4": 2.0e7,
 }  # fmt: skip
 """Units of `work_of` per second of a machine with few cores, used until this one was measured."""
 
@@ -75,5 +77,7 @@ def predict_seconds(
 ) -> float:
     """`rates`: units of `work_of` per second, measured on this machine; where a method has none
     yet a guess stands in."""
-    rate = rates.get(recipe.method) or DEFAULT_RATES[recipe.method]
-    return work_of(facts, recipe, num_tokens) / rate
+    if recipe.method in rates:
+        return work_of(facts, recipe, num_tokens) / rates[recipe.method]
+    seconds = work_of(facts, recipe, num_tokens) / DEFAULT_RATES[recipe.method]
+    return seconds + (_LAYER_S * len(facts.layers) if recipe.facts.is_calibrated else 0.0)

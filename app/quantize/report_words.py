@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from app.models.sources import is_starter, model_title
+from app.quality.metrics import Form, text_of
 from app.quality.texts import BUILTIN_TEXTS
 from app.quantize.time_words import elapsed
 from engine.evaluation.report import EvaluationReport, ModelFacts
@@ -55,7 +56,7 @@ def list_line(report: EvaluationReport) -> str:
     """One line for a list."""
     parts = [when(report)]
     if report.divergence is not None:
-        parts.append(f"KL {report.divergence.kl.mean:.4f}")
+        parts.append(f"KL {text_of(Form.SMALL, report.divergence.kl.mean)}")
     elif report.candidate_loss is not None:
         parts.append(f"perplexity {report.candidate_loss.perplexity:.3f}")
     return " · ".join(parts)

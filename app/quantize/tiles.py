@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from app.quality.metrics import Form, text_of
 from app.units import format_bytes
 from engine.evaluation.report import EvaluationReport, ModelFacts
 
@@ -66,12 +67,12 @@ def _perplexity(report: EvaluationReport) -> Tile | None:
 
 def percent(share: float, decimals: int = 0) -> str:
     """ "97.8 %"."""
-    return f"{100 * share:.{decimals}f} %"
+    return f"{100 * share:.{decimals}f}\u00a0%"
 
 
 def signed(share: float) -> str:
     """ "+0.42 %", "−1.20 %"."""
-    return f"{share:+.2%}".replace("-", "−").replace("%", " %")
+    return f"{share:+.2%}".replace("-", "−").replace("%", "\u00a0%")
 
 
 def _divergence(report: EvaluationReport) -> list[Tile]:
@@ -79,8 +80,9 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
     if found is None:
         return []
     p99 = "" if found.kl.p99 is None else f" · p99 {found.kl.p99:.3g}"
+    mean_kl = text_of(Form.SMALL, found.kl.mean)
     tiles = [
-        Tile("KL divergence, mean", f"{found.kl.mean:.4f}", f"p90 {found.kl.p90:.3g}{p99} nats",
+        Tile("KL divergence, mean", mean_kl, f"p90 {found.kl.p90:.3g}{p99} nats",
              tip="KL(reference || model) per token"),
         Tile("Same top token", percent(found.top1_agreement, 1),
              f"of {found.kl.num_samples:,} tokens"),

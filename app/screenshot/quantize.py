@@ -9,7 +9,7 @@ from pathlib import Path
 from app.paths import starter_model
 from app.quality.texts import builtin_text
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.quantize.page import EVALUATE, QUANTIZE, REPORTS
+from app.quantize.page_commands import EVALUATE, QUANTIZE, REPORTS
 from app.quantize.texts import STARTER, TextChoice
 from app.screenshot.camera import ESTIMATE_TIMEOUT_S, REPLY_TIMEOUT_S, SIZE, SMALL, Camera
 from engine.config import SETTINGS

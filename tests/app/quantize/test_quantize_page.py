@@ -18,7 +18,8 @@ from pytestqt.qtbot import QtBot
 from app.cli.main import main
 from app.paths import starter_model
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.quantize.page import EVALUATE, QUANTIZE, REPORTS, QuantizePage
+from app.quantize.page import QuantizePage
+from app.quantize.page_commands import EVALUATE, QUANTIZE, REPORTS
 from app.quantize.texts import TextChoice
 from app.quantize.work import Progress
 from app.window import Application
@@ -192,13 +193,13 @@ def test_closing_the_window_in_mid_run_asks(
     choose_starter(qtbot, page, "awq", short_text)
     page.start_quantizing()
     assert not application.window.close() and application.window.isVisible()
-    asked = page._leaving
+    asked = page.leaving.dialog
     assert asked is not None and asked.isVisible()
     asked.stay.click()
-    assert page.run is not None and not page.run.is_cancelling and page._leaving is None
+    assert page.run is not None and not page.run.is_cancelling and page.leaving.dialog is None
     assert not application.window.close()
-    assert page._leaving is not None
-    page._leaving.leave.click()
+    assert page.leaving.dialog is not None
+    page.leaving.dialog.leave.click()
     assert not application.window.isVisible()
     wait_for_end(qtbot, page)
 
