@@ -77,7 +77,9 @@ class LayerWork:
     def run(self, sequence: int) -> Tensor:
         return self.decoder.run(self.targets.index, sequence)
 
-    def collect(self, wanted: dict[Product, Inputs], sequences: Sequence[int] | None = None) -> None:
+    def collect(
+        self, wanted: dict[Product, Inputs], sequences: Sequence[int] | None = None
+    ) -> None:
         """Fill `wanted` from the calibration text, or from some of its sequences."""
         collect(self.layer, wanted, self._runs(sequences))
 
