@@ -230,7 +230,7 @@ class TestNothingIsLeftBehind:
         for method in ("awq", "gptq", "int8"):
             total = self.count_checks(folder, tmp_path / "whole", method)
             shutil.rmtree(tmp_path / "whole")
-            for moment in sorted({1, 2, 3, total, *range(5, total, max(1, total // 12))}):
+            for moment in sorted({1, 2, 3, total, *range(5, total, max(1, total // 6))}):
                 self.cancel_at(moment, folder, tmp_path / "out", method)
                 assert list(tmp_path.iterdir()) == []
 
