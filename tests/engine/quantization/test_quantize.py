@@ -305,6 +305,11 @@ class TestRefusals:
         with pytest.raises(UnsupportedModelError, match="out is quantized already"):
             run(tmp_path / "out", tmp_path / "again", "awq")
 
+    def test_matrices_that_lie_transposed(self, tmp_path: Path) -> None:
+        source = models.save(tmp_path / "source", "gpt2")
+        with pytest.raises(UnsupportedModelError, match="keeps 8 matrices transposed"):
+            run(source, tmp_path / "out", "rtn")
+
     def test_groups_that_do_not_divide(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"Groups of 128 do not divide .* \(192\)") as error:
             run(folder, tmp_path / "out", group_size=128)
