@@ -273,6 +273,8 @@ class EngineBridge(QObject):
                 self.unloaded.emit()
             case messages.Reconfigured(config):
                 self.config = config
+                if event.model is not None:
+                    self.model, self.plan = titled(event.model), event.plan
                 self._set_state(self.state)
                 self.reconfigured.emit(event)
             case messages.ReconfigureFailed(config):

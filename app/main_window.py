@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.commands import Command, CommandRegistry
+from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge, EngineState
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
@@ -53,6 +54,7 @@ from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
 from app.panels.work_area import WorkArea
+from app.precision.choices import QUANTIZE
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from engine import messages
@@ -68,6 +70,7 @@ from widgets.theme import SPACE_2, apply_theme
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
 SETTINGS_WIDTH = 320
+QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
 
@@ -76,7 +79,8 @@ PAGE_SIZE = (440, 330)
 class Page:
     """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
     them may have become possible or impossible. `docks`: where they are at first; every page keeps
-    its own arrangement."""
+    its own arrangement. `may_close(window)` is asked before the window closes; a page that says no
+    asks the user, and closes the window itself where that is wanted."""
 
     name: str
     icon: str
@@ -84,6 +88,7 @@ class Page:
     commands: tuple[Command, ...] = ()
     changed: tuple[SignalInstance, ...] = ()
     docks: DockPlan = DEFAULT_DOCKS
+    may_close: Callable[[QWidget], bool] = lambda window: True
 
 
 class MainWindow(QMainWindow):
@@ -120,7 +125,10 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.commands.add(*window_commands(self), *self.flight.commands())
+        self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
+        self.commands.add(
+            *window_commands(self), *self.flight.commands(), *self.compare.commands()
+        )
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -156,7 +164,9 @@ class MainWindow(QMainWindow):
             self.settings.profiles,
             machine,
             recent=lambda: [(m.path, m.load_format, m.title) for m in self.settings.recent],
+            times=self.settings,
         )
+        self.engine_settings.precision.can_quantize = self._page_named(QUANTIZE_PAGE) is not None
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
         self.views.speculation.settings_wanted.connect(self.show_settings)
@@ -204,6 +214,7 @@ class MainWindow(QMainWindow):
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
         self.engine_settings.notice.connect(self.notices.show_notice)
+        self.engine_settings.precision.way_out.connect(self._show_way_out)
         self.engine_settings.actions_changed.connect(self.commands.refresh)
         bridge = self.bridge
         bridge.state_changed.connect(self._on_state)
@@ -238,6 +249,17 @@ class MainWindow(QMainWindow):
     def show_widget(self, widget: QWidget) -> None:
         """Show the page that `widget` is."""
         self.show_page(self.stack.indexOf(widget))
+
+    def _page_named(self, name: str) -> int | None:
+        return next((i for i, page in enumerate(self.pages) if page.name == name), None)
+
+    def _show_way_out(self, kind: str) -> None:
+        """Where a precision comes from that the loaded checkpoint does not have."""
+        index = self._page_named(QUANTIZE_PAGE)
+        if kind == QUANTIZE and index is not None:
+            self.show_page(index)
+        else:
+            self.show_open_model()
 
     def show_open_model(self, path: str = "") -> None:
         """The dialog, looking at `path` if one is given."""
@@ -403,11 +425,15 @@ class MainWindow(QMainWindow):
         self._restore_docks()
 
     def closeEvent(self, event: QCloseEvent) -> None:
+        if not all(page.may_close(self) for page in self.pages):
+            event.ignore()
+            return
         self.settings.geometry = self.saveGeometry()
         self._dock_states[self.page.name] = self.dock_area.save()
         for name, state in self._dock_states.items():
             self.settings.set_docks_of(name, state)
         self.settings.sync()
         self.flight.close()
+        self.compare.close()
         self.closing.emit()
         event.accept()

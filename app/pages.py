@@ -17,6 +17,7 @@ from app.models.welcome import WelcomePage
 from app.panels.docks import DockPlan
 from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
+from app.quantize.place import make_quantize_page
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
@@ -32,6 +33,7 @@ TUNE_DOCKS = DockPlan(
     (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
     268,
 )
+QUANTIZE_DOCKS = DockPlan("closed", ())
 
 
 class Pages:
@@ -52,8 +54,12 @@ class Pages:
         commands = tuple(self.chat_page.actions())
         changed = (self.chat_page.actions_changed,)
         self.tune = TunePage(bridge, settings, clock, marks)
-        self.models_place = make_models_place(bridge, settings, session)
+        trash = Trash(trash_file())  # one for both: its journal is one file
+        self.models_place = make_models_place(bridge, settings, session, trash)
         self.models = self.models_place.page
+        self.quantize = make_quantize_page(
+            bridge, settings, session, self.models, trash
+        )
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(
@@ -63,6 +69,10 @@ class Pages:
             Page(
                 "Models", "models", self.models_place, tuple(self.models_place.commands()), (),
                 DockPlan(below=()),
+            ),
+            Page(
+                "Quantize", "quantize", self.quantize, tuple(self.quantize.commands()),
+                (self.quantize.commands_changed,), QUANTIZE_DOCKS, self.quantize.may_close,
             ),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
@@ -79,6 +89,10 @@ class Pages:
     def problem(self) -> ErrorInfo | None:
         """Why what is written now does not reach the user's file, or None."""
         return self.store.problem
+
+    def stop_work(self, timeout_s: float) -> None:
+        """The program ends: what takes minutes is cancelled."""
+        self.quantize.close_down(timeout_s)
 
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""
@@ -111,7 +125,7 @@ class Pages:
 
 
 def make_models_place(
-    bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+    bridge: EngineBridge, settings: SettingsStore, session: ModelSession, trash: Trash
 ) -> ModelsPlace:
     """The Models page over the hub and the cache that huggingface_hub is set to."""
 
@@ -123,6 +137,6 @@ def make_models_place(
 
     hub = Hub()
     queue = DownloadQueue(hub, downloads_file())
-    page = ModelsPage(settings, queue, Trash(trash_file()), hub, in_use, is_open, estimate)
+    page = ModelsPage(settings, queue, trash, hub, in_use, is_open, estimate)
     page.model_chosen.connect(session.open)
     return ModelsPlace(page, WelcomePage(in_use, estimate))

@@ -46,6 +46,11 @@ def trash_file() -> Path:
     return data_dir() / "trash.json"
 
 
+def models_dir() -> Path:
+    """Models that the user makes, where no folder of models is known; made with the first."""
+    return data_dir() / "models"
+
+
 def evaluations_dir() -> Path:
     """Reports of evaluations, a folder for each; made when the first is kept."""
     return data_dir() / "evaluations"

@@ -135,6 +135,31 @@ class SettingsStore:
     def load_choice(self, choice: LoadChoice) -> None:
         self._ini.setValue("tune/load", json.dumps(asdict(choice)))
 
+    @property
+    def switch_times(self) -> Mapping[str, float]:
+        """Seconds that loading a model took, by model and precision: see `app.precision.times`."""
+        try:
+            stored = json.loads(self._text("models/switch-times", "{}"))
+            return {name: float(seconds) for name, seconds in stored.items()}
+        except (ValueError, TypeError, AttributeError):
+            return {}
+
+    @switch_times.setter
+    def switch_times(self, times: Mapping[str, float]) -> None:
+        self._ini.setValue("models/switch-times", json.dumps(dict(times)))
+
+    @property
+    def quantize_rates(self) -> dict[str, float]:
+        """Work a second that quantizing did on this machine, by method."""
+        try:
+            stored = json.loads(self._text("quantize/rates", "{}"))
+            return {str(k): float(v) for k, v in stored.items() if float(v) > 0}
+        except (ValueError, TypeError, AttributeError):
+            return {}
+
+    def set_quantize_rate(self, method: str, rate: float) -> None:
+        self._ini.setValue("quantize/rates", json.dumps({**self.quantize_rates, method: rate}))
+
     def flag(self, name: str, default: bool) -> bool:
         """A remembered yes or no, such as whether the list of chats is shown."""
         return self._text(f"flags/{name}", "true" if default else "false") == "true"

@@ -32,6 +32,8 @@ from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
+from app.quantize.in_chat import CompareInChat
+from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
 from app.single_instance import SingleInstance
 from app.tasks import wait_for_tasks
@@ -133,6 +135,7 @@ class Application(QObject):
 
     def _connect(self) -> None:
         self.window.views.set_names(self.pages.name_of)
+        self.pages.chat_page.composer.compare_requested.connect(self.window.compare.show)
         tune = self.pages.tune
         self.window.charts_held.connect(tune.charts.set_paused)
         latency = self.pages.chat_page.latency
@@ -152,6 +155,15 @@ class Application(QObject):
         place.wants_front.connect(lambda: self.window.show_widget(place))
         place.chat_wanted.connect(lambda: self.window.show_page(0))
         self.downloads = DownloadWork(models.queue, self.window.work, models.open_downloaded)
+        quantize = self.pages.quantize
+        quantize.wants_front.connect(lambda: self.window.show_widget(quantize))
+        quantize.model_chosen.connect(lambda: self.window.show_page(0))
+        self.quantize_work = QuantizeWork(
+            quantize, self.window.work, lambda: self.window.show_widget(quantize)
+        )
+        self.compare_in_chat = CompareInChat(
+            quantize, self.window.commands, self.session, self.bridge
+        )
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
@@ -234,6 +246,7 @@ class Application(QObject):
 
     def shutdown(self) -> None:
         """Save, abort what runs, end the engine's thread: in a few seconds at most."""
+        self.pages.stop_work(SHUTDOWN_S)
         self.window.close()
         self.gpu.stop()
         self.crash.stop()

@@ -101,7 +101,7 @@ class EngineConfig:
         str, "cpu", Change.RELOAD, "Device", "Where the model runs.", choices=("cpu",)
     )
     dtype: str = _setting(
-        str, "auto", Change.RELOAD, "Precision",
+        str, "auto", Change.RELOAD, "Number format",
         "Of weights, activations and, unless it has its own, KV cache. auto: bfloat16 where this "
         "machine computes it fast and the model is larger than its cache, else float32.",
         choices=("auto", "float32", "bfloat16", "float16"),

@@ -248,7 +248,11 @@ class EngineThread(threading.Thread):
             return
         notices = engine.model_info.notices[num_notices:]
         seconds = time.perf_counter() - began
-        self._emit(Reconfigured(engine.config, change, seconds, notices))
+        self._emit(
+            Reconfigured(
+                engine.config, change, seconds, notices, engine.model_info, engine.plan
+            )
+        )
 
     def _measure_peaks(self) -> PeaksMeasured:
         """Only while nothing is computed: each would spoil the other."""

@@ -1,8 +1,10 @@
-"""What the KV cache stores keys and values in. Pure Python: no torch.
+"""What the KV cache stores keys and values in.
 
     "auto"              the model's precision
     "int8", "fp8"       both in 8 bits, with a 16-bit scale for each token and head
     "k=int8,v=fp8"      keys and values each in their own
+
+Pure Python: no torch.
 """
 
 from __future__ import annotations

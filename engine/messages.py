@@ -190,10 +190,15 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class Reconfigured:
+    """`model` and `plan` as they are after the change: a reload may have changed both. Output
+    events before it are of the settings before, those after it of `config`."""
+
     config: EngineConfig
     change: Change | None
     seconds: float
     notices: tuple[str, ...] = ()
+    model: ModelInfo | None = None
+    plan: MemoryPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ A row knows a plain `RowSpec` and a value; it never knows whose setting it is.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,11 +21,13 @@ from PySide6.QtWidgets import (
     QDoubleSpinBox,
     QHBoxLayout,
     QLabel,
+    QPushButton,
     QSlider,
     QVBoxLayout,
     QWidget,
 )
 
+from widgets.choice_items import describe_items
 from widgets.path_control import PathControl
 from widgets.theme import SPACE_1, SPACE_2, figure_font, restyle
 
@@ -90,6 +93,13 @@ class SettingRow(QWidget):
         if not is_switch:
             layout.addWidget(control)
         layout.addWidget(self._hint)
+        self._is_wrapped = False
+        self._action = QPushButton()
+        self._action.setProperty("kind", "link")
+        self._do: Callable[[], object] = lambda: None
+        self._action.clicked.connect(lambda: self._do())
+        self._action.hide()
+        layout.addWidget(self._action, 0, Qt.AlignmentFlag.AlignLeft)
         control.changed.connect(lambda value: self.value_changed.emit(spec.name, value))
 
     @property
@@ -104,6 +114,11 @@ class SettingRow(QWidget):
     def hint_tone(self) -> HintTone:
         return self._hint_tone
 
+    def describe_choices(self, choices: Sequence[tuple[Any, str, str]]) -> None:
+        """(value, text, why it cannot be chosen or "") of the choices of this row."""
+        assert isinstance(self._control, ChoiceControl)
+        describe_items(self._control, choices)
+
     def value(self) -> Any:
         return self._control.value()
 
@@ -117,8 +132,25 @@ class SettingRow(QWidget):
             self._hint.setText(text)
         if tone != self._hint_tone:
             self._hint_tone = tone
-            self._hint.setWordWrap(tone == "error")
+            self._hint.setWordWrap(tone == "error" or self._is_wrapped)
             restyle(self._hint, role=tone)
+
+    def wrap_hint(self) -> None:
+        """Let the hint take as many lines as it needs."""
+        self._is_wrapped = True
+        self._hint.setWordWrap(True)
+
+    @property
+    def action(self) -> QPushButton:
+        """A way out below the hint; hidden where there is none."""
+        return self._action
+
+    def set_action(self, text: str, do: Callable[[], object]) -> None:
+        """Offer `do` below the hint; nothing where `text` is empty."""
+        self._do = do
+        if text != self._action.text():
+            self._action.setText(text)
+            self._action.setVisible(bool(text))
 
 
 def _make_control(spec: RowSpec) -> Control:
@@ -167,6 +199,9 @@ class ChoiceControl(QComboBox):
         for value, text in spec.choices:
             self.addItem(text, value)
         _describe(self, spec)
+        # what a choice says may grow; the row does not
+        self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.setMinimumContentsLength(10)
         self.activated.connect(lambda: self.changed.emit(self.value()))
 
     def value(self) -> Any:

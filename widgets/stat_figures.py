@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from engine.snapshot import EngineSnapshot, MemoryPlan, RequestState, Sample
+from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, RequestState, Sample
 from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
 from widgets.charts.ring import RingBuffer
 from widgets.charts.scale import figure, number
@@ -176,11 +176,12 @@ def short_dtype(dtype: str) -> str:
 
 
 def precision_words(snapshot: EngineSnapshot) -> str:
-    """bf16; bf16, KV int8; bf16, K int8, V bf16."""
+    """bf16; bf16 · int8 weights; bf16, KV int8; bf16, K int8, V bf16."""
     plan = snapshot.memory.plan
     kv = kv_precision(plan)
     own = short_dtype(snapshot.model.dtype)
-    return own if kv in ("", f"KV {own}") else f"{own}, {kv}"
+    plain = own if kv in ("", f"KV {own}") else f"{own}, {kv}"
+    return " · ".join(filter(None, (plain, weights_words(snapshot.model))))
 
 
 def kv_precision(plan: MemoryPlan) -> str:
@@ -189,6 +190,13 @@ def kv_precision(plan: MemoryPlan) -> str:
     if keys == values:
         return f"KV {keys}" if keys else ""
     return f"K {keys}, V {values}"
+
+
+def weights_words(model: ModelInfo) -> str:
+    """How linear layers are held: int8 weights; int4 weights (groups of 128); nothing for plain
+    numbers."""
+    name, _, details = model.quantization.partition(", ")
+    return f"{name} weights" + (f" ({details})" if details else "") if name else ""
 
 
 def device_words(snapshot: EngineSnapshot) -> str:

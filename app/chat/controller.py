@@ -14,6 +14,7 @@ from app.chat.conversation import Conversation, Message, Role, State, title_of
 from app.chat.engine import ChatEngine
 from app.chat.generation import Generation
 from app.chat.library import ChatLibrary
+from app.chat.passages import kept
 from app.chat.sampling import Preset, sampling_to_dict, with_field
 from app.storage import ChatStore, StorageError
 
@@ -126,6 +127,7 @@ class ChatController(ChatLibrary):
             return
         reply = self.current.add(Role.ASSISTANT, message.parent_id)
         reply.opening = tokens.opening(index, token_id)
+        reply.passages = kept(message.passages, index)
         self._store_and_start(self.current, "", reply)
 
     def stop(self) -> None:

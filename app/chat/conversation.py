@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from app.chat.attachments import message_content
 from app.chat.figures import Figures
+from app.chat.passages import Passage, Passages, as_stored
 from app.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
 from app.storage.records import StoredConversation, StoredMessage
 from engine.errors import ErrorInfo
@@ -57,7 +58,8 @@ def new_id() -> str:
 class Message:
     """`opening`: tokens that a reply begins with, from the version that it branches from. They
     are not stored: with the reply's end its text and tokens are. `attachments`: the files that
-    the user gave with a message, each a "name" and a "text"."""
+    the user gave with a message, each a "name" and a "text". `passages`: of a reply, from where on
+    it was written in which precision."""
 
     conversation_id: str
     parent_id: str | None
@@ -71,6 +73,7 @@ class Message:
     created: float = field(default_factory=time.time)
     opening: tuple[TokenRecord, ...] = ()
     attachments: tuple[Mapping[str, str], ...] = ()
+    passages: Passages = ()
 
     def record(self) -> StoredMessage:
         return StoredMessage(
@@ -78,6 +81,7 @@ class Message:
             self.state.value, self.shown, self.created,
             self.figures.as_dict() if self.figures else None,
             self.error._asdict() if self.error else None, self.attachments,
+            as_stored(self.passages),
         )  # fmt: skip
 
     @classmethod
@@ -88,6 +92,7 @@ class Message:
             Figures.from_dict(record.figures) if record.figures else None,
             ErrorInfo(**record.error) if record.error else None,
             record.id, record.created, attachments=record.attachments,
+            passages=tuple(Passage.of(passage) for passage in record.passages),
         )  # fmt: skip
 
 

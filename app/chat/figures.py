@@ -91,8 +91,8 @@ def _percentile(ordered: list[float], fraction: float) -> float:
     return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
-def figures_line(figures: Figures) -> str:
-    """The figures under a reply, in one line."""
+def figures_line(figures: Figures, precisions: str = "") -> str:
+    """The figures under a reply, in one line; `precisions` that it was written in at its end."""
     groups = []
     if figures.ttft_ms is not None:
         groups.append(f"TTFT {_coarse(figures.ttft_ms)} ms{_parts_of_ttft(figures)}")
@@ -103,6 +103,8 @@ def figures_line(figures: Figures) -> str:
     unit = "token" if figures.num_tokens == 1 else "tokens"
     given = f" after {figures.num_given_tokens:,} kept" if figures.num_given_tokens else ""
     groups.append(f"{figures.num_tokens:,} {unit}{given}")
+    if precisions:
+        groups.append(precisions)
     return GAP.join(groups)
 
 
@@ -119,9 +121,11 @@ def _parts_of_ttft(figures: Figures) -> str:
     return f" (queue {queue} · prefill {prefill}, {cached})"
 
 
-def figures_details(figures: Figures) -> str:
+def figures_details(figures: Figures, precisions: str = "") -> str:
     """Everything that is known of a reply, one figure a line: for its tooltip."""
     lines = [f"Model: {figures.model}"] if figures.model else []
+    if precisions:
+        lines.append(f"Precision: {precisions}")
     if figures.ttft_ms is not None:
         lines.append(f"TTFT, arrival to first token: {milliseconds(figures.ttft_ms)}")
     if figures.itl_ms is not None and figures.itl_p50_ms is not None:

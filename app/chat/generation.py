@@ -11,9 +11,11 @@ from PySide6.QtCore import QObject, Signal
 from app.chat.conversation import Conversation, Message, State
 from app.chat.engine import ChatEngine
 from app.chat.figures import Figures, Progress
+from app.chat.passages import followed
 from app.chat.saver import Saver
 from app.chat.token_keeper import TokenKeeper
 from app.chat.tokens import records_of
+from app.precision.words import precision_words
 from engine.errors import ErrorInfo
 from engine.messages import EngineCrashed, OutputEvent, RequestFailed
 from engine.snapshot import FinishReason, RequestTimes
@@ -147,6 +149,8 @@ class Generation(QObject):
         self._show_progress()
 
     def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
+        if any(event.token_ids for event in batch):
+            self._follow_precision(entry)
         for event in batch:
             entry.progress.add(event)
             entry.tokens += records_of(event)
@@ -170,6 +174,20 @@ class Generation(QObject):
         self._saver.touch(entry.reply)
         if batch[0].is_first:
             self._changed(entry)
+
+    def _follow_precision(self, entry: OpenReply) -> None:
+        """Outputs come in order with what changes the engine's settings: what is written now, is
+        written in the precision that is in force now."""
+        model, config, reply = self._engine.model, self._engine.config, entry.reply
+        if model is None or config is None:
+            return
+        count = len(reply.opening) + entry.progress.num_tokens
+        text = reply.text or "".join(token.text for token in reply.opening)
+        passages = followed(reply.passages, text, count, precision_words(model, config))
+        if passages != reply.passages:
+            reply.passages = passages
+            if len(passages) > 1:
+                self._changed(entry)
 
     def _show_progress(self) -> None:
         """All replies together: one painting of the list shows them all."""

@@ -127,7 +127,9 @@ class ChatPage(QWidget):
     def copy_last(self) -> None:
         replies = [m for m in self.controller.current.path() if m.role is Role.ASSISTANT]
         if replies:
-            QGuiApplication.clipboard().setText(without_reasoning(replies[-1].text))
+            view = self.transcript.view(replies[-1].id)
+            text = view.copied() if view is not None else without_reasoning(replies[-1].text)
+            QGuiApplication.clipboard().setText(text)
 
     def rename_current(self) -> None:
         self.list_panel.show()

@@ -9,6 +9,7 @@ from app.chat.controller import ChatController
 from app.chat.conversation import Conversation, Message, Role, State
 from app.chat.figures import GAP, figures_details, figures_line
 from app.chat.library import Found
+from app.chat.passages import marks_of, note_of, precisions_of
 from app.chat.sampling import FIELDS, field_value
 from app.units import format_bytes
 from engine.sampling_params import SamplingParams
@@ -21,6 +22,7 @@ from widgets.chat.records import (
     SamplingFieldRecord,
 )
 from widgets.durations import milliseconds
+from widgets.stat_figures import weights_words
 
 _WAITING = {
     "no model": "waiting: sent as soon as a model is open",
@@ -36,14 +38,15 @@ def message_record(
     version, count = conversation.version_of(message)
     figures = message.figures
     error = message.error
+    precisions = precisions_of(message.passages)
     return MessageRecord(
         id=message.id,
         is_user=message.role is Role.USER,
         text=message.text,
         is_open=message.state.is_open,
         status=_status(controller, message),
-        figures=figures_line(figures) if figures else "",
-        details=figures_details(figures) if figures else "",
+        figures=figures_line(figures, precisions) if figures else "",
+        details=figures_details(figures, precisions) if figures else "",
         error=(error.cause, error.remedy) if error else None,
         version=version,
         num_versions=count,
@@ -53,12 +56,15 @@ def message_record(
             AttachmentRecord(a.name, format_bytes(a.num_bytes), a.text)
             for a in map(Attachment.of, message.attachments)
         ),
+        marks=marks_of(message.passages),
+        note=note_of(message.passages),
     )
 
 
 def _status(controller: ChatController, message: Message) -> str:
     """What is said of a reply that is open or did not end by itself; "" for all others."""
-    figures = figures_line(message.figures) if message.figures else ""
+    precisions = precisions_of(message.passages)
+    figures = figures_line(message.figures, precisions) if message.figures else ""
     match message.state:
         case State.WAITING:
             return _WAITING.get(str(controller.engine.state), _WAITING["ready"])
@@ -136,7 +142,8 @@ def model_text(model: ModelInfo, limit: int | None) -> str:
     """What answers here, in a line."""
     count = model.num_parameters
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
-    parts = [f"{size} parameters", model.dtype, model.device]
+    precision = filter(None, (model.dtype, weights_words(model)))
+    parts = [f"{size} parameters", *precision, model.device]
     if limit is not None:
         parts.append(f"context of {limit:,} tokens")
     if model.is_dummy:

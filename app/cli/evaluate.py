@@ -126,12 +126,13 @@ def run(args: argparse.Namespace) -> int:
 def task_of(args: argparse.Namespace) -> EvaluationTask:
     """What the flags ask for. Raises ConfigError or TextError."""
     candidate = engine_config(args)
-    text, text_name = _text(args)
+    text, text_name, scored = _text(args)
     return EvaluationTask(
         candidate,
         reference=_reference(args, candidate),
         text=text,
         text_name=text_name,
+        scored=scored,
         prompts=read_prompts(args.prompts) if args.prompts else (),
         prompts_name=str(args.prompts or ""),
         context_length=args.context_length,
@@ -162,14 +163,15 @@ def _measure(task: EvaluationTask) -> Any:
         status.clear()
 
 
-def _text(args: argparse.Namespace) -> tuple[str, str]:
-    """(text, name); empty where none is to be read."""
+def _text(args: argparse.Namespace) -> tuple[str, str, tuple[tuple[int, int], ...]]:
+    """(text, name, parts that count); empty where none is to be read."""
     if args.text_file:
-        return read_text(args.text_file), args.text_file.name
+        return read_text(args.text_file), args.text_file.name, ()
     if args.text:
         builtin = builtin_text(args.text)
-        return builtin.read(), builtin.key
-    return "", ""
+        text = builtin.read()
+        return text, builtin.key, builtin.scored(text)
+    return "", "", ()
 
 
 def _reference(args: argparse.Namespace, candidate: EngineConfig) -> EngineConfig | None:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from app.models.estimate import SHORTEST_CONTEXT, Estimate, Need
+from app.precision.choices import ROUNDED
 from engine.config import SETTINGS, EngineConfig
 
 ROUND = 256  # tokens: the longest context is no exact science
@@ -36,18 +38,33 @@ class Fit:
 def fits(
     config: EngineConfig, in_use: int, estimator: Callable[[EngineConfig, int], Estimate]
 ) -> list[Fit]:
-    """One entry per precision that differs in memory, the largest first; empty for a model that
-    is not supported."""
+    """One entry per precision that differs in memory, the largest first: number formats, then
+    weights that are rounded while they are loaded, unless the checkpoint is quantized already.
+    Empty for a model that is not supported."""
+    formats = {dtype: {"dtype": dtype} for dtype in SETTINGS["dtype"].choices if dtype != "auto"}
+    rounded = {method: {"quantization": method} for method in ROUNDED}
+    plain = _rows(config, in_use, estimator, formats)
+    if not plain:
+        return []
+    few = _rows(config, in_use, estimator, rounded)
+    return plain + [replace(fit, precisions=f"{fit.precisions} weights") for fit in few]
+
+
+def _rows(
+    config: EngineConfig,
+    in_use: int,
+    estimator: Callable[[EngineConfig, int], Estimate],
+    changes: Mapping[str, Mapping[str, Any]],
+) -> list[Fit]:
+    """One entry per change of `config` that differs in memory, the largest first."""
     found: dict[int, Fit] = {}
-    for dtype in SETTINGS["dtype"].choices:
-        if dtype == "auto":
-            continue
-        estimate = estimator(config.replace(dtype=dtype), in_use)
+    for name, change in changes.items():
+        estimate = estimator(config.replace(**change), in_use)
         if estimate.need is None:
             continue
         need = estimate.need
         same = found.get(need.needed)
-        names = f"{same.precisions}, {dtype}" if same else dtype
+        names = f"{same.precisions}, {name}" if same else name
         found[need.needed] = Fit(names, need, longest(need, estimate.report.context_length))
     return [found[needed] for needed in sorted(found, reverse=True)]
 

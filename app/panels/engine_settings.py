@@ -15,18 +15,21 @@ from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.panels.hints import Hints
+from app.panels.precision import OF_IT, PrecisionGuide
 from app.panels.profile_menu import ProfileMenu
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import Machine, matters, only_with, sections
 from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
+from app.precision.choices import WEIGHTS
+from app.precision.times import Memory
 from app.profiles import Profile, ProfileStore
 from app.servers import Facts
 from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, ModelInfo
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
 from widgets.theme import SPACE_1, SPACE_3
@@ -54,8 +57,10 @@ class EngineSettingsPanel(QWidget):
         parent: QWidget | None = None,
         *,
         recent: Callable[[], Sequence[tuple[str, str, str]]] = tuple,
+        times: Memory | None = None,
     ) -> None:
-        """`recent`: models that were open before, as (path, load format, title)."""
+        """`recent`: models that were open before, as (path, load format, title). `times`: where is
+        kept how long changes took."""
         super().__init__(parent)
         self._bridge = bridge
         self.model = SettingsModel()
@@ -67,6 +72,7 @@ class EngineSettingsPanel(QWidget):
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
         self._ceilings: Mapping[str, str] = {}
+        self._weights = 0  # bytes, of the model that is loaded
         self._delay = QTimer(self)
         self._delay.setSingleShot(True)
         self._delay.setInterval(LIVE_DELAY_MS)
@@ -87,6 +93,8 @@ class EngineSettingsPanel(QWidget):
         self.drafts = DraftModels(path, recent, self)
         self.drafts.checked.connect(self._on_draft_checked)
         self.drafts.found.connect(self._choose_draft)
+        self.precision = PrecisionGuide(bridge, self._rows, times, self)
+        self.precision.changed.connect(self._show_values)
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
@@ -228,6 +236,7 @@ class EngineSettingsPanel(QWidget):
         self._unsent.clear()
         self._errors.clear()
         self._hints.clear()
+        self._weights = _weights_of(self._bridge.model)
         self.model.open(config, chosen)
         self.drafts.show_model(config)
         self.drafts.describe(config.speculative_model)
@@ -246,6 +255,7 @@ class EngineSettingsPanel(QWidget):
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
         before = self.model.applied
+        weights, self._weights = self._weights, _weights_of(event.model)
         sent = self.model.accept(event.config)
         changes = before.differences(event.config) if before is not None else {}
         if changes:
@@ -258,7 +268,10 @@ class EngineSettingsPanel(QWidget):
         if event.notices:
             self._say(" ".join(event.notices))
         elif sent is not None and sent.change is not Change.LIVE:
-            self._say(f"{sent.change.value.capitalize()} done in {event.seconds:.2f} s.")
+            text = f"{sent.change.value.capitalize()} done in {event.seconds:.2f} s."
+            if weights and self._weights not in (0, weights):
+                text += f" Weights {format_bytes(weights)} → {format_bytes(self._weights)}."
+            self._say(text)
         self._show_values()
 
     def _on_refused(self, event: messages.ReconfigureFailed) -> None:
@@ -290,12 +303,21 @@ class EngineSettingsPanel(QWidget):
 
     def _show_values(self) -> None:
         """Everything again: values, hints, buttons."""
+        self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
             is_open = self.model.applied is not None
-            row.setEnabled(is_open and matters(name, self.model.shown(METHOD)))
+            row.setEnabled(is_open and not self._idle_because(name))
             if name not in self._unsent:
                 row.set_value(self.model.shown(name))
         self._show_state()
+
+    def _idle_because(self, name: str) -> str:
+        """Why a setting does nothing now; "" where it does."""
+        if not matters(name, self.model.shown(METHOD)):
+            return only_with(name)
+        if not self.precision.matters(name, self.model.shown(WEIGHTS)):
+            return self.precision.only_with(name)
+        return ""
 
     def _show_state(self) -> None:
         model = self.model
@@ -313,10 +335,29 @@ class EngineSettingsPanel(QWidget):
         if slow:
             self._progress.setRange(0, 0)
             self._message_timer.stop()
-            self._set_message(_work_text(slow[0]))
+            self._set_message(self._work_text(slow[0]))
+        elif (wanted := self._reload_wanted()) is not None:
+            self._message_timer.stop()
+            self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
             self._set_message("" if model.applied else self._why_not())
         self.actions_changed.emit()
+
+    def _reload_wanted(self) -> EngineConfig | None:
+        """What the model would be loaded with, where what is collected loads it again."""
+        model = self.model
+        if model.applied is None or not model.pending:
+            return None
+        if costliest(model.pending) is not Change.RELOAD:
+            return None
+        return _resolved(model.applied, model.pending)
+
+    def _work_text(self, sent: Sent) -> str:
+        if sent.change is not Change.RELOAD or self.model.applied is None:
+            return "Rebuilding the cache; requests pause and resume."
+        expected = self.precision.expected(_resolved(self.model.applied, sent.changes))
+        takes = f" Takes {expected.words}." if expected is not None else ""
+        return f"Loading the model again; requests pause and resume.{takes}"
 
     def _why_not(self) -> str:
         if self._bridge.state is EngineState.LOADING:
@@ -332,15 +373,19 @@ class EngineSettingsPanel(QWidget):
         for name, row in self._rows.items():
             if name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
-            elif not matters(name, self.model.shown(METHOD)):
-                row.set_hint(only_with(name))
+            elif reason := self._idle_because(name):
+                row.set_hint(reason)
             elif name == MODEL and self._draft_note[0]:
                 row.set_hint(*self._draft_note)
             elif self.model.is_pending(name):
                 now = _short(getattr(self.model.applied, name))
                 row.set_hint(f"not applied yet: now {now}", "warning")
             else:
-                parts = (self._hints.hint(name), self._ceilings.get(name, ""))
+                parts = (
+                    self._hints.hint(name),
+                    self.precision.hint(name),
+                    self._ceilings.get(name, ""),
+                )
                 row.set_hint("\n".join(filter(None, parts)))  # one line would widen the panel
 
     def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
@@ -357,6 +402,10 @@ class EngineSettingsPanel(QWidget):
     def _set_message(self, text: str) -> None:
         self._message.setText(text)
         self._message.setVisible(bool(text))
+
+
+def _weights_of(model: ModelInfo | None) -> int:
+    return model.weights_bytes if model is not None else 0
 
 
 def _short(value: Any) -> str:
@@ -377,7 +426,7 @@ def _way(where: str, stack: list[Mapping[str, Any]]) -> str:
     return where + ", ".join(f"{name} {_short(value)}" for name, value in stack[-1].items())
 
 
-def _work_text(sent: Sent) -> str:
-    if sent.change is Change.RELOAD:
-        return "Loading the model again; requests pause and resume."
-    return "Rebuilding the cache; requests pause and resume."
+def _resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
+    """`applied` with `changes`, what the engine chose by itself left as it came out."""
+    known = {name: value for name, value in changes.items() if (name, value) != ("dtype", "auto")}
+    return applied.replace(**known)

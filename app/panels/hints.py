@@ -75,7 +75,9 @@ class Hints:
             "speculative_adaptive": self._draft_times,
             "prompt_lookup_min": self._acceptance,
             "prompt_lookup_max": self._acceptance,
-            "dtype": self._weights,
+            "quantization": self._weights,
+            "quantization_head": self._head,
+            "dtype": self._number_format,
             "max_model_len": self._context,
             "num_threads": self._threads,
         }
@@ -193,7 +195,18 @@ class Hints:
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
-        return f"weights {format_bytes(s.model.weights_bytes)}"
+        bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
+        return f"{format_bytes(s.model.weights_bytes)} now · {bits:.1f} bits a weight"
+
+    @staticmethod
+    def _head(s: EngineSnapshot) -> str:
+        name = s.model.dtype if s.config.quantization_head == "none" else s.config.quantization_head
+        size = f"{format_bytes(s.model.output_bytes)} " if s.model.output_bytes else ""
+        return f"{size}in {name}"
+
+    @staticmethod
+    def _number_format(s: EngineSnapshot) -> str:
+        return f"runs in {s.model.dtype}"
 
     @staticmethod
     def _context(s: EngineSnapshot) -> str:

@@ -24,6 +24,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "batching",
         "enable_chunked_prefill",
     ),
+    "Precision": (
+        "quantization",
+        "quantization_group_size",
+        "quantization_head",
+        "dtype",
+    ),
     "KV cache": (
         "kv_cache_memory_bytes",
         "kv_cache_dtype",
@@ -41,7 +47,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "prompt_lookup_min",
         "prompt_lookup_max",
     ),
-    "Model": ("dtype", "max_model_len", "num_threads", "seed"),
+    "Model": ("max_model_len", "num_threads", "seed"),
 }
 
 NOT_SHOWN = ("model", "load_format")
@@ -121,6 +127,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     ),
     "prompt_lookup_min": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8), unit=""),
     "prompt_lookup_max": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8, 12, 16), unit=""),
+    "quantization_group_size": lambda s, m: replace(s, steps=(32, 64, 128, 256), unit=""),
     "max_model_len": lambda s, m: replace(
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
     ),

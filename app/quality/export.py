@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.quality.compare import cautions, title_of
+from app.quality.compare import cautions, facts_title, title_of
 from app.quality.metrics import METRICS, NOTHING, text_of
 from engine.evaluation.report import AnswerPair, EvaluationReport, WorstToken
 from engine.evaluation.serial import ReportError, to_json
@@ -90,15 +90,15 @@ def _columns(
     titles = [title_of(report) for report in reports]
     columns = [[metric.value(report) for metric in METRICS] for report in reports]
     if len(reports) == 1 and (reference := reports[0].reference) is not None:
-        titles.insert(0, f"{reference.name}, {reference.dtype} (reference)")
+        titles.insert(0, f"{facts_title(reference)} (reference)")
         columns.insert(0, [metric.reference(reports[0]) for metric in METRICS])
     return titles, columns
 
 
 def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:
     texts = dict.fromkeys(
-        f"{t.name or 'text'}: {t.num_scored:,} tokens scored, context {t.context_length:,}, "
-        f"stride {t.stride:,}, sha256 {t.sha256[:12]}"
+        f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored, "
+        f"context {t.context_length:,}, stride {t.stride:,}, sha256 {t.sha256[:12]}"
         for report in reports
         if (t := report.text) is not None
     )

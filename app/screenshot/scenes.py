@@ -21,6 +21,7 @@ from app.screenshot.camera import (
     Camera,
     pause,
 )
+from app.screenshot.quantize import take_quantize
 from app.suggestions import long_prompts, suggestions_for
 
 LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
@@ -45,8 +46,11 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _latency(camera)
     yield from _tokens(camera)
     yield from _recording(camera)
+    yield from _kv_precision(camera, model)
     yield from _speculation(camera, model)
+    yield from _precision(camera)
     yield from _tune(camera)
+    yield from take_quantize(camera)
     yield from _palette(camera)
     yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)
     yield from _open_model(camera)
@@ -147,6 +151,25 @@ def _recording(camera: Camera) -> Iterator[Path]:
     window.close()
 
 
+def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
+    """Keys and values in 8 bits: where their precision is named, and what a token takes."""
+    bridge, views = camera.application.bridge, camera.window.views
+    wanted = "k=int8,v=fp8"
+    bridge.reconfigure(kv_cache_dtype=wanted)
+    camera.wait(lambda: _kv_dtype(bridge) == wanted, LOAD_TIMEOUT_S, "the cache was not rebuilt")
+    camera.start_chats(model)
+    began = lambda: bool(camera.chat.current.path()[-1].text)
+    camera.wait(began, REPLY_TIMEOUT_S, "no reply began")
+    pause(2 * SNAPSHOT_INTERVAL_MS)
+    for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
+        dock.raise_()
+        yield from camera.in_both_modes(f"kv-precision-{name}", camera.window)
+    camera.wait_for_replies()
+    bridge.reconfigure(kv_cache_dtype="auto")
+    camera.wait(lambda: _kv_dtype(bridge) == "auto", LOAD_TIMEOUT_S, "the cache was not rebuilt")
+    camera.window.charts_dock.raise_()
+
+
 def _speculation(camera: Camera, model: str) -> Iterator[Path]:
     """The starter pair: what was drafted, what stood, and what it gained."""
     if not is_starter(model):
@@ -170,6 +193,42 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
     page.tokens.popover.paint_by.setCurrentText("Drafts")
     yield from camera.in_both_modes("tokens-drafts", camera.window)
     page.tokens.popover.hide()
+
+
+def _precision(camera: Camera) -> Iterator[Path]:
+    """A reply that goes on in int8, and both precisions side by side; then back."""
+    bridge, panel = camera.application.bridge, camera.window.engine_settings
+    known = lambda: panel.precision.checkpoint is not None
+    camera.wait(known, ESTIMATE_TIMEOUT_S, "the checkpoint was not looked at")
+    row = panel.rows["quantization"]
+    row.set_value("int8")
+    row.value_changed.emit("quantization", "int8")
+    yield from camera.in_both_modes("precision-chosen", camera.window)
+    text = camera.ask(long_prompts()[0][1], MAX_TOKENS)
+    camera.wait(lambda: len(text().split()) > 12, REPLY_TIMEOUT_S, "no reply began")
+    panel.apply()
+    camera.wait(lambda: _weights(bridge) == "int8", LOAD_TIMEOUT_S, "int8 was not loaded")
+    camera.wait_for_replies()
+    yield from camera.in_both_modes("precision", camera.window)
+    yield from _comparison(camera)
+    panel.undo()
+    camera.wait(lambda: _weights(bridge) == "auto", LOAD_TIMEOUT_S, "it did not go back")
+
+
+def _comparison(camera: Camera) -> Iterator[Path]:
+    desk = camera.window.compare
+    desk.show()
+    window = desk.window
+    assert window is not None
+    window.max_tokens.setValue(40)
+    for _, prompt in suggestions_for(str(starter_model()))[:3]:
+        window.prompt.setPlainText(prompt)
+        window.add_prompt()
+    window.choice.choose({"quantization": "int4"})
+    window.start.click()
+    camera.wait(lambda: not desk.runner.is_running, REPLY_TIMEOUT_S, "nothing was compared")
+    yield from camera.in_both_modes("compare", window)
+    window.close()
 
 
 def _tune(camera: Camera) -> Iterator[Path]:
@@ -217,6 +276,14 @@ def _open_model(camera: Camera) -> Iterator[Path]:
     camera.wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not come")
     yield from camera.in_both_modes("open-model", dialog)
     dialog.reject()
+
+
+def _kv_dtype(bridge: EngineBridge) -> str:
+    return bridge.config.kv_cache_dtype if bridge.config is not None else ""
+
+
+def _weights(bridge: EngineBridge) -> str:
+    return bridge.config.quantization if bridge.config is not None else ""
 
 
 def _drafts(bridge: EngineBridge) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.servers import kv_precision, speculation
+from app.servers import kv_precision, quantization, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -48,10 +48,16 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     kv_name = kv_precision.word(config, kv_precision.SGLANG)
     if kv_name is not None:
         words += ["--kv-cache-dtype", kv_name]
+    words += quantization.words(config, quantization.SGLANG)
     words += speculation.sglang_words(config)
-    known = [*KNOWN, *speculation.known(config, speculation.SGLANG)]
-    known += kv_precision.known(config, kv_precision.SGLANG)
-    notes = precision_note(config, facts) + speculation.notes(config, speculation.SGLANG)
+    known = [
+        *KNOWN,
+        *quantization.known(config, quantization.SGLANG),
+        *kv_precision.known(config, kv_precision.SGLANG),
+        *speculation.known(config, speculation.SGLANG),
+    ]
+    notes = precision_note(config, facts) + quantization.notes(config, quantization.SGLANG)
+    notes += speculation.notes(config, speculation.SGLANG)
     notes += kv_precision.scale_notes(config, kv_precision.SGLANG)
     if config.speculative_method == "ngram" and speculation.is_on(config):
         notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")

@@ -5,7 +5,7 @@ Source: tensorrt_llm/commands/serve.py and the LLM API's KvCacheConfig.
 
 from __future__ import annotations
 
-from app.servers import kv_precision, speculation
+from app.servers import kv_precision, quantization, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -37,9 +37,14 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     if config.max_model_len is not None:
         words += ["--max_seq_len", config.max_model_len]
     words += ["--extra_llm_api_options", FILE]
-    known = [*KNOWN, *speculation.known(config, speculation.TENSORRT_LLM)]
-    known += kv_precision.known(config, kv_precision.TENSORRT_LLM)
-    notes = precision_note(config, facts) + speculation.notes(config, speculation.TENSORRT_LLM)
+    known = [
+        *KNOWN,
+        *quantization.known(config, quantization.TENSORRT_LLM),
+        *kv_precision.known(config, kv_precision.TENSORRT_LLM),
+        *speculation.known(config, speculation.TENSORRT_LLM),
+    ]
+    notes = precision_note(config, facts) + quantization.notes(config, quantization.TENSORRT_LLM)
+    notes += speculation.notes(config, speculation.TENSORRT_LLM)
     notes += kv_precision.scale_notes(config, kv_precision.TENSORRT_LLM)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.servers import kv_precision, speculation
+from app.servers import kv_precision, quantization, speculation
 from app.servers.command import (
     NO_FACTS,
     Facts,
@@ -47,8 +47,10 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
     kv_name = kv_precision.word(config, kv_precision.VLLM)
     if kv_name is not None:
         words += [SETTINGS[kv_precision.SETTING].flag, kv_name]
+    words += quantization.words(config, quantization.VLLM)
     words += speculation.vllm_words(config)
-    notes = precision_note(config, facts) + speculation.notes(config, speculation.VLLM)
+    notes = precision_note(config, facts) + quantization.notes(config, quantization.VLLM)
+    notes += speculation.notes(config, speculation.VLLM)
     notes += kv_precision.vllm_notes(config)
     if config.block_size % 16:
         notes.append(
@@ -56,6 +58,7 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
         )
     known = (
         *FLAGS,
+        *quantization.known(config, quantization.VLLM),
         *kv_precision.known(config, kv_precision.VLLM),
         *speculation.known(config, speculation.VLLM),
     )

@@ -34,7 +34,8 @@ class StoredMessage:
 
     Messages with the same parent are versions of one another; the one with the greatest `shown`
     is the one on the screen. `figures` are the reply's measurements, `error` its cause and remedy,
-    `attachments` the files that the user gave with it: each a "name" and a "text".
+    `attachments` the files that the user gave with it: each a "name" and a "text". `passages`: from
+    where on a reply was written in which precision (see `app.chat.passages`).
     """
 
     id: str
@@ -48,6 +49,7 @@ class StoredMessage:
     figures: Mapping[str, Any] | None = None
     error: Mapping[str, str] | None = None
     attachments: tuple[Mapping[str, str], ...] = ()
+    passages: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ CONVERSATION = (
     " is_pinned, is_archived"
 )
 MESSAGE = (
-    "id, conversation_id, parent_id, role, text, state, shown, created, figures, error, attachments"
+    "id, conversation_id, parent_id, role, text, state, shown, created, figures, error,"
+    " attachments, passages"
 )
 
 
@@ -52,14 +53,16 @@ def put_conversation(connection: sqlite3.Connection, c: StoredConversation) -> N
 
 def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
     ((number,),) = connection.execute(
-        f"INSERT INTO messages({MESSAGE}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        f"INSERT INTO messages({MESSAGE}) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT(id) DO UPDATE SET text = excluded.text, state = excluded.state,"
-        " shown = excluded.shown, figures = excluded.figures, error = excluded.error"
+        " shown = excluded.shown, figures = excluded.figures, error = excluded.error,"
+        " passages = excluded.passages"
         " RETURNING number",
         (
             m.id, m.conversation_id, m.parent_id, m.role, m.text, m.state, m.shown, m.created,
             to_json(m.figures), to_json(m.error),
             json.dumps([dict(a) for a in m.attachments]) if m.attachments else None,
+            json.dumps([dict(p) for p in m.passages]) if m.passages else None,
         ),
     ).fetchall()  # fmt: skip
     # a tail that is saved every second is indexed once, when it is finished
@@ -87,9 +90,11 @@ def message_of(row: tuple) -> StoredMessage:
     """The record of a row of MESSAGE's columns."""
     figures, error = from_json(row[8]), from_json(row[9])
     attachments = tuple(json.loads(row[10])) if row[10] else ()
+    passages = tuple(json.loads(row[11])) if row[11] else ()
     return StoredMessage(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], figures, error, attachments
-    )
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], figures, error, attachments,
+        passages,
+    )  # fmt: skip
 
 
 def to_json(value: Mapping[str, Any] | None) -> str | None:

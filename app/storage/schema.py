@@ -58,6 +58,9 @@ MIGRATIONS: tuple[str, ...] = (
         packed BLOB NOT NULL
     );
     """,
+    """
+    ALTER TABLE messages ADD COLUMN passages TEXT;
+    """,
 )
 
 VERSION = len(MIGRATIONS)

@@ -10,7 +10,8 @@
     to_json(report)                          and `from_json` back; equal to the report
 
 `run` loads both models itself, one after the other, in whatever thread it is called; all else here
-is plain data that imports no torch. See `report` for what is measured, `windows` for how a text is
+is plain data that imports no torch. A smaller max_num_batched_tokens makes it heed `cancelled`
+sooner, and costs speed. See `report` for what is measured, `windows` for how a text is
 cut, `stages` for progress and stopping, `texts` for reading files.
 """
 

@@ -24,9 +24,14 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.evaluation.answers import Answer, answer, compare
+from engine.evaluation.answers import Answer, answer, compare, equal_tokens
 from engine.evaluation.head import Head
-from engine.evaluation.reading import EncodedText, read_states, split_specials
+from engine.evaluation.reading import (
+    EncodedText,
+    encode_parts,
+    read_states,
+    split_specials,
+)
 from engine.evaluation.report import (
     Answers,
     EvaluationReport,
@@ -37,6 +42,7 @@ from engine.evaluation.report import (
 from engine.evaluation.scoring import Scores
 from engine.evaluation.side import (
     PARALLEL_ANSWERS,
+    Need,
     Side,
     facts_of,
     opened,
@@ -117,7 +123,7 @@ class _Evaluation:
         candidate = prepare(CANDIDATE, task.candidate)
         reference = None if task.reference is None else self._reference(task.reference, candidate)
         if reference is not None:
-            _check_comparable(reference, candidate)
+            _check_comparable(reference, candidate, task.text)
         self._plan_text(candidate, reference)
         with ExitStack() as stack:
             before: _Found | None = None
@@ -140,27 +146,32 @@ class _Evaluation:
         task = self.task
         sides = [side for side in (candidate, reference) if side is not None]
         longest = min(side.max_model_len for side in sides)
-        prefix, ids = split_specials(
-            candidate.tokenizer.encode(task.text), candidate.tokenizer.encode("")
-        )
+        encode, empty = candidate.tokenizer.encode, candidate.tokenizer.encode("")
+        prefix, ids = split_specials(encode(task.text), empty)
         cut = choose_cut(task.context_length, task.stride, len(prefix), longest)
         self.context = cut.context_length
         if not task.text:
             return
-        num_all = len(ids)
-        if task.max_tokens is not None:
-            ids = ids[: task.max_tokens]
-        if len(ids) < FEWEST_TOKENS:
+        counts: list[bool] | None = None
+        if task.scored:
+            ids, counts = encode_parts(
+                task.text, task.scored, lambda part: split_specials(encode(part), empty)[1]
+            )
+        self.is_cut = task.max_tokens is not None and task.max_tokens < len(ids)
+        self.text = EncodedText(ids[: task.max_tokens], prefix, cut, counts)
+        self._check_length(len(self.text.scored))
+
+    def _check_length(self, num_scored: int) -> None:
+        if num_scored < FEWEST_TOKENS:
             raise TextError(
-                f"{task.text_name or 'The text'} has {len(ids):,} tokens to measure on.",
+                f"{self.task.text_name or 'The text'} has {num_scored:,} tokens to score.",
                 f"Give at least {FEWEST_TOKENS}; some thousands make the figures steady.",
             )
-        if len(ids) < FEW_TOKENS:
+        if num_scored < FEW_TOKENS:
             self._notices.append(
-                f"{len(ids):,} tokens are few: another text of this length may give other figures."
+                f"{num_scored:,} tokens are few: another text of this length may give other "
+                "figures."
             )
-        self.text = EncodedText(ids, prefix, cut)
-        self.is_cut = len(ids) < num_all
 
     def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:
         task = self.task
@@ -208,12 +219,6 @@ class _Evaluation:
         stored: tuple[Head, StateFile] | None,
     ) -> None:
         head = Head(engine.runner.model)
-        if stored is not None and stored[0].vocab_size != head.vocab_size:
-            raise ConfigError(
-                f"The models differ in their vocabulary: {stored[0].vocab_size:,} logits of the "
-                f"reference, {head.vocab_size:,} of the model.",
-                "Compare a model with another precision of itself.",
-            )
         scores = self.scores = Scores(text, self.task.num_worst)
         for rows in read_states(engine, head, text, self._counter(side, TEXT), self.cancelled):
             reference = None
@@ -238,8 +243,13 @@ class _Evaluation:
 
     @contextmanager
     def _engine(self, side: Side) -> Iterator[LLMEngine]:
-        sequences = min(PARALLEL_ANSWERS, max(1, len(self.task.prompts)))
-        with opened(side, self.context, sequences, self.progress, self.cancelled) as engine:
+        prompts = self.task.prompts
+        need = Need(
+            window=self.context,
+            longest=self.context + max((line.max_tokens for line in prompts), default=0),
+            num_sequences=min(PARALLEL_ANSWERS, max(1, len(prompts))),
+        )
+        with opened(side, need, self.progress, self.cancelled) as engine:
             yield engine
 
     def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:
@@ -282,25 +292,37 @@ class _Evaluation:
         return compare(task.prompts, before.answers, found.answers, tokenizer, task.prompts_name)
 
 
-def _check_comparable(reference: Side, candidate: Side) -> None:
-    """The same text has to be the same tokens for both."""
+def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
+    """The same text has to be the same tokens for both, and a token the same logit."""
     if reference.checkpoint.path == candidate.checkpoint.path:
         return
-    known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
-    if known == found:
-        return
     remedy = "Compare a model with another precision of itself; perplexity needs no reference."
+    names = f"the reference {reference.checkpoint.name}", f"{candidate.checkpoint.name}"
+    known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
     if len(known) != len(found):
         raise ConfigError(
-            f"The tokenizers differ: {len(known):,} tokens of the reference "
-            f"{reference.checkpoint.name}, {len(found):,} of {candidate.checkpoint.name}.",
+            f"The tokenizers differ: {len(known):,} tokens of {names[0]}, {len(found):,} of "
+            f"{names[1]}.",
             remedy,
         )
     differing = [i for i, (a, b) in enumerate(zip(known, found, strict=True)) if a != b]
-    first = differing[0]
-    raise ConfigError(
-        f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number {first:,} "
-        f"is {known[first]!r} for the reference {reference.checkpoint.name}, {found[first]!r} for "
-        f"{candidate.checkpoint.name}.",
-        remedy,
-    )
+    if differing:
+        first = differing[0]
+        raise ConfigError(
+            f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number "
+            f"{first:,} is {known[first]!r} for {names[0]}, {found[first]!r} for {names[1]}.",
+            remedy,
+        )
+    ids = reference.tokenizer.encode(text), candidate.tokenizer.encode(text)
+    if ids[0] != ids[1]:
+        raise ConfigError(
+            f"The tokenizers cut the text differently: {len(ids[0]):,} tokens of {names[0]}, "
+            f"{len(ids[1]):,} of {names[1]}, equal up to number {equal_tokens(*ids):,}.",
+            remedy,
+        )
+    if reference.vocab_size != candidate.vocab_size:
+        raise ConfigError(
+            f"The vocabularies differ: {reference.vocab_size:,} logits of {names[0]}, "
+            f"{candidate.vocab_size:,} of {names[1]}.",
+            remedy,
+        )

@@ -20,20 +20,42 @@ from engine.llm_engine import LLMEngine
 
 
 class EncodedText(NamedTuple):
-    """Tokens of a text, and what the tokenizer puts before them."""
+    """Tokens of a text, and what the tokenizer puts before them. `counts`: of each token whether it
+    is scored (None: all are); the others are read as context alone."""
 
     token_ids: Sequence[int]
     prefix: Sequence[int]
     cut: Cut
+    counts: Sequence[bool] | None = None
 
     @property
     def windows(self) -> list[Window]:
         return list(self.cut.windows(len(self.token_ids)))
 
     @property
-    def scored(self) -> range:
+    def scored(self) -> list[int]:
         """Positions of the tokens that are scored, in the order in which they are read."""
-        return range(0 if self.prefix else 1, len(self.token_ids))
+        return self.scored_within(0 if self.prefix else 1, len(self.token_ids))
+
+    def scored_within(self, start: int, end: int) -> list[int]:
+        return [i for i in range(start, end) if self.counts is None or self.counts[i]]
+
+
+def encode_parts(
+    text: str, spans: Sequence[tuple[int, int]], encode: Callable[[str], list[int]]
+) -> tuple[list[int], list[bool]]:
+    """(tokens, whether each lies in one of the spans) of a text. `spans`: characters start..end-1,
+    in order and apart; their ends are ends of tokens, because the parts are encoded one by one."""
+    ids: list[int] = []
+    counts: list[bool] = []
+    done = 0
+    for start, end in (*spans, (len(text), len(text))):
+        for part, is_scored in ((text[done:start], False), (text[start:end], True)):
+            found = encode(part) if part else []
+            ids += found
+            counts += [is_scored] * len(found)
+        done = end
+    return ids, counts
 
 
 def split_specials(ids: Sequence[int], empty: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -64,15 +86,16 @@ def read_states(
         # the last token predicts nothing that is scored here
         ids = [*text.prefix, *text.token_ids[window.start : window.end - 1]]
         # the row of a token is that of the token before it
-        first_row = len(text.prefix) + window.first_scored - window.start - 1
+        before = len(text.prefix) - window.start - 1
+        rows = [before + i for i in text.scored_within(window.first_scored, window.end)]
         for begin in range(0, len(ids), chunk):
             check(cancelled)
             states = _compute(engine, head, ids[begin : begin + chunk], begin)
-            useful = states[max(0, first_row - begin) :]
-            if len(useful):
-                yield useful
+            useful = [row - begin for row in rows if begin <= row < begin + chunk]
+            if useful:
+                yield states[useful]
                 done += len(useful)
-                progress(done, total)
+            progress(done, total)
 
 
 def _compute(engine: LLMEngine, head: Head, ids: Sequence[int], start: int) -> Tensor:

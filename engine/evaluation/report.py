@@ -32,7 +32,8 @@ class Speed:
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """One of the two models, as it was loaded. `config` is its EngineConfig as a dictionary, with
-    dtype, max_model_len and num_threads resolved; `weights_bytes` is measured."""
+    dtype, max_model_len and num_threads resolved; `weights_bytes` is measured; `quantization`: how
+    the weights of linear layers are held, in words ("" for plain numbers)."""
 
     name: str
     path: str
@@ -44,13 +45,15 @@ class ModelFacts:
     config: Mapping[str, Any]
     notices: tuple[str, ...] = ()
     speed: Speed | None = None
+    quantization: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
     """The text and how it was cut. Every token is scored once (but for the first, where the
-    tokenizer puts none before it): in windows of `context_length` tokens that begin every `stride`
-    tokens. `num_bytes`: UTF-8 bytes of the scored tokens. `sha256`: of the whole text."""
+    tokenizer puts none before it, and for what was not to be scored, such as questions): in windows
+    of `context_length` tokens that begin every `stride` tokens. `num_bytes`: UTF-8 bytes of the
+    scored tokens. `sha256`: of the whole text."""
 
     name: str
     sha256: str

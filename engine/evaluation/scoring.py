@@ -59,7 +59,9 @@ class Scores:
 
     def __init__(self, text: EncodedText, num_worst: int) -> None:
         self._text = text
-        self._targets = torch.tensor([text.token_ids[i] for i in text.scored], dtype=torch.int64)
+        self._positions = text.scored
+        targets = [text.token_ids[i] for i in self._positions]
+        self._targets = torch.tensor(targets, dtype=torch.int64)
         self._num_worst = num_worst
         self._worst: list[_Worst] = []
         self._columns: dict[str, list[Tensor]] = {}
@@ -154,7 +156,7 @@ class Scores:
         self, entry: _Worst, logprobs: tuple[Floats, Floats], tokenizer: Tokenizer
     ) -> WorstToken:
         place = -entry.order
-        ids, position = self._text.token_ids, self._text.scored[place]
+        ids, position = self._text.token_ids, self._positions[place]
         before = ids[max(0, position - EXCERPT_TOKENS) : position]
         return WorstToken(
             position=position,

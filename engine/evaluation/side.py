@@ -18,7 +18,7 @@ from engine.memory import blocks_of, plan_memory
 from engine.tokenization import Tokenizer
 
 PARALLEL_ANSWERS = 4
-"""Prompts that are answered together, each with room for a whole context."""
+"""Prompts that are answered together, each with room for a whole window and its answer."""
 
 
 class Side(NamedTuple):
@@ -39,6 +39,15 @@ class Side(NamedTuple):
         return int(self.checkpoint.config.vocab_size)
 
 
+class Need(NamedTuple):
+    """What a cache has to hold, in tokens: one window of a text, and `num_sequences` requests of
+    `longest` tokens."""
+
+    window: int
+    longest: int
+    num_sequences: int
+
+
 def prepare(name: str, config: EngineConfig) -> Side:
     """Raises what loading would raise for a folder that is no model."""
     resolved, checkpoint = resolve(measurable(config))
@@ -48,12 +57,10 @@ def prepare(name: str, config: EngineConfig) -> Side:
 
 
 @contextmanager
-def opened(
-    side: Side, context: int, num_sequences: int, progress: Progress, cancelled: Cancelled
-) -> Iterator[LLMEngine]:
-    """The engine of `side`, with a cache of `num_sequences` contexts of `context` tokens unless
-    the configuration names a size. Shut down at the end whatever happens."""
-    config = with_cache(side, context, num_sequences)
+def opened(side: Side, need: Need, progress: Progress, cancelled: Cancelled) -> Iterator[LLMEngine]:
+    """The engine of `side`, with a cache for `need` unless the configuration names a size. Shut
+    down at the end whatever happens."""
+    config = with_cache(side, need)
 
     def loading(stage: str, done: int, total: int) -> None:
         progress(stage_of(side.name, stage[:1].lower() + stage[1:]), done, total)
@@ -64,14 +71,14 @@ def opened(
         raise EvaluationCancelled(error.cause, error.remedy) from error
     try:
         check(cancelled)
-        if side.config.kv_cache_memory_bytes is None and _room(engine) < context:
+        if side.config.kv_cache_memory_bytes is None and _room(engine) < need.window:
             # an architecture that stores more than its config tells
-            needed = _num_blocks(config, context, num_sequences) * engine.plan.bytes_per_block
+            needed = _num_blocks(config, need) * engine.plan.bytes_per_block
             engine.reconfigure(kv_cache_memory_bytes=needed)
         room = _room(engine)
-        if room < context:
+        if room < need.window:
             raise ConfigError(
-                f"A window has {context:,} tokens; the KV cache holds {room:,}.",
+                f"A window has {need.window:,} tokens; the KV cache holds {room:,}.",
                 "Raise kv_cache_memory_bytes, or choose a smaller context length.",
             )
         yield engine
@@ -79,23 +86,24 @@ def opened(
         engine.shutdown()
 
 
-def with_cache(side: Side, context: int, num_sequences: int) -> EngineConfig:
+def with_cache(side: Side, need: Need) -> EngineConfig:
     """The configuration with a cache that is large enough and no larger: planned from the free
     memory it would take what the other programs, and the window's own engine, need."""
     config = side.config
     if config.kv_cache_memory_bytes is not None:
         return config
-    small = config.replace(max_model_len=context, max_num_seqs=num_sequences)
+    longest = min(need.longest, side.max_model_len)
+    small = config.replace(max_model_len=longest, max_num_seqs=need.num_sequences)
     per_block = plan_memory(side.checkpoint, small).bytes_per_block
     return config.replace(
-        kv_cache_memory_bytes=_num_blocks(config, context, num_sequences) * per_block,
-        max_num_seqs=min(config.max_num_seqs, num_sequences),
+        kv_cache_memory_bytes=_num_blocks(config, need) * per_block,
+        max_num_seqs=min(config.max_num_seqs, need.num_sequences),
     )
 
 
-def _num_blocks(config: EngineConfig, context: int, num_sequences: int) -> int:
+def _num_blocks(config: EngineConfig, need: Need) -> int:
     """One block more for each sequence, and the watermark, which is kept free."""
-    blocks = num_sequences * (blocks_of(context, config) + 1)
+    blocks = need.num_sequences * (blocks_of(need.longest, config) + 1)
     return int(blocks / (1.0 - config.watermark)) + 1
 
 
@@ -116,13 +124,15 @@ def facts_of(engine: LLMEngine, speed: Speed | None) -> ModelFacts:
         config=engine.config.as_dict(),
         notices=info.notices,
         speed=speed,
+        quantization=info.quantization,
     )
 
 
 def out_of_memory(error: MemoryError | RuntimeError) -> OutOfMemoryError | None:
     """The error that a user reads where torch or Python could not get memory; None for others."""
     text = str(error)
-    if not isinstance(error, MemoryError) and "allocate" not in text:
+    is_torch = "allocate memory" in text or "out of memory" in text
+    if not isinstance(error, MemoryError) and not is_torch:
         return None
     return OutOfMemoryError(
         f"The memory ran out while measuring{': ' + text if text else ''}.",

@@ -26,15 +26,18 @@ class EvaluationTask:
     """Measure `candidate` (against `reference`) on `text`, on the answers to `prompts`, and with
     `measure_speed` how fast it is.
 
-    context_length, stride: see `engine.evaluation.windows`. max_tokens: no more of the text than
-    this. A reference of dtype "auto" runs in the candidate's. A window is computed in chunks of
-    each configuration's max_num_batched_tokens.
+    scored: parts of the text that count, as (start, end) in characters, in order and apart; none:
+    all of it counts. Of a conversation these are the answers: what a user will ask no model was
+    trained to predict. context_length, stride: see `engine.evaluation.windows`. max_tokens: no
+    more of the text than this. A reference of dtype "auto" runs in the candidate's. A window is
+    computed in chunks of each configuration's max_num_batched_tokens.
     """
 
     candidate: EngineConfig
     reference: EngineConfig | None = None
     text: str = ""
     text_name: str = ""
+    scored: tuple[tuple[int, int], ...] = ()
     prompts: tuple[PromptLine, ...] = ()
     prompts_name: str = ""
     context_length: int | None = None
@@ -52,6 +55,13 @@ class EvaluationTask:
             raise ConfigError(
                 "Answers are compared with those of a reference, and there is none.",
                 "Name a reference, or another precision for the model.",
+            )
+        edges = [edge for span in self.scored for edge in span]
+        if edges != sorted(edges) or (edges and not 0 <= edges[0] <= edges[-1] <= len(self.text)):
+            raise ConfigError(
+                f"The {len(self.scored):,} parts of the text that count are not in order, or not "
+                f"within its {len(self.text):,} characters.",
+                "Give (start, end) pairs from the beginning of the text to its end.",
             )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}.", "Give at least 1.")

@@ -42,6 +42,7 @@ from engine.quantization.work import STORED, LayerWork
 from engine.tokenization import Tokenizer
 
 Progress = Callable[[str, int, int], None]
+OnLayer = Callable[[LayerResult], None]
 
 _CHECKED_SEQUENCES = 4  # of the text, from which a layer's error is told
 
@@ -53,11 +54,12 @@ def quantize(
     texts: Sequence[Text] = (),
     progress: Progress = lambda stage, layer, layers: None,
     cancelled: Callable[[], bool] = lambda: False,
+    on_layer: OnLayer = lambda layer: None,
 ) -> QuantizeResult:
     """Quantize the model in a folder, and write a Hugging Face folder to `output`.
 
     texts: what methods with calibration read. progress(stage, layer, layers): `layer` of `layers`
-    is being worked on. Safe in a thread of its own.
+    is being worked on; on_layer(result) when it is done. Safe in a thread of its own.
     Raises ConfigError (a recipe that does not fit the model, a text that is too short, an output
     that is taken), CheckpointError, UnsupportedModelError (also for a model that is quantized
     already), DiskFullError, or LoadCancelled: nothing is left of the output then.
@@ -70,7 +72,9 @@ def quantize(
 
     try:
         with torch.inference_mode():
-            return _quantize(checkpoint_path, recipe, output, texts, progress, check, began)
+            return _quantize(
+                checkpoint_path, recipe, output, texts, progress, check, on_layer, began
+            )
     except LoadCancelled:
         raise LoadCancelled("Quantizing was cancelled. Nothing was written.") from None
 
@@ -82,6 +86,7 @@ def _quantize(
     texts: Sequence[Text],
     progress: Progress,
     check: Callable[[], None],
+    on_layer: OnLayer,
     began: float,
 ) -> QuantizeResult:
     progress("Reading the model", 0, 0)
@@ -97,7 +102,9 @@ def _quantize(
         output_folder(output, checkpoint, expected, check) as folder,
         TensorReader(1, lambda *_: None, lambda: _is_cancelled(check)) as reader,
     ):
-        run = _Run(checkpoint, model, weights, targets, recipe, folder, reader, progress, check)
+        run = _Run(
+            checkpoint, model, weights, targets, recipe, folder, reader, progress, check, on_layer
+        )
         layers = run.calibrated(sequences) if recipe.facts.is_calibrated else run.rounded()
         progress("Writing", len(targets.layers), len(targets.layers))
         run.copy_rest()
@@ -132,6 +139,7 @@ class _Run:
     reader: TensorReader
     progress: Progress
     check: Callable[[], None]
+    on_layer: OnLayer
 
     def __post_init__(self) -> None:
         self.writer: Writer = writer(self.recipe.facts.format)
@@ -155,13 +163,18 @@ class _Run:
             results.append(
                 LayerResult(layer.index, layer.path, time.perf_counter() - began, tuple(linears))
             )
+            self.on_layer(results[-1])
         return results
 
     def calibrated(self, sequences: Sequence[Sequence[int]]) -> list[LayerResult]:
         self.progress("Embedding the text", 0, len(self.targets.layers))
         decoder = Decoder(self.checkpoint, self.model, self.weights, self.reader)
         decoder.start(sequences, lambda: _is_cancelled(self.check))
-        return [self._calibrated_layer(decoder, layer) for layer in self.targets.layers]
+        results = []
+        for layer in self.targets.layers:
+            results.append(self._calibrated_layer(decoder, layer))
+            self.on_layer(results[-1])
+        return results
 
     def copy_rest(self) -> None:
         """Every tensor that was not quantized and not changed, as it is on disk."""

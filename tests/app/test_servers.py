@@ -29,9 +29,14 @@ OTHER: dict[str, Any] = {
     "load_format": "dummy", "seed": 7, "max_num_seqs": 8, "max_num_batched_tokens": 1024,
     "batching": "static", "enable_prefix_caching": False, "enable_chunked_prefill": False,
     "watermark": 0.1, "block_size": 32, "kv_cache_memory_bytes": 2**30,
-    "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous", "kv_cache_dtype": "fp8",
+    "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
+    "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
 }  # fmt: skip
 """A value of each setting that is not its default."""
+
+WITH_OTHERS = (*ELSEWHERE, *SETTINGS_OF_IT, "quantization_group_size")
+CHECKED = [name for name in SETTINGS if name not in WITH_OTHERS]
+"""What says something by itself."""
 
 
 def words(command: ServerCommand) -> list[str]:
@@ -94,7 +99,7 @@ def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
 
 
 @pytest.mark.parametrize("make", SERVERS)
-@pytest.mark.parametrize("name", [n for n in SETTINGS if n not in (*ELSEWHERE, *SETTINGS_OF_IT)])
+@pytest.mark.parametrize("name", CHECKED)
 def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
     """Changing it changes the command, or it is named as missing."""
     value = OTHER.get(name, getattr(BASE, name))
@@ -170,6 +175,41 @@ def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make:
 def test_a_method_that_a_server_lacks_is_named(methods: Any) -> None:
     is_missing = "speculative_method" not in speculation.known(DRAFTING, methods)
     assert is_missing == (not methods)
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "flag", "value"),
+    [
+        (vllm_command, "fp8", "--quantization", "fp8"),
+        (vllm_command, "nf4", "--quantization", "bitsandbytes"),
+        (sglang_command, "fp8", "--quantization", "fp8"),
+        (sglang_command, "int8", "--torchao-config", "int8wo"),
+        (sglang_command, "int4", "--torchao-config", "int4wo-64"),
+    ],
+)
+def test_rounding_while_loading_is_said_where_the_server_can(
+    make: Any, method: str, flag: str, value: str
+) -> None:
+    command = make(BASE.replace(quantization=method, quantization_group_size=64))
+    assert option(command, flag) == value and not command.missing
+    assert "measure its quality there" in command.comments
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [(vllm_command, "int8"), (vllm_command, "int4"), (sglang_command, "nf4"),
+     *((tensorrt_llm_command, method) for method in ("int8", "int4", "nf4", "fp8"))],
+)  # fmt: skip
+def test_rounding_that_a_server_lacks_is_named_with_another_way(make: Any, method: str) -> None:
+    command = make(BASE.replace(quantization=method))
+    assert command.missing == (f"Weights ({method})",)
+    assert "inferdeck quantize" in command.comments
+
+
+@pytest.mark.parametrize("make", SERVERS)
+@pytest.mark.parametrize("method", ["awq", "gptq", "compressed-tensors", "bitsandbytes", "none"])
+def test_a_quantized_checkpoint_needs_no_option(make: Any, method: str) -> None:
+    assert make(BASE.replace(quantization=method)) == make(BASE)
 
 
 @pytest.mark.parametrize("make", SERVERS)

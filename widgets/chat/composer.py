@@ -46,6 +46,7 @@ class Composer(QWidget):
     attach_requested = Signal()
     files_given = Signal(list)
     attachment_removed = Signal(int)
+    compare_requested = Signal(str)  # what is written
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,6 +54,9 @@ class Composer(QWidget):
         self.files.removed.connect(self.attachment_removed)
         self.attach = IconButton(
             "attach", "Attach text files (Ctrl+Shift+A)", self.attach_requested.emit
+        )
+        self.compare = IconButton(
+            "compare", "Compare precisions on this prompt (Ctrl+Alt+P)", self._compare
         )
         self.meter = ContextMeter()
         self._has_files = self._has_system_prompt = False
@@ -85,6 +89,7 @@ class Composer(QWidget):
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_2)
         foot.addWidget(self.attach)
+        foot.addWidget(self.compare)
         foot.addWidget(self.meter)
         foot.addWidget(self._context, 1)
         for widget in (self.system_prompt, self.sampling, self._button):
@@ -183,6 +188,9 @@ class Composer(QWidget):
         else:
             self.send()
         self.input.setFocus()
+
+    def _compare(self) -> None:
+        self.compare_requested.emit(self.text.strip())
 
     def _text_changed(self) -> None:
         self.set_busy(self._is_busy)

@@ -50,7 +50,8 @@ class _Place(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Lines that stand on one panel: kind "code", "quote" or "rule"; items first to last."""
+    """Lines that stand on one panel: kind "code", "quote", "rule" or "mark"; items first to
+    last."""
 
     kind: str
     first: int
@@ -117,6 +118,14 @@ class MarkdownDocument:
     def left_of(self, group: Group) -> int:
         """Where a group's panel begins, in pixels from the left."""
         return left_margin(self._items[group.first])
+
+    def right_of_text(self, group: Group) -> float:
+        """Where the text of a group's first line ends, in pixels from the left."""
+        layout = self._block(group.first).layout()
+        if layout.lineCount() == 0:
+            return layout.position().x()
+        line = layout.lineAt(0)
+        return layout.position().x() + line.x() + line.naturalTextWidth()
 
     def text_of(self, group: Group) -> str:
         lines = self._items[group.first : group.last + 1]
@@ -224,8 +233,8 @@ def groups_of(items: Sequence[Item], before: Sequence[Group], num_same: int) -> 
         after = items[number + 1] if number + 1 < len(items) else None
         if item.quote and quote_start is None:
             quote_start = number
-        if isinstance(item, Line) and item.kind == "rule":
-            found.append(Group("rule", number, number, ""))
+        if isinstance(item, Line) and item.kind in ("rule", "mark"):
+            found.append(Group(item.kind, number, number, ""))
         elif isinstance(item, Line) and item.kind == "code":
             code_start = number if item.first else code_start
             if not (isinstance(after, Line) and after.kind == "code" and not after.first):

@@ -42,6 +42,8 @@ def block_format(line: Line, before: Item | None) -> QTextBlockFormat:
         case "code":
             left += CODE_PADDING
             made.setRightMargin(CODE_PADDING)
+        case "mark":
+            made.setTopMargin(SPACE_1 if before is not None else 0)
         case "rule":
             made.setLineHeight(1, QTextBlockFormat.LineHeightTypes.FixedHeight.value)
         case "item" | "heading" if line.marker:
@@ -62,6 +64,8 @@ def _space_above(item: Item, before: Item | None) -> int:
     if isinstance(item, Line):
         if item.kind == "code" and not item.first:
             return 0
+        if isinstance(before, Line) and before.kind == "mark":
+            return SPACE_1 + _code_header(item)
         if item.kind == "rule":
             space = SPACE_3
         elif item.kind == "heading":
@@ -108,6 +112,8 @@ def _font(kind: str, level: int, bold: bool, italic: bool, code: bool) -> QFont:
     if code or kind == "code":
         font = mono_font("small" if kind == "code" else "body")
         font.setPointSizeF(font.pointSizeF() * (1.06 if kind == "code" else 0.94))
+    elif kind == "mark":
+        font = ui_font("small")
     elif kind == "heading":
         font = ui_font("large" if level == 1 else "body", QFont.Weight.DemiBold)
         if level == 2:
@@ -137,6 +143,8 @@ def char_format(
         made.setAnchorHref(span.href)
         made.setFontUnderline(True)
         made.setProperty(QTextFormat.Property.TextToolTip, span.href)
+    if span.tip:
+        made.setToolTip(span.tip)
     made.setForeground(QBrush(colors.color(color)))
     made.setFontStrikeOut(span.strike)
     return made
@@ -149,7 +157,7 @@ def line_formats(line: Line, colors: Theme) -> list[tuple[str, QTextCharFormat]]
     if line.marker:
         muted = Span("", color="text_muted")
         runs.append((line.marker + "\t", char_format(muted, "text", 0, quoted, colors)))
-    for span in line.spans:
+    for span in (*line.spans, *line.notes):
         style = char_format(span._replace(text=""), line.kind, line.level, quoted, colors)
         runs.append((span.text, style))
     return runs

@@ -19,11 +19,12 @@ from typing import NamedTuple
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from widgets.chat import marks
 from widgets.chat.highlight import highlight, segment_ends
 
 
 class Span(NamedTuple):
-    """A run of text. `color` is a name of the theme, "" for that of the line."""
+    """A run of text. `color` is a name of the theme, "" for that of the line; `tip` explains it."""
 
     text: str
     bold: bool = False
@@ -32,14 +33,16 @@ class Span(NamedTuple):
     code: bool = False
     href: str = ""
     color: str = ""
+    tip: str = ""
 
 
 class Line(NamedTuple):
     """One paragraph of the document.
 
-    kind: "text", "heading", "item" (a list item's first line, its marker in `marker`), "code" or
-    "rule". level: of the heading. indent, quote: depth in lists and quotes. first: begins its
-    block, so there is space above it. block: for code, the number of its block, with `label`.
+    kind: "text", "heading", "item" (a list item's first line, its marker in `marker`), "code",
+    "rule" or "mark" (see `widgets.chat.marks`). level: of the heading. indent, quote: depth in
+    lists and quotes. first: begins its block, so there is space above it. block: for code, the
+    number of its block, with `label`. `notes` stand after the line and are no part of its text.
     """
 
     kind: str
@@ -50,6 +53,7 @@ class Line(NamedTuple):
     marker: str = ""
     first: bool = True
     label: str = ""
+    notes: tuple[Span, ...] = ()
 
     @property
     def text(self) -> str:
@@ -172,11 +176,21 @@ class _Builder:
 
     def _text(self, opened: Token, inline: Token) -> None:
         level = int(opened.tag[1]) if opened.type == "heading_open" else 0
-        self._add(Line("heading" if level else "text", _spans(inline), level))
+        kind = "heading" if level else "text"
+        for spans, mark in _between_marks(_spans(inline)):
+            if spans or mark is None:
+                self._add(Line(kind, spans, level))
+            if mark is not None:
+                self.items.append(
+                    Line("mark", (mark,), indent=len(self.lists), quote=self.quote)
+                )
 
     def _code(self, token: Token) -> None:
         language = token.info.split()[0] if token.info.split() else ""
-        code = token.content.removesuffix("\n")
+        code, found = marks.without(token.content.removesuffix("\n"))
+        notes: dict[int, list[Span]] = {}
+        for mark in found:
+            notes.setdefault(code.count("\n", 0, mark.start), []).append(_note(mark, "   "))
         if self.marker:
             self._add(Line("text"))
         indent, quote = len(self.lists), self.quote
@@ -184,6 +198,7 @@ class _Builder:
             Line(
                 "code", tuple(Span(part.text, color=part.color) for part in line),
                 indent=indent, quote=quote, first=number == 0, label=language,
+                notes=tuple(notes.get(number, ())),
             )
             for number, line in enumerate(highlight(code, language))
         ]  # fmt: skip
@@ -198,7 +213,7 @@ class _Builder:
                 style = str(token.attrGet("style") or "")
                 aligns.append(style.removeprefix("text-align:") or "left")
             elif token.type == "inline":
-                rows[-1].append(_spans(token))
+                rows[-1].append(_with_notes(_spans(token)))
         cells = tuple(tuple(row) for row in rows)
         if self.marker:
             self._add(Line("text"))
@@ -242,6 +257,38 @@ def _spans(inline: Token) -> tuple[Span, ...]:
             case _:
                 found += _with_links(style._replace(text=token.content))
     return tuple(_merged(found))
+
+
+def _between_marks(spans: tuple[Span, ...]) -> Iterator[tuple[tuple[Span, ...], Span | None]]:
+    """The spans before each mark, with the mark, and then those after the last one (with None),
+    unless there are marks and nothing follows them."""
+    before: list[Span] = []
+    has_marks = False
+    for span in spans:
+        for text, mark in marks.split(span.text):
+            if not before and has_marks:
+                text = text.lstrip()  # the space between two words: a line begins here
+            if text:
+                before.append(span._replace(text=text))
+            if mark is not None:
+                yield tuple(before), _note(mark)
+                before, has_marks = [], True
+    if before or not has_marks:
+        yield tuple(before), None
+
+
+def _with_notes(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Where there is no room for a line of its own, a mark stands between the words."""
+    found: list[Span] = []
+    for span in spans:
+        for text, mark in marks.split(span.text):
+            found += [span._replace(text=text)] if text else []
+            found += [_note(mark, " ⟨", "⟩ ")] if mark is not None else []
+    return tuple(found)
+
+
+def _note(mark: marks.Mark, before: str = "", after: str = "") -> Span:
+    return Span(f"{before}{mark.label}{after}", color="accent", tip=mark.tip)
 
 
 def _with_links(span: Span) -> Iterator[Span]:

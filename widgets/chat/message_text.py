@@ -236,7 +236,12 @@ class MessageText(QTextBrowser):
         lines = self._written.rect(group)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(colors.color("border"))
-        if group.kind == "quote":
+        if group.kind == "mark":
+            left = self._written.right_of_text(group) + SPACE_1 * 2
+            middle = round(lines.center().y())
+            painter.setBrush(colors.color("accent"))
+            painter.drawRect(QRectF(left, middle, self.viewport().width() - left, 1))
+        elif group.kind == "quote":
             painter.setBrush(colors.color("border_strong"))
             painter.drawRoundedRect(QRectF(0, lines.top(), 3, lines.height()), 1.5, 1.5)
         else:

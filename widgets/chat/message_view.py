@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 
 from widgets.chat.attachments import SentFiles
 from widgets.chat.buttons import CopyButton, IconButton, QuietButton
+from widgets.chat.marks import with_marks
 from widgets.chat.message_text import MessageText
 from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
 from widgets.chat.reasoning_block import ReasoningBlock
@@ -53,13 +54,18 @@ class MessageView(QWidget):
             lambda step: self.version_requested.emit(self.record.id, step)
         )
         self._versions.overview.connect(lambda: self.branches_requested.emit(self.record.id))
-        self._copy = CopyButton("Copy message", lambda: without_reasoning(self.record.text))
+        self._copy = CopyButton("Copy message", self.copied)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def mark(self, words: Sequence[str]) -> QRect | None:
         """Mark `words`; where the first one stands, in this view's coordinates, or None."""
         place = self.text.mark(words)
         return None if place is None else place.translated(self.text.mapTo(self, QPoint()))
+
+    def copied(self) -> str:
+        """What a copy has: the text, and in a line below what is to be said of it."""
+        note = f"\n\n[{self.record.note}]" if self.record.note else ""
+        return without_reasoning(self.record.text) + note
 
     @property
     def versions(self) -> VersionSwitcher:
@@ -208,7 +214,8 @@ class AssistantMessageView(MessageView):
     def _show_text(self) -> None:
         """Reasoning and answer; what is shown already is extended."""
         is_open, text = self.record.is_open, self.record.text
-        thought, answer, is_thinking = split_reasoning(text)
+        shown = with_marks(text, self.record.marks) if self.record.marks else text
+        thought, answer, is_thinking = split_reasoning(shown)
         if is_open and may_become_reasoning(text):
             answer = ""
         self.reasoning.show_thought(thought, is_open and is_thinking)

@@ -16,7 +16,9 @@ class AttachmentRecord(NamedTuple):
 class MessageRecord(NamedTuple):
     """One message. `status` is said of a reply that is open or ended early; `figures` and
     `details` are measurements in a line and in full; `error` is (cause, remedy).
-    `has_latency`: it is known where its time went. `has_tokens`: its tokens are."""
+    `has_latency`: it is known where its time went. `has_tokens`: its tokens are. `marks`: places
+    where something changed, each (character of the text, label, explanation); `note` says so in a
+    copy."""
 
     id: str
     is_user: bool
@@ -31,6 +33,8 @@ class MessageRecord(NamedTuple):
     has_latency: bool = False
     has_tokens: bool = False
     attachments: tuple[AttachmentRecord, ...] = ()
+    marks: tuple[tuple[int, str, str], ...] = ()
+    note: str = ""
 
 
 class BranchRecord(NamedTuple):

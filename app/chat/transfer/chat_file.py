@@ -109,7 +109,8 @@ def _bundle(chat: Any, where: str) -> Bundle:
         try:
             values = dict(entry)
             columns = values.pop("tokens", None)
-            values["attachments"] = tuple(values.get("attachments", ()))
+            for name in ("attachments", "passages"):
+                values[name] = tuple(values.get(name, ()))
             message = StoredMessage(conversation_id=conversation.id, **values)
             _check_types(message)
             Message.from_record(message)
@@ -135,7 +136,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "str": str, "bool": bool, "int": int, "float": (int, float), "str | None": (str, type(None)),
     "Mapping[str, Any]": Mapping, "Mapping[str, Any] | None": (Mapping, type(None)),
     "Mapping[str, str] | None": (Mapping, type(None)), "float | None": (int, float, type(None)),
-    "tuple[Mapping[str, str], ...]": tuple,
+    "tuple[Mapping[str, str], ...]": tuple, "tuple[Mapping[str, Any], ...]": tuple,
 }  # fmt: skip
 
 

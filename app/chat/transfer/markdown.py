@@ -7,6 +7,7 @@ from datetime import datetime
 
 from app.chat.attachments import fence_for
 from app.chat.conversation import Conversation, Message, Role
+from app.chat.passages import note_of
 from app.chat.transfer.bundle import Bundle
 from widgets.chat.reasoning import split_reasoning
 
@@ -40,6 +41,8 @@ def _message(message: Message) -> list[str]:
         parts.append(f"<details><summary>Reasoning</summary>\n\n{thought}\n\n</details>")
     if answer.strip():
         parts.append(answer.strip())
+    if note_of(message.passages):
+        parts.append(f"*{note_of(message.passages)}*")
     if message.error is not None:
         parts.append(f"*{message.error.cause} {message.error.remedy}*")
     return parts

@@ -41,12 +41,14 @@ def test_the_report_is_that_of_the_library_and_goes_where_it_is_told(
     (kept,) = ReportStore(evaluations_dir()).list().reports
     assert (kept.name, kept.report) == ("My measurement", report)
 
+    text = builtin_text("starter").read()
     candidate = EngineConfig(model=str(starter_model()), dtype="bfloat16", num_threads=1)
     expected = run(
         EvaluationTask(
             candidate,
             reference=plain(candidate, dtype="float32"),
-            text=builtin_text("starter").read(),
+            text=text,
+            scored=builtin_text("starter").scored(text),
             text_name="starter",
             context_length=128,
             max_tokens=300,
@@ -60,6 +62,8 @@ def test_the_report_is_that_of_the_library_and_goes_where_it_is_told(
     assert report.divergence is not None
     assert report.divergence.similarity is not None
     assert report.divergence.similarity.mean > 0.999
+    assert report.candidate_loss is not None
+    assert report.candidate_loss.perplexity < 3  # of answers like those that it learned from
     assert 0 < report.divergence.kl.mean < 0.01
     assert len(report.worst) == 3
 
@@ -76,14 +80,14 @@ def test_people_get_a_table(
     out, err = capsys.readouterr()
     assert code == 0, err
     assert "tiny, bfloat16 against tiny, float32" in out
-    assert "249 tokens scored in 1 window of 2,048" in out
+    assert "249 of 250 tokens scored in 1 window of 2,048" in out
     header = next(line for line in out.splitlines() if line.split() == ["Reference", "Model"])
     for label in ("Perplexity ", "KL divergence, p99", "Identical answers", "Weights ", "Decode"):
         (line,) = [line for line in out.splitlines() if line.startswith(label)]
         assert len(line) == len(header)  # numbers stand under their column
     assert "Worst tokens" in out
     assert "of 1 answers are identical" in out
-    assert "250 tokens are few" in err
+    assert "249 tokens are few" in err
 
 
 def test_without_anything_to_compare_with_it_is_perplexity(
@@ -115,7 +119,7 @@ def test_chunks_of_the_flags_are_used(
 @pytest.mark.parametrize(
     ("data", "words"),
     [(b"", "is empty"), (b"\x89PNG\r\n\0", "is not a text"), (b"\xff\xffabc", "UTF-8"),
-     (b"too short", "9 tokens")],
+     (b"too short", "8 tokens")],
 )  # fmt: skip
 def test_a_text_that_cannot_be_measured_on(
     capsys: pytest.CaptureFixture[str], tiny_flags: list[str], tmp_path: Path, data: bytes,

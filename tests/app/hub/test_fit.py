@@ -39,18 +39,19 @@ def test_the_longest_context_fits_and_hardly_more_would(
 
 
 def halves(config: EngineConfig, in_use: int) -> Estimate:
-    """8 GiB in float32, 4 in 16 bits; float16 is not supported."""
-    if config.dtype == "float16":
+    """8 GiB in float32, 4 in 16 bits, 2 in int8 and fp8; all else is not supported."""
+    sizes = {"float32": 8, "auto": 4, "bfloat16": 4, "int8": 2, "fp8": 2}
+    size = sizes.get(config.dtype if config.quantization == "auto" else config.quantization)
+    if size is None:
         return Estimate(report(), problem="no")
-    size = 4 if config.dtype == "float32" else 2
     length = config.max_model_len or 8192
-    return Estimate(report(context_length=8192), need(size * 2 * GIB, 4096, 6 * GIB, length))
+    return Estimate(report(context_length=8192), need(size * GIB, 4096, 6 * GIB, length))
 
 
 def test_each_precision_has_its_verdict() -> None:
     found = fits(EngineConfig(model="/m", max_model_len=4096), 0, halves)
-    assert [fit.precisions for fit in found] == ["float32", "bfloat16"]
-    assert [fit.text for fit in found] == ["does not fit", "fits, up to 8,192 tokens"]
+    assert [fit.precisions for fit in found] == ["float32", "bfloat16", "int8, fp8 weights"]
+    assert [fit.text for fit in found[:2]] == ["does not fit", "fits, up to 8,192 tokens"]
     long = fits(EngineConfig(model="/m", max_model_len=2**20), 0, halves)
     assert long[1].text == "fits up to 8,192 tokens only"
 
@@ -59,8 +60,11 @@ def test_precisions_that_need_the_same_stand_in_one_row() -> None:
     shape = shape_sources()[0]
     config = EngineConfig(model=shape.path, load_format="dummy", max_model_len=1024)
     found = fits(config, 0, estimate)
-    assert [fit.precisions for fit in found] == ["float32", "bfloat16, float16"]
+    names = ["float32", "bfloat16, float16", "int8, fp8 weights", "nf4 weights", "int4 weights"]
+    assert [fit.precisions for fit in found][:3] == names[:3]
+    assert {fit.precisions for fit in found} == set(names)
     assert found[0].need.weights == 2 * found[1].need.weights
+    assert found[2].need.weights < 0.8 * found[1].need.weights
 
 
 def test_what_is_not_supported_has_no_rows() -> None:

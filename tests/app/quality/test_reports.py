@@ -69,11 +69,11 @@ def test_values_are_written_for_people(form: Form, value: float | None, text: st
 
 def test_the_table_of_a_report() -> None:
     text = report_text(make_report())
-    assert text.startswith("small, bfloat16 against small, float32\nstory.txt: 4,000 tokens")
-    lines = {
-        line.rsplit("  ", 1)[0].strip(): line.split()[-1] for line in text.splitlines() if line
-    }
-    assert lines["Weights, of the reference's"] == "50.00%"
+    assert text.startswith(
+        "small, bfloat16 against small, float32\nstory.txt: 4,000 of 4,001 tokens"
+    )
+    (ratio,) = [line for line in text.splitlines() if line.startswith("Weights, of the reference")]
+    assert ratio.split()[-1] == "50.00%"
     assert "…the | small⏎[ cat]" in text
     assert "1 of 2 answers are identical" in text
     assert "line 1, after 1 tokens: …Hello" in text
@@ -120,12 +120,12 @@ def test_what_makes_a_comparison_doubtful_is_said() -> None:
 
 
 def test_titles_name_the_precision() -> None:
-    config = {"quantization": "int8", "kv_cache_dtype": "k=int8,v=fp8"}
-    report = make_report(candidate=make_facts("bfloat16", 1, config=config))
-    assert title_of(report) == "small, bfloat16, int8, KV k=int8,v=fp8"
-    plain = {"quantization": None, "kv_cache_dtype": "auto"}
-    report = make_report(candidate=make_facts("bfloat16", 1, config=plain))
-    assert title_of(report) == "small, bfloat16"
+    facts = make_facts(
+        "bfloat16", 1, quantization="AWQ, 4 bits", config={"kv_cache_dtype": "k=int8,v=fp8"}
+    )
+    assert title_of(make_report(candidate=facts)) == "small, AWQ, 4 bits, KV k=int8,v=fp8"
+    facts = make_facts("bfloat16", 1, config={"kv_cache_dtype": "auto"})
+    assert title_of(make_report(candidate=facts)) == "small, bfloat16"
 
 
 # Exports --------------------------------------------------------------------------------------
@@ -261,6 +261,16 @@ def test_built_in_texts_are_there(builtin: object) -> None:
     assert builtin in BUILTIN_TEXTS
     text = builtin_text(builtin.key).read()  # type: ignore[attr-defined]
     assert 20_000 < len(text.encode()) < 40_000
+
+
+def test_of_conversations_the_answers_count() -> None:
+    builtin = builtin_text("starter")
+    text = builtin.read()
+    parts = [text[start:end] for start, end in builtin.scored(text)]
+    assert len(parts) == text.count("<|im_start|>assistant")
+    assert all(part.endswith("<|im_end|>") and "<|im_start|>" not in part for part in parts)
+    assert sum(map(len, parts)) > 0.6 * len(text)
+    assert builtin_text("english").scored(text) == ()
 
 
 def test_the_sample_of_the_starter_is_made_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import io
 import json
 import math
 import threading
@@ -22,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from engine import tokenization
 from engine.config import EngineConfig
-from engine.errors import ConfigError, InferdeckError
+from engine.errors import ConfigError, InferdeckError, OutOfMemoryError
 from engine.evaluation import (
     EvaluationCancelled,
     EvaluationReport,
@@ -37,8 +38,9 @@ from engine.evaluation import (
     unit_of,
 )
 from engine.evaluation.head import Head
-from engine.evaluation.reading import EncodedText, read_states, split_specials
+from engine.evaluation.reading import EncodedText, encode_parts, read_states, split_specials
 from engine.evaluation.stages import TEXT
+from engine.evaluation.states import StateFile
 from engine.evaluation.windows import Cut
 from tests.engine import tiny_models
 
@@ -294,6 +296,41 @@ def test_every_window_begins_with_the_beginning_of_text(
     assert report.candidate_loss.mean_nll == pytest.approx(float(np.mean(nll)), rel=1e-5)
 
 
+def test_parts_of_a_text_are_scored_with_all_of_it_before_them(
+    tiny_model: Any, tiny_folder: Path, text: str, words: list[int]
+) -> None:
+    starts = [text.index(f"t{words[10]} t{words[11]}"), text.index(f"t{words[60]} t{words[61]}")]
+    ends = [text.index(f" t{words[30]} t{words[31]}"), len(text)]
+    report = run(
+        EvaluationTask(
+            config_of(tiny_folder, max_num_batched_tokens=19),
+            reference=config_of(tiny_folder, max_num_batched_tokens=64),
+            text=text,
+            scored=tuple(zip(starts, ends, strict=True)),
+            context_length=80,
+            stride=40,
+        )
+    )
+    logprobs, _ = by_transformers(tiny_model, words, Cut(80, 40))
+    places = [*range(10, 30), *range(60, NUM_TOKENS)]
+    nll = [-float(logprobs[i - 1, words[i]]) for i in places]
+    assert report.text is not None
+    assert (report.text.num_tokens, report.text.num_scored) == (NUM_TOKENS, len(places))
+    assert report.candidate_loss is not None
+    assert report.candidate_loss.mean_nll == pytest.approx(float(np.mean(nll)), rel=1e-5)
+    assert report.divergence is not None
+    assert report.divergence.kl.max < 1e-9
+
+
+@given(st.text("abcdef", max_size=30), st.lists(st.integers(0, 30), max_size=6))
+def test_parts_are_told_apart(text: str, edges: list[int]) -> None:
+    inside = sorted(edge for edge in edges if edge <= len(text))
+    spans = list(zip(inside[::2], inside[1::2], strict=False))
+    ids, counts = encode_parts(text, spans, lambda part: [ord(c) for c in part])
+    assert ids == [ord(c) for c in text]
+    assert counts == [any(a <= i < b for a, b in spans) for i in range(len(text))]
+
+
 def test_perplexity_alone_needs_no_reference(
     tiny_folder: Path, tiny_model: Any, text: str, words: list[int]
 ) -> None:
@@ -307,7 +344,7 @@ def test_perplexity_alone_needs_no_reference(
     assert report.text is not None
     assert report.text.is_cut
     assert (report.text.num_tokens, report.text.num_scored) == (100, 99)
-    assert "100 tokens are few" in report.notices[0]
+    assert "99 tokens are few" in report.notices[0]
 
 
 def test_the_starter_model_has_the_perplexity_of_transformers() -> None:
@@ -341,12 +378,12 @@ def test_the_head_alone_gives_the_logits_of_the_model(
     monkeypatch.setattr(tiny_models, "FAMILIES", {**tiny_models.FAMILIES, **own})
     caps = {"final_logit_softcapping": 5.0} if family == "gemma2" else {}
     folder = tiny_models.save(tiny_models.make_model(family, **caps), tmp_path)
-    from engine.evaluation.side import opened, prepare
+    from engine.evaluation.side import Need, opened, prepare
 
     (ids,) = tiny_models.make_prompts([20])
     side = prepare("Model", config_of(folder, max_num_batched_tokens=7))
     text = EncodedText(ids, (), Cut(32, 31))
-    with opened(side, 32, 1, lambda *_: None, lambda: False) as engine:
+    with opened(side, Need(32, 32, 1), lambda *_: None, lambda: False) as engine:
         head = Head(engine.runner.model)
         assert head.vocab_size == tiny_models.VOCAB_SIZE
         states = torch.cat(list(read_states(engine, head, text, lambda *_: None, lambda: False)))
@@ -516,10 +553,30 @@ def test_tokenizers_that_differ_are_refused_with_numbers(
             run(EvaluationTask(config_of(folder), reference=config_of(tiny_folder), text=text))
 
 
+def test_texts_that_are_cut_differently_are_refused(
+    tiny_folder: Path, tiny_model: Any, text: str, tmp_path: Path
+) -> None:
+    """Equal vocabularies are not equal tokenizers."""
+    tiny_model.save_pretrained(tmp_path)
+    tiny_models.save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": " t7 "}
+    file.write_text(json.dumps(tokenizer))
+    with pytest.raises(ConfigError, match=r"150 tokens of the reference.*299 of.*number 1"):
+        run(EvaluationTask(config_of(tmp_path), reference=config_of(tiny_folder), text=text))
+
+
+def test_padded_vocabularies_are_refused(tiny_folder: Path, text: str, tmp_path: Path) -> None:
+    folder = tiny_models.save(tiny_models.make_model("llama", vocab_size=208), tmp_path)
+    with pytest.raises(ConfigError, match=r"199 logits of the reference.*208 of"):
+        run(EvaluationTask(config_of(folder), reference=config_of(tiny_folder), text=text))
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "cause"),
     [
-        ({"text": "t5 t6"}, TextError, "2 tokens"),
+        ({"text": "t5 t6"}, TextError, "1 tokens"),
         ({"context_length": 257}, ConfigError, "2 to 256"),
         ({"context_length": 32, "stride": 32}, ConfigError, "every 32"),
     ],
@@ -550,6 +607,8 @@ def test_a_cache_too_small_for_a_window_is_refused(tiny_folder: Path, text: str)
         ({"prompts": (PromptLine(1, "a"),)}, "there is none"),
         ({"text": "a", "max_tokens": 0}, "max_tokens is 0"),
         ({"text": "a", "num_worst": -1}, "num_worst is -1"),
+        ({"text": "abc", "scored": ((0, 2), (1, 3))}, "2 parts"),
+        ({"text": "abc", "scored": ((1, 4),)}, "3 characters"),
     ],
 )
 def test_a_task_without_sense_is_refused(values: dict[str, Any], words: str) -> None:
@@ -561,6 +620,60 @@ def test_a_reference_is_plain() -> None:
     config = EngineConfig(model="x", dtype="bfloat16", block_size=4)
     assert plain(config) == config
     assert plain(config, dtype="float32") == config.replace(dtype="float32")
+
+
+def test_running_out_of_memory_is_told(
+    tiny_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = EvaluationTask(config_of(tiny_folder), text=text)
+    original = Head.logits
+    for error in (
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ):
+
+        def fail(head: Head, states: torch.Tensor, error: Exception = error) -> torch.Tensor:
+            if len(states) > 1:
+                raise error
+            return original(head, states)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Head, "logits", fail)
+            with pytest.raises(OutOfMemoryError, match="memory ran out") as told:
+                run(task)
+        assert "context length" in told.value.remedy
+    assert run(task).candidate_loss is not None  # and the next one finds all in order
+
+
+def test_a_full_disk_is_told(tiny_folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Full())
+    config = config_of(tiny_folder)
+    with pytest.raises(InferdeckError, match="No space left") as told:
+        run(EvaluationTask(config, reference=config, text=text))
+    assert "TMPDIR" in told.value.remedy
+
+
+def test_states_come_back_bit_by_bit() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        rows = torch.randn(30, 7).to(dtype)
+        with StateFile() as file:
+            file.append(rows[:11])
+            file.append(rows[11:12])
+            file.append(rows[12:].t().contiguous().t())
+            for start, end in ((0, 30), (10, 13), (29, 30)):
+                assert torch.equal(file.read(start, end), rows[start:end])
+
+
+def test_a_window_full_of_prompt_leaves_room_for_the_answer(tiny_folder: Path) -> None:
+    config = config_of(tiny_folder)
+    prompt = PromptLine(1, " ".join(["t5"] * 64), 30)
+    report = run(EvaluationTask(config, reference=config, prompts=(prompt,), context_length=64))
+    assert report.answers is not None
+    assert report.answers.pairs[0].num_candidate_tokens > 0
 
 
 def test_damaged_weights_are_told(tiny_model: Any, text: str, tmp_path: Path) -> None:

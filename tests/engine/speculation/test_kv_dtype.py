@@ -17,6 +17,9 @@ MakeEngine = Callable[..., LLMEngine]
 DTYPES = ("int8", "fp8", "k=int8,v=fp8")
 
 
+_plain: dict[str, list[Any]] = {}
+
+
 def tokens(engine: LLMEngine) -> list[Any]:
     found = [(o.token_ids, o.text, o.finish_reason) for o in engine.generate(PROMPTS, PARAMS)]
     engine.check_integrity()
@@ -41,7 +44,9 @@ def test_drafts_change_no_token(
     draft_folder: Path,
     head_folder: Path,
 ) -> None:
-    plain = tokens(make_engine(kv_cache_dtype=kv_dtype))
+    if kv_dtype not in _plain:
+        _plain[kv_dtype] = tokens(make_engine(kv_cache_dtype=kv_dtype))
+    plain = _plain[kv_dtype]
     engine = make_engine(
         kv_cache_dtype=kv_dtype, speculative_method=method, speculative_adaptive=False,
         speculative_model=str(head_folder if method == "eagle3" else draft_folder),

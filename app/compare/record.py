@@ -1,0 +1,146 @@
+"""What two precisions answered to the same prompts, and where they part. No Qt.
+
+    tokens    0 1 2 3 4 | 5 6 7          4 | 5: the first difference
+    left      . . . . . | a b c
+    right     . . . . . | x y            5 of 8 tokens of the left side are identical
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from engine.evaluation.texts import PromptLine
+
+LEFT, RIGHT = 0, 1
+
+
+class Piece(NamedTuple):
+    """A token and its text."""
+
+    token_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`ttft_s`: arrival to first token. `tokens_per_s`: of decoding, after it; None for one token.
+    `problem`: why there is no whole answer."""
+
+    pieces: tuple[Piece, ...] = ()
+    text: str = ""
+    ttft_s: float | None = None
+    tokens_per_s: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A precision: in words, as settings, and what its weights take (None until it was loaded).
+    `switch_s`: what loading it took, None where it was loaded already."""
+
+    precision: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    weights_bytes: int | None = None
+    switch_s: float | None = None
+
+
+@dataclass(slots=True)
+class Pair:
+    """A prompt with the answers of both sides, as they come."""
+
+    prompt: PromptLine
+    answers: list[Answer | None] = field(default_factory=lambda: [None, None])
+
+    @property
+    def both(self) -> tuple[Answer, Answer] | None:
+        """Both answers, where both are whole."""
+        left, right = self.answers
+        if left is None or right is None or left.problem or right.problem:
+            return None
+        return left, right
+
+    @property
+    def num_equal(self) -> int:
+        """Tokens before the first difference; 0 until both answers are there."""
+        return num_equal(*self.both) if self.both is not None else 0
+
+    @property
+    def is_identical(self) -> bool:
+        both = self.both
+        return both is not None and ids(both[0]) == ids(both[1])
+
+    @property
+    def equal_share(self) -> float | None:
+        """Of the tokens of the left answer, those before the first difference."""
+        if self.both is None:
+            return None
+        if self.is_identical:
+            return 1.0
+        return self.num_equal / max(1, len(self.both[0].pieces))
+
+    def parts(self, side: int) -> tuple[str, str, str]:
+        """An answer as (identical beginning, first different token, what follows)."""
+        answer = self.answers[side]
+        if answer is None:
+            return "", "", ""
+        if self.both is None or self.is_identical:
+            return answer.text, "", ""
+        return cut(answer, self.num_equal)
+
+
+@dataclass(slots=True)
+class Comparison:
+    """`started`: UTC, ISO 8601."""
+
+    model: str
+    started: str
+    sides: list[Side]
+    pairs: list[Pair] = field(default_factory=list)
+
+    @property
+    def done(self) -> list[Pair]:
+        return [pair for pair in self.pairs if pair.both is not None]
+
+    @property
+    def identical_share(self) -> float | None:
+        """Of the prompts that both answered; None where there are none."""
+        return fmean(pair.is_identical for pair in self.done) if self.done else None
+
+    @property
+    def mean_equal_share(self) -> float | None:
+        shares = [pair.equal_share for pair in self.done if pair.equal_share is not None]
+        return fmean(shares) if shares else None
+
+    def mean_rate(self, side: int) -> float | None:
+        """Tokens per second of decoding, the mean over the answers of a side."""
+        rates = [a.tokens_per_s for p in self.pairs if (a := p.answers[side]) and a.tokens_per_s]
+        return fmean(rates) if rates else None
+
+    def mean_ttft_s(self, side: int) -> float | None:
+        times = [a.ttft_s for p in self.pairs if (a := p.answers[side]) and a.ttft_s is not None]
+        return fmean(times) if times else None
+
+
+def ids(answer: Answer) -> list[int]:
+    return [piece.token_id for piece in answer.pieces]
+
+
+def num_equal(first: Answer, second: Answer) -> int:
+    """Tokens before the first difference."""
+    pairs = zip(ids(first), ids(second), strict=False)
+    shorter = min(len(first.pieces), len(second.pieces))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+
+
+def cut(answer: Answer, place: int) -> tuple[str, str, str]:
+    """The text before token `place`, that of the token, and that after it."""
+    before = "".join(piece.text for piece in answer.pieces[:place])
+    token = answer.pieces[place].text if place < len(answer.pieces) else ""
+    if not answer.text.startswith(before):  # characters of several tokens
+        before = answer.text[: len(before)]
+    rest = answer.text[len(before) :]
+    token = token if rest.startswith(token) else rest[:1]
+    return before, token, rest[len(token) :]

@@ -1,0 +1,79 @@
+"""What is to be measured, as it is chosen on the page. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.quantize.texts import TextChoice, evaluation_text
+from engine.config import SETTINGS, EngineConfig
+from engine.evaluation import EvaluationTask, plain, read_prompts
+
+CANDIDATE_SETTINGS = tuple(
+    name
+    for name in (
+        "dtype", "quantization", "kv_cache_dtype", "quantization_group_size", "quantization_head",
+    )
+    if name in SETTINGS
+)  # fmt: skip
+"""Settings that an evaluation is about."""
+
+REFERENCE_SETTINGS = tuple(
+    name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS
+)
+"""Of these, what the command line has for the reference."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model folder and the settings that differ from their defaults."""
+
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def config(self) -> EngineConfig:
+        return EngineConfig().replace(model=self.path, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPlan:
+    """`candidate` is measured against `reference`, whose path may be empty: the same model. Where
+    both are the same, only the perplexity is measured. context_length, max_tokens: None for all
+    that the model, and the text, have. num_threads: None for the engine's own."""
+
+    candidate: ModelChoice
+    reference: ModelChoice = field(default_factory=lambda: ModelChoice(""))
+    text: TextChoice | None = field(default_factory=TextChoice)
+    prompts: str = ""
+    context_length: int | None = None
+    max_tokens: int | None = None
+    measure_speed: bool = True
+    num_threads: int | None = None
+
+    def configs(self) -> tuple[EngineConfig, EngineConfig | None]:
+        """Of candidate and reference, by the rule of the command line: the reference is the
+        candidate without quantization, but for what was said of it."""
+        candidate = self.candidate.config().replace(num_threads=self.num_threads)
+        changes: dict[str, Any] = dict(self.reference.settings)
+        if self.reference.path and self.reference.path != self.candidate.path:
+            changes["model"] = self.reference.path
+        reference = plain(candidate, **changes)
+        return candidate, reference if changes or reference != candidate else None
+
+    def task(self) -> EvaluationTask:
+        """Reads the text and the prompts. Raises ConfigError or TextError."""
+        candidate, reference = self.configs()
+        prompts_file = Path(self.prompts).expanduser() if self.prompts else None
+        return EvaluationTask(
+            candidate,
+            reference=reference,
+            text=evaluation_text(self.text) if self.text is not None else "",
+            text_name=self.text.name if self.text is not None else "",
+            prompts=read_prompts(prompts_file) if prompts_file is not None else (),
+            prompts_name=str(prompts_file or ""),
+            context_length=self.context_length,
+            max_tokens=self.max_tokens,
+            measure_speed=self.measure_speed,
+        )

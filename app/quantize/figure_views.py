@@ -1,0 +1,206 @@
+"""Figures of reports: the leading ones large, all of them as a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QLayout,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.quality.compare import Comparison
+from app.quality.metrics import METRICS, NOTHING, Form, Metric, text_of
+from app.quantize.fields import wrapped
+from app.quantize.tiles import Tile
+from engine.evaluation.report import EvaluationReport
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
+
+TILE_WIDTH = 190
+MANY = 10
+"""A value so many times another is said as that, and not in percent."""
+
+
+class TileGrid(QWidget):
+    """Tiles, as many side by side as there is room for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAccessibleName("Leading figures")
+        self._tiles: list[QFrame] = []
+        self._columns = 0
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setSpacing(SPACE_2)
+        policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self.setSizePolicy(policy)
+
+    def show_tiles(self, tiles: Sequence[Tile]) -> None:
+        for frame in self._tiles:
+            frame.hide()
+            frame.deleteLater()
+        self._tiles = [_tile(tile) for tile in tiles]
+        self._columns = 0
+        self._arrange()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        columns = max(1, min(len(self._tiles), self.width() // TILE_WIDTH))
+        if columns == self._columns:
+            return
+        for column in range(self._columns):
+            self._grid.setColumnStretch(column, 0)
+        self._columns = columns
+        for place, frame in enumerate(self._tiles):
+            self._grid.addWidget(frame, place // columns, place % columns)
+        for column in range(columns):
+            self._grid.setColumnStretch(column, 1)
+
+
+def _tile(tile: Tile) -> QFrame:
+    frame = QFrame()
+    frame.setProperty("notice", "info")
+    frame.setToolTip(tile.tip)
+    frame.setAccessibleName(f"{tile.label}: {tile.value}, {tile.note}")
+    label, value, note = QLabel(tile.label), QLabel(tile.value), wrapped(tile.tone, tile.note)
+    label.setProperty("role", "small")
+    value.setProperty("role", "figure")
+    value.setFont(figure_font("large", QFont.Weight.DemiBold))
+    value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    note.setFont(figure_font("small"))
+    column = QVBoxLayout(frame)
+    column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+    column.setSpacing(0)
+    for part in (label, value, note):
+        column.addWidget(part)
+    column.addStretch(1)
+    return frame
+
+
+def empty_layout(layout: QLayout) -> None:
+    """Take everything out, and away."""
+    while (item := layout.takeAt(0)) is not None:
+        widget = item.widget()
+        if widget is not None:
+            widget.hide()
+            widget.deleteLater()
+
+
+class Cell(NamedTuple):
+    """`tone` as a role of the stylesheet."""
+
+    text: str
+    tone: str = ""
+
+
+class FigureGrid(QWidget):
+    """Rows of figures under heads, the first column to the left and the others to the right."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(SPACE_4)
+        self._grid.setVerticalSpacing(SPACE_1)
+        self.cells: list[list[str]] = []
+
+    def show_rows(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        empty_layout(self._grid)
+        self.cells = [[cell.text for cell in row] for row in rows]
+        for column, head in enumerate(heads):
+            self._add(0, column, Cell(head, "small"), head)
+        for place, row in enumerate(rows, 1):
+            for column, cell in enumerate(row):
+                self._add(place, column, cell, heads[column])
+        for column in range(self._grid.columnCount()):
+            self._grid.setColumnStretch(column, 0)
+        self._grid.setColumnStretch(0, 1)
+
+    def _add(self, row: int, column: int, cell: Cell, head: str) -> None:
+        label = QLabel(cell.text)
+        label.setTextFormat(Qt.TextFormat.PlainText)
+        label.setProperty("role", cell.tone)
+        if column:
+            label.setFont(figure_font("small" if not row else "body"))
+            label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            label.setAccessibleName(f"{head}: {cell.text}")
+        else:
+            label.setMinimumWidth(60)
+        label.setToolTip(cell.text if column == 0 or not row else "")
+        self._grid.addWidget(label, row, column)
+
+
+def value_text(metric: Metric, value: float | None) -> str:
+    """A value as everything on the page is written."""
+    if metric.unit == "tokens/s" and value is not None:
+        return f"{value:,.1f}"
+    return text_of(metric.form, value).replace("%", " %")
+
+
+def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
+    """(heads, rows) of one report: reference, model, and how they differ."""
+    has_reference = report.reference is not None
+    heads = ["", "Reference", "Model", "Change"] if has_reference else ["", "Model"]
+    rows = []
+    for metric in METRICS:
+        value, reference = metric.value(report), metric.reference(report)
+        if value is None:
+            continue
+        row = [Cell(metric.label, "muted"), Cell(value_text(metric, value))]
+        if has_reference:
+            row.insert(1, Cell("" if reference is None else value_text(metric, reference)))
+            row.append(_change(value, reference, metric.better))
+        rows.append(row)
+    return heads, rows
+
+
+def comparison_rows(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
+    """(heads, rows) of several reports: each value, and its difference from the first."""
+    heads = [""]
+    for place, title in enumerate(found.titles):
+        heads += [title] if place == 0 else [title, "change"]
+    rows = []
+    for row in found.rows:
+        cells = [Cell(row.metric.label, "muted")]
+        for place, value in enumerate(row.values):
+            tone = "better" if place in row.best else ""
+            cells.append(Cell(value_text(row.metric, value), tone))
+            if place:
+                cells.append(_difference(row.metric.form, value, row.values[0]))
+        rows.append(cells)
+    return heads, rows
+
+
+def _difference(form: Form, value: float | None, first: float | None) -> Cell:
+    """In points for shares, in percent for the rest."""
+    if value is None or first is None:
+        return Cell(NOTHING, "muted")
+    if form in (Form.SHARE, Form.CLOSE_SHARE, Form.CHANGE):
+        return Cell(f"{100 * (value - first):+.2f} pt".replace("-", "−"), "muted")
+    return _change(value, first, 0)
+
+
+def _change(value: float, reference: float | None, better: int) -> Cell:
+    if not reference:
+        return Cell("", "muted")
+    share = value / reference - 1
+    tone = "muted"
+    if better and abs(share) >= 0.005:
+        tone = "better" if share * better > 0 else "worse"
+    if value == reference:
+        return Cell("", "muted")
+    if value / reference > MANY:
+        return Cell(f"× {value / reference:,.0f}", tone)
+    return Cell(f"{share:+.1%}".replace("-", "−").replace("%", " %"), tone)

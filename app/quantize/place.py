@@ -1,0 +1,74 @@
+"""Puts the Quantize page together with what the window knows: models, folders, the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.engine_bridge import EngineBridge
+from app.hub.trash import Trash
+from app.models.page import ModelsPage
+from app.models.session import ModelSession
+from app.models.sources import SourceKind
+from app.paths import evaluations_dir, models_dir
+from app.quality.store import ReportStore
+from app.quantize.keeping import Keeper
+from app.quantize.page import QuantizePage
+from app.settings_store import SettingsStore
+
+_LOCAL = (SourceKind.STARTER, SourceKind.LOCAL, SourceKind.CACHE, SourceKind.RECENT)
+
+
+def make_quantize_page(
+    bridge: EngineBridge,
+    settings: SettingsStore,
+    session: ModelSession,
+    models: ModelsPage,
+    trash: Trash,
+) -> QuantizePage:
+    """`trash`: where deleted reports go for a while."""
+
+    def known() -> Sequence[tuple[str, str]]:
+        """Models with weights on this machine, as (path, title)."""
+        sources = models.library.known
+        return [
+            (source.path, source.title)
+            for source in sources
+            if source.kind in _LOCAL and source.load_format == "auto" and Path(source.path).exists()
+        ]
+
+    def folder() -> Path:
+        """Where new models go unless the user says otherwise."""
+        own = [Path(path) for path in settings.folders]
+        # a folder that is a model itself holds no others
+        return next((p for p in own if p.is_dir() and not (p / "config.json").exists()),
+                    models_dir())  # fmt: skip
+
+    def threads() -> int | None:
+        """One fewer than there are while a model is loaded, so that the chat goes on."""
+        if not bridge.is_ready:
+            return None
+        from engine.machine import default_threads
+
+        return max(1, default_threads() - 1)
+
+    def list_made(path: str) -> None:
+        """A new model is seen on the Models page."""
+        made = Path(path)
+        if not any(Path(known) in (made, *made.parents[:2]) for known in settings.folders):
+            models.library.add_folder(str(made.parent if made.parent == models_dir() else made))
+        else:
+            models.library.reload()
+
+    def current() -> str:
+        opened = session.current
+        return opened.path if opened is not None and opened.load_format == "auto" else ""
+
+    keeper = Keeper(ReportStore(evaluations_dir()), trash)
+    rates = lambda: settings.quantize_rates
+    page = QuantizePage(keeper, known, folder, rates, threads, current)
+    page.model_chosen.connect(session.open)
+    page.model_made.connect(list_made)
+    page.rate_measured.connect(settings.set_quantize_rate)
+    models.library.loaded.connect(page.renew_models)
+    return page

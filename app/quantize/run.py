@@ -1,0 +1,165 @@
+"""One run from the plan to the end: quantizing, measuring, or the one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from PySide6.QtCore import QObject, Signal
+
+from app.quantize.evaluation import EvaluationPlan
+from app.quantize.plan import QuantizePlan, model_name
+from app.quantize.time_words import elapsed, left
+from app.quantize.work import Job, Outcome, evaluating, quantizing
+from app.units import format_bytes
+from engine.evaluation import unit_of
+
+if TYPE_CHECKING:
+    from engine.evaluation.report import EvaluationReport
+    from engine.quantization.results import LayerResult, QuantizeResult
+
+
+class RunFigures(NamedTuple):
+    """What is shown of a run; `fraction` is None where nobody knows."""
+
+    title: str
+    stage: str
+    time: str
+    fraction: float | None
+
+
+class Run(QObject):
+    """`moved`: figures changed; `made(QuantizeResult)` when a model was written, `measured(report)`
+    when a report is there, `ended(Outcome)` once, of the last part."""
+
+    moved = Signal()
+    made = Signal(object)
+    measured = Signal(object)
+    ended = Signal(object)
+
+    def __init__(
+        self,
+        quantize: QuantizePlan | None,
+        evaluate: EvaluationPlan | None,
+        num_threads: int | None = None,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        assert quantize is not None or evaluate is not None
+        self.quantize, self.evaluate = quantize, evaluate
+        self._num_threads = num_threads
+        self.result: QuantizeResult | None = None
+        self.report: EvaluationReport | None = None
+        self.num_layers = 0
+        self._layers_began: float | None = None
+        self._job: Job | None = None
+
+    def start(self) -> None:
+        if self.quantize is not None:
+            self._begin(Job(quantizing(self.quantize, self._num_threads), self), self._on_made)
+        else:
+            self._measure()
+
+    def _measure(self) -> None:
+        assert self.evaluate is not None
+        self._begin(Job(evaluating(self.evaluate), self), self._on_measured)
+
+    def _begin(self, job: Job, done: object) -> None:
+        self._job = job
+        job.moved.connect(self.moved)
+        job.ended.connect(done)
+        job.start()
+        self.moved.emit()
+
+    # Its state ---------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        assert self._job is not None, "it was started"
+        return self._job
+
+    @property
+    def is_cancelling(self) -> bool:
+        return self.job.is_cancelling
+
+    @property
+    def is_measuring(self) -> bool:
+        return self.quantize is None or (self.result is not None and self.evaluate is not None)
+
+    @property
+    def has_layers(self) -> bool:
+        return self.quantize is not None and not self.is_measuring
+
+    @property
+    def layers(self) -> Sequence[LayerResult]:
+        return tuple(self.job.progress.layers)
+
+    def cancel(self) -> None:
+        self.job.cancel()
+
+    def stop(self, timeout_s: float) -> bool:
+        """The program ends: cancel, and wait for the thread."""
+        return self.job.join(timeout_s)
+
+    def _on_made(self, outcome: Outcome) -> None:
+        if outcome.result is None:
+            self.ended.emit(outcome)
+            return
+        self.result = outcome.result
+        self.made.emit(outcome.result)
+        if self.evaluate is None:
+            self.ended.emit(outcome)
+        elif self.is_cancelling:  # too late for the model, in time for the rest
+            self.ended.emit(Outcome())
+        else:
+            self._measure()
+
+    def _on_measured(self, outcome: Outcome) -> None:
+        if outcome.result is not None:
+            self.report = outcome.result
+            self.measured.emit(outcome.result)
+        self.ended.emit(outcome)
+
+    # In words ----------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        if not self.is_measuring:
+            assert self.quantize is not None
+            return f"Quantizing {self.quantize.title}"
+        assert self.evaluate is not None
+        return f"Measuring {model_name(self.evaluate.candidate.path)}"
+
+    def figures(self) -> RunFigures:
+        if self.is_cancelling:
+            return RunFigures(self.title, "Stopping", elapsed(self.job.seconds), None)
+        return self._measuring() if self.is_measuring else self._quantizing()
+
+    def _quantizing(self) -> RunFigures:
+        stage, seconds = self.job.progress.stage, self.job.seconds
+        done = len(self.layers)
+        if not stage.total:
+            return RunFigures(self.title, stage.text or "Starting", elapsed(seconds), None)
+        self.num_layers = stage.total
+        if self._layers_began is None:
+            self._layers_began = seconds
+        spent = seconds - self._layers_began
+        rest = spent / done * (stage.total - done) if done else None
+        time = " · ".join(part for part in (elapsed(seconds), left(rest)) if part)
+        place = f"Layer {min(done + 1, stage.total)} of {stage.total}"
+        words = (
+            stage.text
+            if done == stage.total
+            else f"{place}: {stage.text[:1].lower()}" + (stage.text[1:])
+        )
+        return RunFigures(self.title, words, time, done / stage.total)
+
+    def _measuring(self) -> RunFigures:
+        stage, seconds = self.job.progress.stage, self.job.seconds
+        words = stage.text or "Starting"
+        if stage.total and (unit := unit_of(stage.text)) == "bytes":
+            words += f": {format_bytes(stage.done)} of {format_bytes(stage.total)}"
+        elif stage.total:
+            words += f": {stage.done:,} of {stage.total:,} {unit}"
+        fraction = stage.done / stage.total if stage.total else None
+        return RunFigures(self.title, words, elapsed(seconds), fraction)
