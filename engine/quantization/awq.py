@@ -23,7 +23,7 @@ from engine.quantization.folding import Fold, find_fold
 from engine.quantization.grid import Grid
 from engine.quantization.groups import Group
 from engine.quantization.rounding import in_groups
-from engine.quantization.statistics import Inputs
+from engine.quantization.statistics import Inputs, collect, collect_briefly
 from engine.quantization.targets import Piece
 from engine.quantization.watch import Product
 from engine.quantization.work import STORED, LayerWork, Store
@@ -92,8 +92,8 @@ def _observe(
             calls[group.block] = []
     rest = [s for s in range(work.num_sequences) if s not in work.search_sequences]
     with _Recorder(work.layer, calls):
-        work.collect(inputs, work.search_sequences)
-    work.collect(inputs, rest)
+        collect(work.layer, inputs, work.runs(work.search_sequences))
+    collect_briefly(work.layer, inputs, work.runs(rest))
     return inputs, calls
 
 
@@ -189,6 +189,8 @@ def _product_loss(inputs: Inputs, weight: Tensor) -> Callable[[], float]:
 
 
 def _block_loss(work: LayerWork, block: nn.Module, calls: list[_Call]) -> Callable[[], float]:
+    assert calls, "the block was not called"
+
     def loss() -> float:
         total = torch.zeros(())
         for call in calls:

@@ -25,7 +25,7 @@ from engine.loading.architecture import build_on_meta, resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.streaming import left_out_notices
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import WeightMap, map_weights
+from engine.loading.weight_map import WeightMap, few, map_weights
 from engine.quantization.awq import awq_layer
 from engine.quantization.calibration import Text, make_sequences
 from engine.quantization.codes import Codes
@@ -94,6 +94,7 @@ def _quantize(
     model = build_on_meta(checkpoint.config)
     weights = map_weights(checkpoint, model)
     targets = find_targets(checkpoint, model, weights, recipe)
+    _check_readable(checkpoint, targets)
     check()
     sequences = _sequences(checkpoint, recipe, texts)
     expected = _expected_bytes(checkpoint, targets, recipe)
@@ -296,6 +297,17 @@ def _open(path: str | Path) -> Checkpoint:
         )
     resolve_class(checkpoint)
     return checkpoint
+
+
+def _check_readable(checkpoint: Checkpoint, targets: Targets) -> None:
+    """Raise UnsupportedModelError for matrices that no reader would put in their place again."""
+    transposed = [piece.module for piece in targets.pieces if piece.is_transposed]
+    if transposed:
+        raise UnsupportedModelError(
+            f"{checkpoint.architecture} keeps {len(transposed)} matrices transposed "
+            f"({few(transposed, 1)}), which quantized checkpoints have no sign for.",
+            "Use it in 16 bits.",
+        )
 
 
 def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) -> list[list[int]]:

@@ -79,20 +79,34 @@ class Inputs:
 def collect(
     layer: nn.Module, wanted: dict[Product, Inputs], runs: Iterable[Callable[[], object]]
 ) -> None:
-    """Fill `wanted` from `runs`, each of which runs the layer on one sequence.
-
-    A run is left as soon as all that is wanted of it was seen; of experts that is never known.
-    """
-    seen: set[Product] = set()
-    is_known = all(product.expert is None for product in wanted)
+    """Fill `wanted` from `runs`, each of which runs the layer on one sequence."""
 
     def on_product(product: Product, x: Tensor, is_transposed: bool) -> None:
         inputs = wanted.get(product)
-        if inputs is None:
-            return
-        inputs.add(x)
-        seen.add(product)
-        if is_known and len(seen) == len(wanted):
+        if inputs is not None:
+            inputs.add(x)
+
+    with Watch(layer, on_product):
+        for run in runs:
+            run()
+
+
+def collect_briefly(
+    layer: nn.Module, wanted: dict[Product, Inputs], runs: Iterable[Callable[[], object]]
+) -> None:
+    """As `collect`, but a run is left as soon as all that is wanted of it was seen (of experts
+    that is never known)."""
+    if any(product.expert is not None for product in wanted):
+        collect(layer, wanted, runs)
+        return
+    seen: set[Product] = set()
+
+    def on_product(product: Product, x: Tensor, is_transposed: bool) -> None:
+        inputs = wanted.get(product)
+        if inputs is not None:
+            inputs.add(x)
+            seen.add(product)
+        if len(seen) == len(wanted):
             raise _Seen
 
     with Watch(layer, on_product):

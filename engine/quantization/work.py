@@ -16,7 +16,7 @@ from engine.quantization.grid import Grid
 from engine.quantization.groups import Group, find_groups
 from engine.quantization.recipe import Recipe
 from engine.quantization.results import LinearResult
-from engine.quantization.statistics import Inputs, collect
+from engine.quantization.statistics import Inputs
 from engine.quantization.targets import LayerTargets, Piece
 from engine.quantization.watch import Product, matrix
 
@@ -77,13 +77,8 @@ class LayerWork:
     def run(self, sequence: int) -> Tensor:
         return self.decoder.run(self.targets.index, sequence)
 
-    def collect(
-        self, wanted: dict[Product, Inputs], sequences: Sequence[int] | None = None
-    ) -> None:
-        """Fill `wanted` from the calibration text, or from some of its sequences."""
-        collect(self.layer, wanted, self._runs(sequences))
-
-    def _runs(self, sequences: Sequence[int] | None) -> Iterator[Callable[[], Tensor]]:
+    def runs(self, sequences: Sequence[int] | None = None) -> Iterator[Callable[[], Tensor]]:
+        """One run of the layer for each sequence of the text, or for some of them."""
         for sequence in range(self.num_sequences) if sequences is None else sequences:
             self.check()
             yield partial(self.run, sequence)

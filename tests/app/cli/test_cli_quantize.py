@@ -52,14 +52,10 @@ def test_a_calibrated_folder_is_written_and_answers(
     assert len(reply["token_ids"]) == 12 or reply["finish_reason"] == "stop"
 
 
-def test_a_summary_names_sizes_and_time(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_summary_names_sizes_and_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output = tmp_path / "int8"
     model = starter_draft()
-    code, out, _ = run(
-        capsys, "--method", "int8", "--output", str(output), "--model", str(model)
-    )
+    code, out, _ = run(capsys, "--method", "int8", "--output", str(output), "--model", str(model))
     assert code == 0
     first, second, *rest = out.splitlines()
     assert first == str(output)
