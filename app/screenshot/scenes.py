@@ -220,8 +220,8 @@ def _comparison(camera: Camera) -> Iterator[Path]:
     desk.show()
     window = desk.window
     assert window is not None
-    window.max_tokens.setValue(40)
-    for _, prompt in suggestions_for(str(starter_model()))[:3]:
+    window.max_tokens.setValue(32)
+    for _, prompt in suggestions_for(str(starter_model()))[:2]:
         window.prompt.setPlainText(prompt)
         window.add_prompt()
     window.choice.choose({"quantization": "int4"})

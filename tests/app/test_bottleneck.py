@@ -88,7 +88,7 @@ def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckP
     rows = {panel.table.item(r, 1).text(): r for r in range(panel.table.rowCount())}
     gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 3))
     assert gain.endswith("faster") and float(gain.split("×")[0]) > 1.5
-    assert "output layer" in why and why.endswith("This engine does not have it yet.")
+    assert "output layer" in why and "does not have it" not in why
     assert panel.table.item(rows["larger"], 2).text() == "nothing"
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.PREFILL))
     assert panel.note.text().startswith("1 step, mean 40.0 ms")
