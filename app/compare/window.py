@@ -313,6 +313,7 @@ class CompareWindow(QDialog):
         self._say(f"{error.cause} {error.remedy}".strip(), "error")
 
     def closeEvent(self, event: QCloseEvent) -> None:
+        self._runner.changed.disconnect(self.refresh)  # it goes on to switch back, unseen
         self._timer.stop()
         self._runner.stop()
         super().closeEvent(event)

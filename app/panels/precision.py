@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.precision.choices import DTYPE, GROUP, HEAD, QUANTIZE, WEIGHTS, Checkpoint, look_at
@@ -23,6 +23,7 @@ from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
 from widgets.setting_row import SettingRow
 
+LOOK_DELAY_MS = 300
 OF_IT = (WEIGHTS, GROUP, HEAD, DTYPE)
 WAYS = {
     "source": "Open the model it was made from…",
@@ -62,6 +63,10 @@ class PrecisionGuide(QObject):
         self._asked: EngineConfig | None = None
         self._task: Task | None = None
         self._load_began: float | None = None
+        self._wait = QTimer(self)  # a slider that is dragged is looked at where it rests
+        self._wait.setSingleShot(True)
+        self._wait.setInterval(LOOK_DELAY_MS)
+        self._wait.timeout.connect(self._look_now)
         for name in (WEIGHTS, HEAD):
             self._rows[name].wrap_hint()
         bridge.state_changed.connect(self._on_state)
@@ -129,9 +134,13 @@ class PrecisionGuide(QObject):
     def _look(self, config: EngineConfig) -> None:
         if self._asked is None or self._asked.model != config.model:
             self._checkpoint = None
-        if "torch" not in sys.modules:  # no engine of this process has loaded anything
-            return
         self._asked = config
+        self._wait.start()
+
+    def _look_now(self) -> None:
+        config = self._asked
+        if config is None or "engine.assembly" not in sys.modules:
+            return  # no engine of this process has loaded anything, nor what is needed to look
         if self._task is not None:
             self._task.cancel()
         self._task = run_task(self, lambda: look_at(config), self._found, self._not_found)
@@ -145,6 +154,7 @@ class PrecisionGuide(QObject):
         self.changed.emit()
 
     def _forget(self) -> None:
+        self._wait.stop()
         if self._task is not None:
             self._task.cancel()
         self._task = self._checkpoint = self._asked = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.quality.metrics import METRICS, Metric
-from engine.evaluation.report import EvaluationReport
+from engine.evaluation.report import EvaluationReport, ModelFacts
 from engine.evaluation.serial import ReportError
 
 
@@ -79,12 +79,14 @@ def cautions(reports: Sequence[EvaluationReport]) -> tuple[str, ...]:
 
 
 def title_of(report: EvaluationReport) -> str:
-    """ "chat, bfloat16" or "chat-awq, bfloat16, KV int8": model and precision."""
-    facts = report.candidate
-    parts = [facts.name or Path(facts.path).name, facts.dtype]
-    quantization = facts.config.get("quantization")
-    if quantization not in (None, "", "none", "auto", "off"):
-        parts.append(str(quantization))
+    """ "chat, bfloat16" or "chat-awq, AWQ, 4 bits, groups of 128, KV int8": model and precision."""
+    return facts_title(report.candidate)
+
+
+def facts_title(facts: ModelFacts) -> str:
+    """Model and precision: how the weights are held, else the dtype; and the KV cache where its
+    precision is another."""
+    parts = [facts.name or Path(facts.path).name, facts.quantization or facts.dtype]
     kv = facts.config.get("kv_cache_dtype")
     if kv not in (None, "", "auto"):
         parts.append(f"KV {kv}")

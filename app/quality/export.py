@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.quality.compare import cautions, title_of
+from app.quality.compare import cautions, facts_title, title_of
 from app.quality.metrics import METRICS, NOTHING, text_of
 from engine.evaluation.report import AnswerPair, EvaluationReport, WorstToken
 from engine.evaluation.serial import ReportError, to_json
@@ -90,7 +90,7 @@ def _columns(
     titles = [title_of(report) for report in reports]
     columns = [[metric.value(report) for metric in METRICS] for report in reports]
     if len(reports) == 1 and (reference := reports[0].reference) is not None:
-        titles.insert(0, f"{reference.name}, {reference.dtype} (reference)")
+        titles.insert(0, f"{facts_title(reference)} (reference)")
         columns.insert(0, [metric.reference(reports[0]) for metric in METRICS])
     return titles, columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from app.quality.compare import title_of
+from app.quality.compare import facts_title, title_of
 from app.quality.metrics import METRICS, Form, text_of
 from engine.evaluation.report import AnswerPair, EvaluationReport, WorstToken
 
@@ -27,7 +27,7 @@ def report_text(report: EvaluationReport) -> str:
 def heading(report: EvaluationReport) -> str:
     lines = [title_of(report)]
     if report.reference is not None:
-        lines[0] += f" against {report.reference.name}, {report.reference.dtype}"
+        lines[0] += f" against {facts_title(report.reference)}"
     if report.text is not None:
         t = report.text
         windows = "1 window" if t.num_windows == 1 else f"{t.num_windows:,} windows"

@@ -92,7 +92,12 @@ class PlainPages:
 
 class QuantizedPages:
     """codes[num_blocks, Hkv, block_size, D] and scales[num_blocks, Hkv, block_size], as
-    `quantized` describes them. What a step wrote it reads back quantized."""
+    `quantized` describes them.
+
+    A step reads what it wrote itself back quantized too, so that chunks, drafts and batch mates
+    change nothing; but where a key of another batch differs in the last bit of float32, it may
+    round to the code beside.
+    """
 
     def __init__(self, shape: tuple[int, int, int, int], form: Format) -> None:
         self.codes = _lazy_zeros(shape, torch.int8)

@@ -24,7 +24,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.evaluation.answers import Answer, answer, compare
+from engine.evaluation.answers import Answer, answer, compare, equal_tokens
 from engine.evaluation.head import Head
 from engine.evaluation.reading import (
     EncodedText,
@@ -123,7 +123,7 @@ class _Evaluation:
         candidate = prepare(CANDIDATE, task.candidate)
         reference = None if task.reference is None else self._reference(task.reference, candidate)
         if reference is not None:
-            _check_comparable(reference, candidate)
+            _check_comparable(reference, candidate, task.text)
         self._plan_text(candidate, reference)
         with ExitStack() as stack:
             before: _Found | None = None
@@ -219,12 +219,6 @@ class _Evaluation:
         stored: tuple[Head, StateFile] | None,
     ) -> None:
         head = Head(engine.runner.model)
-        if stored is not None and stored[0].vocab_size != head.vocab_size:
-            raise ConfigError(
-                f"The models differ in their vocabulary: {stored[0].vocab_size:,} logits of the "
-                f"reference, {head.vocab_size:,} of the model.",
-                "Compare a model with another precision of itself.",
-            )
         scores = self.scores = Scores(text, self.task.num_worst)
         for rows in read_states(engine, head, text, self._counter(side, TEXT), self.cancelled):
             reference = None
@@ -298,25 +292,37 @@ class _Evaluation:
         return compare(task.prompts, before.answers, found.answers, tokenizer, task.prompts_name)
 
 
-def _check_comparable(reference: Side, candidate: Side) -> None:
-    """The same text has to be the same tokens for both."""
+def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
+    """The same text has to be the same tokens for both, and a token the same logit."""
     if reference.checkpoint.path == candidate.checkpoint.path:
         return
-    known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
-    if known == found:
-        return
     remedy = "Compare a model with another precision of itself; perplexity needs no reference."
+    names = f"the reference {reference.checkpoint.name}", f"{candidate.checkpoint.name}"
+    known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
     if len(known) != len(found):
         raise ConfigError(
-            f"The tokenizers differ: {len(known):,} tokens of the reference "
-            f"{reference.checkpoint.name}, {len(found):,} of {candidate.checkpoint.name}.",
+            f"The tokenizers differ: {len(known):,} tokens of {names[0]}, {len(found):,} of "
+            f"{names[1]}.",
             remedy,
         )
     differing = [i for i, (a, b) in enumerate(zip(known, found, strict=True)) if a != b]
-    first = differing[0]
-    raise ConfigError(
-        f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number {first:,} "
-        f"is {known[first]!r} for the reference {reference.checkpoint.name}, {found[first]!r} for "
-        f"{candidate.checkpoint.name}.",
-        remedy,
-    )
+    if differing:
+        first = differing[0]
+        raise ConfigError(
+            f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number "
+            f"{first:,} is {known[first]!r} for {names[0]}, {found[first]!r} for {names[1]}.",
+            remedy,
+        )
+    ids = reference.tokenizer.encode(text), candidate.tokenizer.encode(text)
+    if ids[0] != ids[1]:
+        raise ConfigError(
+            f"The tokenizers cut the text differently: {len(ids[0]):,} tokens of {names[0]}, "
+            f"{len(ids[1]):,} of {names[1]}, equal up to number {equal_tokens(*ids):,}.",
+            remedy,
+        )
+    if reference.vocab_size != candidate.vocab_size:
+        raise ConfigError(
+            f"The vocabularies differ: {reference.vocab_size:,} logits of {names[0]}, "
+            f"{candidate.vocab_size:,} of {names[1]}.",
+            remedy,
+        )

@@ -32,7 +32,8 @@ class Speed:
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """One of the two models, as it was loaded. `config` is its EngineConfig as a dictionary, with
-    dtype, max_model_len and num_threads resolved; `weights_bytes` is measured."""
+    dtype, max_model_len and num_threads resolved; `weights_bytes` is measured; `quantization`: how
+    the weights of linear layers are held, in words ("" for plain numbers)."""
 
     name: str
     path: str
@@ -44,6 +45,7 @@ class ModelFacts:
     config: Mapping[str, Any]
     notices: tuple[str, ...] = ()
     speed: Speed | None = None
+    quantization: str = ""
 
 
 @dataclass(frozen=True, slots=True)

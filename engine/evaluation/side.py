@@ -124,6 +124,7 @@ def facts_of(engine: LLMEngine, speed: Speed | None) -> ModelFacts:
         config=engine.config.as_dict(),
         notices=info.notices,
         speed=speed,
+        quantization=info.quantization,
     )
 
 

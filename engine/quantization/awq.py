@@ -23,7 +23,7 @@ from engine.quantization.folding import Fold, find_fold
 from engine.quantization.grid import Grid
 from engine.quantization.groups import Group
 from engine.quantization.rounding import in_groups
-from engine.quantization.statistics import Inputs, collect
+from engine.quantization.statistics import Inputs
 from engine.quantization.targets import Piece
 from engine.quantization.watch import Product
 from engine.quantization.work import STORED, LayerWork, Store
@@ -92,8 +92,8 @@ def _observe(
             calls[group.block] = []
     rest = [s for s in range(work.num_sequences) if s not in work.search_sequences]
     with _Recorder(work.layer, calls):
-        collect(work.layer, inputs, lambda: work.run_all(work.search_sequences))
-    collect(work.layer, inputs, lambda: work.run_all(rest))
+        work.collect(inputs, work.search_sequences)
+    work.collect(inputs, rest)
     return inputs, calls
 
 

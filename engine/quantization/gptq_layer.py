@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from engine.quantization.gptq import Order, gptq
 from engine.quantization.groups import Group
-from engine.quantization.statistics import Inputs, collect
+from engine.quantization.statistics import Inputs
 from engine.quantization.targets import Piece
 from engine.quantization.watch import Product
 from engine.quantization.work import LayerWork, Store
@@ -26,7 +26,7 @@ def gptq_layer(work: LayerWork, store: Store) -> None:
                 work.input_of(group, piece): Inputs(group.width, block=group.width)
                 for piece in part
             }
-            collect(work.layer, wanted, work.run_all)
+            work.collect(wanted)
             work.stage("Rounding")
             for piece in part:
                 _round(work, piece, wanted[work.input_of(group, piece)], store)

@@ -57,10 +57,12 @@ class Group:
 def find_groups(layer: nn.Module, run: Callable[[], Any]) -> list[Group]:
     """The groups of `layer` in the order in which they work; `run` runs it on a few tokens."""
     trace = _Trace(layer)
-    with trace:
-        run()
-    trace.close()
-    return trace.groups()
+    try:
+        with trace:
+            run()
+        return trace.groups()
+    finally:
+        trace.close()
 
 
 class _Trace(Watch):
@@ -79,8 +81,11 @@ class _Trace(Watch):
                 self._handles.append(module.register_forward_hook(self._on_norm(path)))
 
     def close(self) -> None:
+        """Let go of all tensors: the trace refers to itself, and so lives on for a while."""
         for handle in self._handles:
             handle.remove()
+        for kept in (self._alive, self._roots, self._seen, self._names):
+            kept.clear()
 
     def observe(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         if not args or not isinstance(result, Tensor) or not isinstance(args[0], Tensor):

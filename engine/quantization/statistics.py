@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -76,16 +77,30 @@ class Inputs:
 
 
 def collect(
-    layer: nn.Module,
-    wanted: dict[Product, Inputs],
-    runs: Callable[[], None],
+    layer: nn.Module, wanted: dict[Product, Inputs], runs: Iterable[Callable[[], object]]
 ) -> None:
-    """Fill `wanted` while `runs` runs the layer."""
+    """Fill `wanted` from `runs`, each of which runs the layer on one sequence.
+
+    A run is left as soon as all that is wanted of it was seen; of experts that is never known.
+    """
+    seen: set[Product] = set()
+    is_known = all(product.expert is None for product in wanted)
 
     def on_product(product: Product, x: Tensor, is_transposed: bool) -> None:
         inputs = wanted.get(product)
-        if inputs is not None:
-            inputs.add(x)
+        if inputs is None:
+            return
+        inputs.add(x)
+        seen.add(product)
+        if is_known and len(seen) == len(wanted):
+            raise _Seen
 
     with Watch(layer, on_product):
-        runs()
+        for run in runs:
+            seen.clear()
+            with suppress(_Seen):
+                run()
+
+
+class _Seen(Exception):  # noqa: N818 - ends a run that has shown what was asked
+    pass

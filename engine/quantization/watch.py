@@ -6,7 +6,7 @@ all of them end in a function of torch, which is where they are seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +35,7 @@ class Watch(TorchFunctionMode):
     def __init__(self, layer: nn.Module, on_product: OnProduct) -> None:
         super().__init__()
         self._on_product = on_product
-        self._names: Mapping[int, tuple[str, Tensor]] = {
+        self._names: dict[int, tuple[str, Tensor]] = {
             p.untyped_storage().data_ptr(): (name, p) for name, p in layer.named_parameters()
         }
 

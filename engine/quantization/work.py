@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from engine.quantization.grid import Grid
 from engine.quantization.groups import Group, find_groups
 from engine.quantization.recipe import Recipe
 from engine.quantization.results import LinearResult
-from engine.quantization.statistics import Inputs
+from engine.quantization.statistics import Inputs, collect
 from engine.quantization.targets import LayerTargets, Piece
 from engine.quantization.watch import Product, matrix
 
@@ -77,10 +77,16 @@ class LayerWork:
     def run(self, sequence: int) -> Tensor:
         return self.decoder.run(self.targets.index, sequence)
 
-    def run_all(self, sequences: Sequence[int] | None = None) -> None:
+    def collect(
+        self, wanted: dict[Product, Inputs], sequences: Sequence[int] | None = None
+    ) -> None:
+        """Fill `wanted` from the calibration text, or from some of its sequences."""
+        collect(self.layer, wanted, self._runs(sequences))
+
+    def _runs(self, sequences: Sequence[int] | None) -> Iterator[Callable[[], Tensor]]:
         for sequence in range(self.num_sequences) if sequences is None else sequences:
             self.check()
-            self.run(sequence)
+            yield partial(self.run, sequence)
 
     def group_pieces(self, group: Group) -> list[Piece]:
         return [piece for name in group.names for piece in self.pieces_of.get(name, ())]

@@ -313,7 +313,10 @@ class FakeEngineThread(threading.Thread):
         )  # fmt: skip
 
     def _plan(self) -> MemoryPlan:
-        return MemoryPlan(16 * GIB, 8 * GIB, GIB, 7 * GIB, 25_200_000, 2**24, 2**26, 2**19, 128)
+        return MemoryPlan(
+            16 * GIB, 8 * GIB, GIB, 7 * GIB, 25_200_000, 2**24, 2**26, 2**19, 128,
+            key_dtype="float32", value_dtype="float32",
+        )  # fmt: skip
 
     def _memory(self) -> MemorySnapshot:
         return MemorySnapshot(

@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from app.bench.bandwidth import read_bandwidth
@@ -31,6 +32,9 @@ from engine.evaluation import EvaluationTask, plain, run
 from engine.machine import default_threads
 from engine.quantization.quantize import quantize
 from engine.quantization.recipe import Recipe
+from resources.starter.corpus import make_conversation
+from resources.starter.dataset import is_held_out
+from resources.starter.sample import written
 from tests.benchmarks.report import (
     Goal,
     arguments,
@@ -202,12 +206,18 @@ def kv(shape: str, threads: int) -> dict[str, float]:
 # -- quality ----------------------------------------------------------------------------------
 
 
+def calibration_text(conversations: int = 200) -> str:
+    """Conversations of the share that the model was trained on; what is measured is of the other."""
+    rng = Random("calibration")
+    made = (make_conversation(rng) for _ in range(4 * conversations))
+    seen = [conversation for conversation in made if not is_held_out(conversation)]
+    return "".join(map(written, seen[:conversations]))
+
+
 def quality(threads: int, folder: Path) -> dict[str, Any]:
     model = starter_model()
-    # one half to calibrate on, the other to measure
-    whole = builtin_text("starter").read()
-    middle = whole.index("\n", len(whole) // 2)
-    calibration, text = whole[:middle], whole[middle:]
+    builtin = builtin_text("starter")
+    text, calibration = builtin.read(), calibration_text()
     base = EngineConfig(model=str(model), num_threads=threads, kv_cache_memory_bytes=2**26)
     candidates = {
         "bfloat16": base.replace(dtype="bfloat16"),
@@ -230,7 +240,9 @@ def quality(threads: int, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, config in candidates.items():
         print(f"\rstarter: {name}          ", end="", file=sys.stderr, flush=True)
-        task = EvaluationTask(config, reference=plain(base, dtype="float32"), text=text)
+        task = EvaluationTask(
+            config, reference=plain(base, dtype="float32"), text=text, scored=builtin.scored(text)
+        )
         report = run(task)
         assert report.divergence is not None and report.divergence.similarity is not None
         found[name] = {

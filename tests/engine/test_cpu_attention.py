@@ -158,3 +158,39 @@ def test_blocks_before_the_window_are_not_read(kv_dtype: str) -> None:
     with pytest.raises(AssertionError):  # the next window reaches further back
         wide = AttentionOptions(1.0, window=13)
         assert backend.forward(0, one, one, one, wide).isfinite().all()
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tokens", [1, 5, 64])  # decoded, verified, prefilled
+def test_16_bit_products_over_codes_are_as_good_as_over_plain_keys(
+    tokens: int, dtype: torch.dtype, kv_dtype: str
+) -> None:
+    """Keys of 10 and more: their codes add up to more than float16 holds."""
+    generator = torch.Generator().manual_seed(tokens)
+    heads, key_dim, value_dim, length = 2, 80, 48, 90
+    table = [5, 1, 4, 0, 7, 2]
+    options = AttentionOptions(0.1 * key_dim**-0.5)
+    keys = 10 * torch.randn(length, heads, key_dim, generator=generator).to(dtype)
+    values = torch.randn(length, heads, value_dim, generator=generator).to(dtype)
+    queries = 10 * torch.randn(tokens, heads * 3, key_dim, generator=generator).to(dtype)
+    empty = torch.zeros(0, dtype=torch.int64)
+    rows = torch.tensor(slots(table, 0, length, 16))
+    batch = Batch(empty, empty, rows[-tokens:], empty, [0, tokens], [length], [table], 16)
+
+    def error(name: str) -> float:
+        """Mean distance from the textbook over what is stored."""
+        backend = CPUAttention(
+            {0: LayerSpec(heads, key_dim, value_dim)}, 8, 16, dtype, kv_dtype=parse_kv_dtype(name)
+        )
+        cache = backend.caches[0]
+        for pages, vectors in zip(cache, (keys, values), strict=True):
+            pages.write(token_rows(rows, 16, heads), vectors)
+        backend.begin_step(batch)
+        found = backend.forward(0, queries, keys[-tokens:], values[-tokens:], options)
+        stored = [read_back(pages, table, length).float() for pages in cache]
+        assert found.dtype is dtype
+        return float((found.float() - attention(queries.float(), *stored, options)).abs().mean())
+
+    # a prefill scales its keys first, which rounds each of them once more
+    assert error(kv_dtype) <= 1.5 * error("auto")

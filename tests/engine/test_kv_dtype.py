@@ -283,11 +283,3 @@ def test_cleared_blocks_hold_zeros() -> None:
     for pages in backend.caches[0]:
         assert not pages.codes[[1, 3]].any() and not pages.scales[[1, 3]].any()
         assert (pages.codes[[0, 2]] == 7).all() and pages.scales[[0, 2]].isnan().all()
-
-
-def test_float16_sums_of_codes_do_not_overflow() -> None:
-    """127 x 10 x 128 is more than float16 holds."""
-    backend = CPUAttention(
-        {0: LayerSpec(1, 128, 128)}, 2, 4, torch.float16, kv_dtype=parse_kv_dtype("int8")
-    )
-    assert backend.compute_dtype is torch.float32

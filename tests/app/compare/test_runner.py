@@ -199,3 +199,15 @@ def test_closing_the_window_forgets_the_results(
     again = application.window.compare.window
     assert again is not None and again is not window
     assert again.table.rowCount() == 0 and again.prompt.toPlainText() == "another"
+
+
+def test_the_program_ends_in_the_middle_of_it(
+    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 200, 0.01
+    write(window, "one")
+    window.choice.choose({"quantization": "int8"})
+    window.start.click()
+    qtbot.waitUntil(lambda: application.bridge.is_ready and window._timer.isActive(), timeout=3000)
+    application.window.close()
+    assert application.window.compare.window is None and not window._timer.isActive()

@@ -120,12 +120,12 @@ def test_what_makes_a_comparison_doubtful_is_said() -> None:
 
 
 def test_titles_name_the_precision() -> None:
-    config = {"quantization": "int8", "kv_cache_dtype": "k=int8,v=fp8"}
-    report = make_report(candidate=make_facts("bfloat16", 1, config=config))
-    assert title_of(report) == "small, bfloat16, int8, KV k=int8,v=fp8"
-    plain = {"quantization": None, "kv_cache_dtype": "auto"}
-    report = make_report(candidate=make_facts("bfloat16", 1, config=plain))
-    assert title_of(report) == "small, bfloat16"
+    facts = make_facts(
+        "bfloat16", 1, quantization="AWQ, 4 bits", config={"kv_cache_dtype": "k=int8,v=fp8"}
+    )
+    assert title_of(make_report(candidate=facts)) == "small, AWQ, 4 bits, KV k=int8,v=fp8"
+    facts = make_facts("bfloat16", 1, config={"kv_cache_dtype": "auto"})
+    assert title_of(make_report(candidate=facts)) == "small, bfloat16"
 
 
 # Exports --------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ def test_eight_bits_cost_little(
     assert abs(report.perplexity_change) < perplexity
     assert report.divergence.top1_agreement > 0.99
     assert report.reference is not None
+    assert report.reference.quantization == ""
+    assert report.candidate.quantization == precision.get("quantization", "")
     smaller = (
         report.candidate.weights_bytes < report.reference.weights_bytes,
         report.candidate.kv_bytes_per_token < report.reference.kv_bytes_per_token,

@@ -553,6 +553,26 @@ def test_tokenizers_that_differ_are_refused_with_numbers(
             run(EvaluationTask(config_of(folder), reference=config_of(tiny_folder), text=text))
 
 
+def test_texts_that_are_cut_differently_are_refused(
+    tiny_folder: Path, tiny_model: Any, text: str, tmp_path: Path
+) -> None:
+    """Equal vocabularies are not equal tokenizers."""
+    tiny_model.save_pretrained(tmp_path)
+    tiny_models.save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": " t7 "}
+    file.write_text(json.dumps(tokenizer))
+    with pytest.raises(ConfigError, match=r"150 tokens of the reference.*299 of.*number 1"):
+        run(EvaluationTask(config_of(tmp_path), reference=config_of(tiny_folder), text=text))
+
+
+def test_padded_vocabularies_are_refused(tiny_folder: Path, text: str, tmp_path: Path) -> None:
+    folder = tiny_models.save(tiny_models.make_model("llama", vocab_size=208), tmp_path)
+    with pytest.raises(ConfigError, match=r"199 logits of the reference.*208 of"):
+        run(EvaluationTask(config_of(folder), reference=config_of(tiny_folder), text=text))
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "cause"),
     [
