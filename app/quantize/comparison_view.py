@@ -51,7 +51,7 @@ class ComparisonView(QFrame):
         self.fit.setToolTip("Start the bars just below the least value, and not at zero")
         self.bars = ValueBars("The reports by one figure")
         self.fit.toggled.connect(self.bars.set_fit)
-        self.table = FigureGrid("The reports by all figures")
+        self.table = FigureGrid("The reports by all figures", 230)
         self.copy = QPushButton("Copy")
         self.copy.setToolTip("Copy as a Markdown table")
         self.copy.clicked.connect(self.copy_table)
@@ -76,9 +76,6 @@ class ComparisonView(QFrame):
         column = QVBoxLayout(content)
         column.setContentsMargins(0, 0, SPACE_2, 0)
         column.setSpacing(SPACE_3)
-        column.addWidget(self.cautions)
-        column.addLayout(choice)
-        column.addWidget(self.bars)
         column.addWidget(self.table)
         column.addStretch(1)
         area = QScrollArea()  # wider than the window where many are compared
@@ -89,6 +86,9 @@ class ComparisonView(QFrame):
         whole.setContentsMargins(SPACE_4, SPACE_3, SPACE_2, SPACE_3)
         whole.setSpacing(SPACE_3)
         whole.addLayout(head)
+        whole.addWidget(self.cautions)
+        whole.addLayout(choice)
+        whole.addWidget(self.bars)
         whole.addWidget(area, 1)
 
     def show_reports(self, reports: Sequence[StoredReport]) -> None:

@@ -66,11 +66,13 @@ class EvaluationPlan:
         """Reads the text and the prompts. Raises ConfigError or TextError."""
         candidate, reference = self.configs()
         prompts_file = Path(self.prompts).expanduser() if self.prompts else None
+        text = evaluation_text(self.text) if self.text is not None else None
         return EvaluationTask(
             candidate,
             reference=reference,
-            text=evaluation_text(self.text) if self.text is not None else "",
+            text=text.text if text is not None else "",
             text_name=self.text.name if self.text is not None else "",
+            scored=text.scored if text is not None else (),
             prompts=read_prompts(prompts_file) if prompts_file is not None else (),
             prompts_name=str(prompts_file or ""),
             context_length=self.context_length,

@@ -25,6 +25,7 @@ from engine.evaluation.report import EvaluationReport
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 TILE_WIDTH = 190
+MOST_WIDTH, LONGEST_HEAD = 1100, 26
 MANY = 10
 """A value so many times another is said as that, and not in percent."""
 
@@ -105,11 +106,14 @@ class Cell(NamedTuple):
 
 
 class FigureGrid(QWidget):
-    """Rows of figures under heads, the first column to the left and the others to the right."""
+    """Rows of figures under heads, the first column to the left and the others to the right.
+    `label_width`: pixels that the first column does not fall below."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, label_width: int) -> None:
         super().__init__()
         self.setAccessibleName(name)
+        self._label_width = label_width
+        self.setMaximumWidth(MOST_WIDTH)
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(SPACE_4)
@@ -137,9 +141,19 @@ class FigureGrid(QWidget):
             label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             label.setAccessibleName(f"{head}: {cell.text}")
         else:
-            label.setMinimumWidth(60)
+            label.setMinimumWidth(self._label_width)
         label.setToolTip(cell.text if column == 0 or not row else "")
+        if not row:
+            label.setText(shortened(cell.text))
         self._grid.addWidget(label, row, column)
+
+
+def shortened(text: str) -> str:
+    """A long name without its middle."""
+    if len(text) <= LONGEST_HEAD:
+        return text
+    half = (LONGEST_HEAD - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
 
 
 def value_text(metric: Metric, value: float | None) -> str:

@@ -52,7 +52,7 @@ class ReportView(QFrame):
         self.title = ElidedTitle()
         self.about = ElidedLine("text_muted")
         self.tiles = TileGrid()
-        self.figures = FigureGrid("All figures")
+        self.figures = FigureGrid("All figures", 60)
         self.layers = LayersPanel()
         self.worst = WorstView()
         self.answers = AnswersView()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.calibration import calibration_texts
 from app.quality.texts import builtin_text
@@ -83,6 +83,17 @@ def measure_calibration(choice: TextChoice, source: str, recipe: Recipe) -> Cali
     return CalibrationSize(tokens, len(sequences), longest)
 
 
-def evaluation_text(choice: TextChoice) -> str:
-    """Raises TextError."""
-    return read_text(choice.path)
+class ReadText(NamedTuple):
+    """`scored`: the parts that count, as (start, end) in characters; none for all of it."""
+
+    text: str
+    scored: tuple[tuple[int, int], ...] = ()
+
+
+def evaluation_text(choice: TextChoice) -> ReadText:
+    """As the command line reads it. Raises TextError."""
+    if not choice.builtin:
+        return ReadText(read_text(choice.path))
+    builtin = builtin_text(choice.builtin)
+    text = builtin.read()
+    return ReadText(text, builtin.scored(text))

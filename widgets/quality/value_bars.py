@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, theme_notifier, ui_font
 
 _BAR = 14
-_LABEL_SHARE = 0.4
+_LABEL_SHARE = 0.3
 
 
 class ValueBar(NamedTuple):
