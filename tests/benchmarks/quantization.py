@@ -207,7 +207,7 @@ def kv(shape: str, threads: int) -> dict[str, float]:
 
 
 def calibration_text(conversations: int = 200) -> str:
-    """Conversations of the share that the model was trained on; what is measured is of the other."""
+    """Conversations of the share that training used; what is measured is of the other."""
     rng = Random("calibration")
     made = (make_conversation(rng) for _ in range(4 * conversations))
     seen = [conversation for conversation in made if not is_held_out(conversation)]
