@@ -18,7 +18,7 @@ from engine.kernels import int8
 from engine.kernels.weights import Weights
 from engine.quantization.rounding import round_int8
 
-CHUNK_ROWS = 8192
+CHUNK_ROWS = 4096
 _RECENT_ROWS = 4096
 _FEW_TOKENS = 64
 

@@ -60,7 +60,7 @@ FORMATS: dict[str, dict[str, str]] = {
 SLOW = ("fp8", "nf4")  # whose weights are made plain in each product: measured once a round
 CONCURRENCY, PREFILL, PROMPT = (1, 8, 32), 1024, 64
 SHAPES = ("llama-3.2-1b", "qwen3-0.6b")
-KV_BYTES = 256 * 2**20
+KV_BYTES = 2**30
 
 
 @dataclass
@@ -106,12 +106,14 @@ def measure(engine: LLMEngine, timed: Timed, tokens: int, salt: int) -> None:
     timed.prefill += [s.model_s for s in engine.snapshot().steps if s.num_prefill_tokens == PREFILL]
 
 
-def speed(shape: str, rounds: int, tokens: int, threads: int) -> dict[str, Any]:
+def speed(
+    shape: str, formats: Sequence[str], rounds: int, tokens: int, threads: int
+) -> dict[str, Any]:
     engines: dict[str, LLMEngine] = {}
-    for name, precision in FORMATS.items():
+    for name in formats:
         print(f"\r{shape}: loading {name}          ", end="", file=sys.stderr, flush=True)
-        engines[name] = make_engine(shape, threads, **precision)
-    timed = {name: Timed() for name in FORMATS}
+        engines[name] = make_engine(shape, threads, **FORMATS[name])
+    timed = {name: Timed() for name in formats}
     for number in range(rounds + 1):
         for name, engine in engines.items():
             if name in SLOW and number == 0:
@@ -168,6 +170,8 @@ def speed_goals(shape: str, found: dict[str, Any]) -> list[Goal]:
     def prefill(name: str) -> float:
         return float(found[name]["prefill_speed_up"])
 
+    if any(name not in found for name in FORMATS if name not in SLOW):
+        return []
     worst_int8 = min(*(gain("int8", n) for n in CONCURRENCY), prefill("int8"))
     goals = [
         at_least(f"{shape}: the baseline's share of the bandwidth, at least 0.6",
@@ -300,17 +304,19 @@ def quality_goals(found: dict[str, Any]) -> list[Goal]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--part", action="append", choices=("speed", "kv", "quality"))
+    parser.add_argument("--format", action="append", choices=FORMATS, dest="formats")
     parser.add_argument("--shape", action="append", choices=SHAPES)
     args = parser.parse_args(argv)
     parts = args.part or ["speed", "kv", "quality"]
     threads = args.num_threads or default_threads()
-    rounds, tokens = (1, 8) if args.quick else (3, 16)
+    formats = [name for name in args.formats or FORMATS if name != BASE]
+    rounds, tokens = (3, 6) if args.quick else (5, 16)
     report: dict[str, Any] = context() | {"num_threads": threads}
     goals: list[Goal] = []
     with watch_others() as others:
         for shape in args.shape or SHAPES:
             if "speed" in parts:
-                found = speed(shape, rounds, tokens, threads)
+                found = speed(shape, [BASE, *formats], rounds, tokens, threads)
                 print(f"{shape}, bfloat16 activations")
                 print_speed(found)
                 report[f"speed {shape}"] = found
