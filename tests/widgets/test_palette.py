@@ -110,6 +110,19 @@ def test_what_was_chosen_last_stands_first(qtbot: QtBot, palette: Palette) -> No
     assert rows(palette)[0] == "Dark" and palette.field.text() == ""
 
 
+def test_rows_that_come_under_a_still_pointer_are_not_pointed_at(
+    qtbot: QtBot, palette: Palette
+) -> None:
+    place = palette.view.visualRect(palette.model.index(5)).center()
+    qtbot.mouseMove(palette.view.viewport(), QPoint(place.x() - 5, place.y()))
+    qtbot.mouseMove(palette.view.viewport(), place)
+    assert palette.view.currentIndex().row() == 5
+    qtbot.keyClick(palette.field, Qt.Key.Key_PageDown)
+    under = palette.view.indexAt(place)
+    palette.view.entered.emit(under)  # what the view says after it has scrolled
+    assert palette.view.currentIndex().row() == 5 + MOST_ROWS - 1
+
+
 def test_the_arrow_keys_stop_at_the_ends_and_at_what_is_impossible(
     qtbot: QtBot, palette: Palette
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import shiboken6
 from PySide6.QtCore import QEvent, QModelIndex, QObject, QPoint, Qt, Signal
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QCursor, QKeyEvent
 from PySide6.QtWidgets import QLabel, QLineEdit, QListView, QWidget
 
 from widgets.chat.popover import Popover
@@ -52,6 +52,7 @@ class Palette(Popover):
         self.view.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.view.setAccessibleName("Commands found")
         self.view.entered.connect(self._point_at)
+        self._pointer = QCursor.pos()
         self.view.clicked.connect(self._choose)
         self.nothing = QLabel()
         self.nothing.setProperty("role", "muted")
@@ -71,6 +72,7 @@ class Palette(Popover):
         self._focus_before = window.focusWidget()
         self.setFixedWidth(min(WIDTH, window.width() - 2 * SPACE_2))
         self.field.clear()
+        self._pointer = QCursor.pos()
         self._search()
         self.open_at(QPoint((window.width() - self.width()) // 2, window.height() // 10))
 
@@ -92,7 +94,9 @@ class Palette(Popover):
         self.adjustSize()
 
     def _point_at(self, index: QModelIndex) -> None:
-        if self.model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
+        # rows that the keyboard scrolls under a pointer that lies still are not pointed at
+        pointer, self._pointer = self._pointer, QCursor.pos()
+        if pointer != self._pointer and self.model.flags(index) & Qt.ItemFlag.ItemIsEnabled:
             self.view.setCurrentIndex(index)
 
     def _move(self, rows: int) -> None:
