@@ -106,6 +106,7 @@ class Palette(Popover):
             for row in range(self.model.rowCount())
         ) - 1  # those that are not stand last
         if last >= 0:
+            self._pointer = QCursor.pos()
             row = self.view.currentIndex().row() + rows
             self.view.setCurrentIndex(self.model.index(min(max(row, 0), last)))
 
