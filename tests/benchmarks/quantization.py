@@ -310,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = args.part or ["speed", "kv", "quality"]
     threads = args.num_threads or default_threads()
     formats = [name for name in args.formats or FORMATS if name != BASE]
-    rounds, tokens = (3, 6) if args.quick else (5, 16)
+    rounds, tokens = (1, 10) if args.quick else (5, 16)
     report: dict[str, Any] = context() | {"num_threads": threads}
     goals: list[Goal] = []
     with watch_others() as others:
