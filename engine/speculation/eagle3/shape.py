@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import DraftModelError, UnsupportedModelError
+from engine.errors import CheckpointError, DraftModelError, UnsupportedModelError
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 
@@ -112,12 +112,18 @@ def _check_kind(head: Checkpoint) -> None:
             "Choose the folder of an EAGLE-3 head; for an ordinary model the method is "
             "draft_model.",
         )
+    remedy = "Choose a head in 16 or 32 bits."
     try:
-        resolve_class(head)  # quantized heads, and layers that are no attention
-    except UnsupportedModelError as error:
+        stored = head.quantization
+        resolve_class(head)  # layers that are no attention
+    except (UnsupportedModelError, CheckpointError) as error:
         raise DraftModelError(
-            f"The EAGLE-3 head cannot be used. {error.cause}", "Choose a head in 16 or 32 bits."
+            f"The EAGLE-3 head cannot be used. {error.cause}", remedy
         ) from error
+    if stored is not None:
+        raise DraftModelError(
+            f"The EAGLE-3 head {head.name} is quantized ({stored.title}).", remedy
+        )
     count = int(head.config.num_hidden_layers)
     if count != 1:
         raise DraftModelError(

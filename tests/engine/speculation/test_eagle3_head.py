@@ -177,6 +177,9 @@ def tensors_of(head: tiny_heads.Head, **changes: Tensor | None) -> tiny_heads.He
     return replace(head, tensors={n: t for n, t in tensors.items() if t is not None})
 
 
+AWQ = {
+    "quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
+}  # fmt: skip
 BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ...]]] = {
     "another width": (
         lambda h: config_of(h, target_hidden_size=96),
@@ -205,8 +208,12 @@ BAD: dict[str, tuple[Callable[[tiny_heads.Head], tiny_heads.Head], tuple[str, ..
         ("has 2 layers", "one layer"),
     ),
     "quantized": (
+        lambda h: config_of(h, quantization_config=AWQ),
+        ("is quantized (AWQ, 4 bits",),
+    ),
+    "quantized in an unknown way": (
         lambda h: config_of(h, quantization_config={"quant_method": "awq"}),
-        ("quantized (awq)",),
+        ("cannot be used", "does not say bits"),
     ),
     "more drafts than tokens": (
         lambda h: config_of(h, draft_vocab_size=300),
