@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import blocked
-from engine.kernels.select import choose_blocked, choose_linear
+from engine.kernels.select import choose_blocked
 from engine.kernels.tiles import many_rows
 
 
@@ -128,10 +128,3 @@ def unblocked(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 BLOCKED_IMPLEMENTATIONS = {"onednn": blocked.product, "unblocked": unblocked}
 """For weights in blocks."""
-
-
-def is_better_in_float32(dtype: torch.dtype) -> bool:
-    """Whether this CPU multiplies many rows faster in float32 than in `dtype`."""
-    from engine.kernels.select import MANY_ROWS
-
-    return choose_linear(dtype, "cpu", MANY_ROWS).startswith("upcast")

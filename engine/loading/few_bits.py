@@ -70,21 +70,20 @@ def plain_slots(prepared: Prepared, filled: Iterable[Target]) -> Slots:
     return {name: slot for name, slot in prepared.slots.items() if name not in taken}
 
 
-def fill(target: Target, values: Values, scheme: Scheme, dtype: torch.dtype) -> int:
-    """Read, round where a part is plain, and pack. Returns the bytes that are held now."""
+def fill(target: Target, values: Values, scheme: Scheme, dtype: torch.dtype) -> None:
+    """Read, round where a part is plain, and pack."""
     module = target.module
     if isinstance(module, Linear):
         parts = [part for name in target.names for part in values(name, None)]
-        _check_shape(target, sum(_rows(p) for p in parts), module.out_features)
+        _check_shape(target, sum(part.shape[0] for part in parts), module.out_features)
         module.hold(hold(_rounded(parts, scheme), dtype))
-        return module.held_bytes
+        return
     (name,) = target.names
     held = [
         hold(_rounded(list(values(name, expert)), scheme), dtype)
         for expert in range(module.num_experts)
     ]
     module.hold(name.rpartition(".")[2], held)
-    return sum(weights.nbytes for weights in held)
 
 
 def fill_all(
@@ -120,10 +119,6 @@ def _rounded(parts: list[Codes | Tensor], scheme: Scheme) -> list[Codes | Tensor
     if len(plain) == len(parts):
         return [scheme.rounded(plain[0] if len(plain) == 1 else torch.cat(plain))]
     return [scheme.rounded(p) if isinstance(p, Tensor) else p for p in parts]
-
-
-def _rows(part: Codes | Tensor) -> int:
-    return int(part.shape[0])
 
 
 def _check_shape(target: Target, found: int, wanted: int) -> None:

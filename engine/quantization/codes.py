@@ -65,10 +65,6 @@ class IntCodes:
         steps = (self.codes.to(torch.int16) - zero).to(torch.float32)
         return steps.mul_(self.scales.float().index_select(1, columns)).to(dtype)
 
-    def rows(self, part: slice) -> IntCodes:
-        zeros = None if self.zeros is None else self.zeros[part]
-        return replace(self, codes=self.codes[part], scales=self.scales[part], zeros=zeros)
-
     def grouped(self) -> tuple[IntCodes, Tensor | None]:
         """The same matrix with its columns in the order of their groups, and that order (column j
         is column order[j] of this one); None where they are in order already."""
