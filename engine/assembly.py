@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import gc
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
+from engine.allocator import give_back, keep_freed
 from engine.attention import register
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
@@ -112,6 +111,7 @@ def build(
     config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
 ) -> Assembly:
     """`assemble` for a configuration that is resolved already."""
+    keep_freed()
     register()
     assert config.num_threads is not None and config.max_model_len is not None
     torch.set_num_threads(config.num_threads)
@@ -140,6 +140,7 @@ def build(
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
+    give_back()  # what loading took
     return Assembly(
         config=config,
         checkpoint=checkpoint,
@@ -211,10 +212,7 @@ def release_memory() -> None:
     """Give the memory of what was just dropped back to the system."""
     gc.unfreeze()
     gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-        if trim is not None:
-            trim(0)
+    give_back()
 
 
 def _describe(

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from app.cli import bench, doctor, evaluate, generate, quantize
 from app.cli.options import add_engine_options
+from engine.allocator import keep_freed
 from engine.errors import (
     CheckpointError,
     ConfigError,
@@ -113,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    keep_freed()
     args = build_parser().parse_args(argv)
     try:
         return int(args.run(args) or 0)

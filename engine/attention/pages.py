@@ -10,6 +10,8 @@ K and V are each in the model's precision (`PlainPages`) or in 8 bits (`Quantize
 
 from __future__ import annotations
 
+import mmap
+import sys
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -182,6 +184,16 @@ def _gather(pages: Tensor, rows: Tensor, num_sequences: int) -> Tensor:
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros whose memory is taken from the system only when it is first written (calloc)."""
+    """Zeros whose memory is taken from the system only when it is first written.
+
+    A mapping of its own: the C library may hand out memory that was used before, and would have to
+    write the zeros.
+    """
     count = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(shape)
+    # Windows knows neither flag, and does the same without
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform != "win32" else {}
+    try:
+        memory = mmap.mmap(-1, count, **private)
+    except OSError as error:
+        raise MemoryError(f"{count:,} bytes: {error.strerror}") from error
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

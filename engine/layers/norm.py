@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,14 +37,21 @@ class FusedRMSNorm(nn.Module):
         if x.device.type != "cpu":
             wide = x.float() if self.offset else x
             return F.rms_norm(wide, self._shape, weight, self.eps).to(x.dtype)
-        # On the CPU torch.rms_norm is a chain of passes; the 2-norm reads x once.
+        # On the CPU torch.rms_norm is a chain of passes; the 2-norm reads x once. Everything is
+        # float32 before it meets: operands of unlike dtypes are converted one by one.
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = norm.square_().div_(self._width).add_(self.eps).rsqrt_()
-        return (wide * scale).mul_(weight).to(x.dtype)
+        scale = torch.addcmul(_constant(self.eps), norm, norm, value=1 / self._width).rsqrt_()
+        return (wide * scale).mul_(weight.float()).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self._width}, eps={self.eps}, offset={self.offset:g}"
+
+
+@cache
+def _constant(value: float) -> torch.Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=torch.float32)
 
 
 def norm_swaps(model: nn.Module) -> Iterator[ModuleSwap]:

@@ -1,0 +1,51 @@
+"""The C library's memory: what a step frees stays for the next one, what a model frees goes back.
+
+By default glibc returns freed buffers of a few megabytes to the system and takes them anew, page by
+page, in every step; and a thread other than the first does so for nearly all of them. A step of 8
+requests with 1,000 tokens each took 328,000 page faults so, and three times as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+# <malloc.h>: option, value, and the variable by which a user sets the same. The threads share one
+# arena, because the others cannot grow beyond 64 MiB and so fall back to the system.
+_OPTIONS = (
+    (-8, 1, "MALLOC_ARENA_MAX"),
+    (-3, 2**27, "MALLOC_MMAP_THRESHOLD_"),
+    (-1, 2**31 - 1, "MALLOC_TRIM_THRESHOLD_"),
+    (-2, 2**26, "MALLOC_TOP_PAD_"),
+)
+
+
+@cache
+def keep_freed() -> None:
+    """Let this process keep what it frees, until `give_back`. Best called before threads start.
+
+    What the user has set in the environment stays; elsewhere than on glibc nothing happens.
+    """
+    mallopt = _function("mallopt")
+    for option, value, variable in _OPTIONS:
+        if mallopt is not None and variable not in os.environ:
+            mallopt(option, value)
+
+
+def give_back() -> None:
+    """Return all freed memory to the system."""
+    trim = _function("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _function(name: str) -> Callable[..., Any] | None:
+    """A function that only glibc has."""
+    if sys.platform != "linux":
+        return None
+    found: Callable[..., Any] | None = getattr(ctypes.CDLL(None), name, None)
+    return found
