@@ -13,10 +13,11 @@ from transformers import PretrainedConfig
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
-from engine.attention.cpu import CPUAttention
+from engine.attention.cpu import FEW_QUERIES, CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
+from engine.kernels.select import attention_dtype
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
@@ -173,15 +174,15 @@ def build_caches(
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     dtype = DTYPES[config.dtype]
-    fast = dtype is torch.float32 or machine_info().fast_bf16
     try:
         cache = CPUAttention(
             layers,
             plan.num_blocks,
             config.block_size,
             dtype,
-            dtype if fast else torch.float32,
+            attention_dtype(dtype, rows=1),
             config.kv_dtype,
+            attention_dtype(dtype, rows=FEW_QUERIES),
         )
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:

@@ -23,6 +23,9 @@ from engine.kv_dtype import PLAIN, KVDtype
 BUCKET_RATIO = 1.25
 BUCKET_SLACK = 64
 
+FEW_QUERIES = 32
+"""From so many tokens of a request on its attention is limited by arithmetic."""
+
 
 @dataclass(slots=True)
 class Pages:
@@ -70,8 +73,12 @@ class Layout:
 
 
 class CPUAttention:
-    """The attention backend of the CPU. `compute_dtype` is what products run in: float32 where
-    the machine has no fast 16-bit arithmetic. `kv_dtype`: what keys and values are stored in."""
+    """The attention backend of the CPU.
+
+    compute_dtype: what products run in; float32 where the machine has no fast 16-bit arithmetic.
+    prompt_dtype: the same for requests with many tokens in a step (None: no other).
+    kv_dtype: what keys and values are stored in.
+    """
 
     def __init__(
         self,
@@ -81,11 +88,14 @@ class CPUAttention:
         dtype: torch.dtype,
         compute_dtype: torch.dtype | None = None,
         kv_dtype: KVDtype = PLAIN,
+        prompt_dtype: torch.dtype | None = None,
     ) -> None:
         self.block_size = block_size
         self.compute_dtype = compute_dtype or dtype
-        if kv_dtype.is_quantized and self.compute_dtype is torch.float16:
-            self.compute_dtype = torch.float32  # sums of codes leave float16's range
+        self.prompt_dtype = prompt_dtype or self.compute_dtype
+        if kv_dtype.is_quantized and torch.float16 in (self.compute_dtype, self.prompt_dtype):
+            # sums of codes leave float16's range
+            self.compute_dtype = self.prompt_dtype = torch.float32
         self.caches = {
             layer: make_cache(
                 num_blocks,
@@ -190,9 +200,10 @@ class CPUAttention:
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         layout = self._layout(batch, options.window)
         for prefill in layout.prefills:
-            keys, values = prefill.pages.of(cache, self.compute_dtype)
+            dtype = self._dtype_for(prefill.rows)
+            keys, values = prefill.pages.of(cache, dtype)
             attend_rows(
-                q[prefill.rows].to(self.compute_dtype),
+                q[prefill.rows].to(dtype),
                 keys.part(0, prefill.seq_len),
                 values.part(0, prefill.seq_len),
                 options,
@@ -201,6 +212,10 @@ class CPUAttention:
         for bucket in layout.buckets:
             self._decode(bucket, cache, q, options, output)
         return output
+
+    def _dtype_for(self, rows: slice) -> torch.dtype:
+        """To convert all keys for a few drafts that are verified takes longer than it saves."""
+        return self.prompt_dtype if rows.stop - rows.start >= FEW_QUERIES else self.compute_dtype
 
     def _decode(
         self,

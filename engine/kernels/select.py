@@ -41,6 +41,8 @@ _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _INT4 = "linear, 4 bits"
 _INT4_ROWS = (16, 32, 64, 128, 256, 512)
+_ATTENTION = "attention"
+_PROMPT_ATTENTION = (4, 128, 512, 128)  # heads, rows of queries, keys, width
 _lock = threading.RLock()
 
 
@@ -68,6 +70,12 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
 def choose_blocked(dtype: torch.dtype, rows: int) -> str:
     """Name of the implementation for weights in blocks (`engine.kernels.blocked`)."""
     return _chosen(blocked_choices(dtype) or _BLOCKED, rows)
+
+
+def attention_dtype(dtype: torch.dtype, rows: int) -> torch.dtype:
+    """What the attention of `rows` tokens of one request is computed in on the CPU."""
+    found: torch.dtype = getattr(torch, _chosen(attention_choices(dtype), rows))
+    return found
 
 
 def linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
@@ -104,11 +112,19 @@ def int8_choices() -> tuple[Choice, ...]:
     return (Choice("linear, int8", "any", 1, "tiled", why),)
 
 
+def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
+    """In which number format the attention of `dtype` is computed on the CPU: from 1 row of queries
+    on, and for a prompt's."""
+    with _lock:
+        return _attention_choices(dtype)
+
+
 def choices() -> list[Choice]:
     """Every choice on this machine's CPU, for people to read."""
     formats = (torch.float32, torch.bfloat16, torch.float16)
     plain = [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
-    return [*plain, *int8_choices(), *int4_choices()]
+    attention = [c for dtype in formats for c in attention_choices(dtype)]
+    return [*plain, *int8_choices(), *int4_choices(), *attention]
 
 
 def has_fast_16bit(dtype: torch.dtype) -> bool:
@@ -206,6 +222,35 @@ def _int4_choices() -> tuple[Choice, ...]:
         if _faster("packed", times) == "tiled":
             return (*result, Choice(_INT4, "bfloat16", rows, "tiled", _measured(times, 1)))
     return tuple(result)
+
+
+@cache
+def _attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
+    """A prompt's attention is limited by arithmetic, in which float32 may be the faster; what one
+    row of queries reads is not worth converting."""
+    name = str(dtype).removeprefix("torch.")
+    if dtype is torch.float32:
+        return (Choice(_ATTENTION, name, 1, name, "the model's own"),)
+    if not has_fast_16bit(torch.bfloat16):
+        return (Choice(_ATTENTION, name, 1, "float32", "no 16-bit products on this CPU"),)
+    shortest = {name: float("inf"), "float32": float("inf")}
+    heads, rows, length, width = _PROMPT_ATTENTION
+    with torch.inference_mode(), _one_thread():
+        keys = torch.ones(heads, length, width, dtype=dtype)
+        queries = torch.ones(heads, rows, width, dtype=dtype)
+        for turn in range(_FEWEST_TURNS + 1):
+            for candidate in shortest:
+                start = time.thread_time()
+                held = keys.to(getattr(torch, candidate))
+                scores = torch.bmm(queries.to(held.dtype), held.transpose(1, 2))
+                torch.bmm(torch.softmax(scores, dim=-1), held)
+                if turn > 0:
+                    seconds = time.thread_time() - start
+                    shortest[candidate] = min(shortest[candidate], seconds * 1000)
+    found = ", ".join(f"{key} {ms:.2f} ms" for key, ms in shortest.items())
+    why = f"measured with {rows} queries and {length} keys of {heads} heads, threads: 1: {found}"
+    first = Choice(_ATTENTION, name, 1, name, "one row reads keys and values once, as they are")
+    return (first, Choice(_ATTENTION, name, 32, _faster(name, shortest), why))
 
 
 def _int4_milliseconds(rows: int) -> dict[str, float]:

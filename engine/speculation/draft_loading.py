@@ -9,15 +9,15 @@ from functools import partial
 import torch
 from torch import nn
 
-from engine.attention.cpu import CPUAttention
+from engine.attention.cpu import FEW_QUERIES, CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, UnsupportedModelError
+from engine.kernels.select import attention_dtype
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import load_model
 from engine.loading.materialise import weight_bytes
-from engine.machine import machine_info
 from engine.model_runner import ModelRunner, probe_kv
 from engine.speculation.draft_model import DraftModelProposer
 from engine.speculation.draft_source import draft_dtype, unusable
@@ -143,10 +143,14 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
     if config.speculative_method == "off" or draft is None:
         return None
-    fast = draft.dtype is torch.float32 or machine_info().fast_bf16
-    compute = draft.dtype if fast else torch.float32
     cache = CPUAttention(
-        draft.layers, num_blocks, config.block_size, draft.dtype, compute, config.kv_dtype
+        draft.layers,
+        num_blocks,
+        config.block_size,
+        draft.dtype,
+        attention_dtype(draft.dtype, rows=1),
+        config.kv_dtype,
+        attention_dtype(draft.dtype, rows=FEW_QUERIES),
     )
     if isinstance(draft.model, Eagle3Head) and draft.taps is not None:
         return Eagle3Proposer(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.attention.cpu import CPUAttention
+from engine.attention.cpu import FEW_QUERIES, CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
 from engine.batch import Batch, slots
@@ -194,3 +194,25 @@ def test_16_bit_products_over_codes_are_as_good_as_over_plain_keys(
 
     # a prefill scales its keys first, which rounds each of them once more
     assert error(kv_dtype) <= 1.5 * error("auto")
+
+
+@pytest.mark.parametrize("tokens", [FEW_QUERIES - 1, FEW_QUERIES])
+def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(tokens: int) -> None:
+    """In float32 everything but the last rounding is exact; a few drafts stay at 16 bits."""
+    generator = torch.Generator().manual_seed(tokens)
+    heads, width, dtype = 2, 64, torch.bfloat16
+    keys, values = (torch.randn(tokens, heads, width, generator=generator).to(dtype) for _ in "kv")
+    queries = torch.randn(tokens, heads * 2, width, generator=generator).to(dtype)
+    options = AttentionOptions(width**-0.5)
+    empty, table = torch.zeros(0, dtype=torch.int64), [3, 0, 2]
+    rows = torch.tensor(slots(table, 0, tokens, 16))
+    batch = Batch(empty, empty, rows, empty, [0, tokens], [tokens], [table], 16)
+    backend = CPUAttention(
+        {0: LayerSpec(heads, width, width)}, 4, 16, dtype, prompt_dtype=torch.float32
+    )
+    backend.begin_step(batch)
+    found = backend.forward(0, queries, keys, values, options)
+    exact = attention(queries.float(), keys.float(), values.float(), options)
+    rounded_once = (found.float() - exact).abs() <= exact.abs() / 2**8 + 1e-6
+    assert found.dtype is dtype
+    assert bool(rounded_once.all()) == (tokens >= FEW_QUERIES)
