@@ -56,10 +56,12 @@ class Prefill:
 
 @dataclass(slots=True, frozen=True)
 class DecodeBucket:
-    """Requests that compute one token each. rows[B]; pages from the first visible block on, whole
-    blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window."""
+    """Requests that compute one token each, B rows of the step; pages from the first visible block
+    on, whole blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window.
+    """
 
-    rows: Tensor
+    rows: Tensor | slice
+    size: int
     pages: Pages
     hidden: Tensor | None
 
@@ -170,7 +172,8 @@ class CPUAttention:
         if window is not None:
             hidden |= keys < ends - window
         return DecodeBucket(
-            rows=torch.tensor(rows),
+            rows=_rows(rows),
+            size=len(rows),
             pages=Pages(torch.tensor(padded)),
             hidden=hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None,
         )
@@ -226,10 +229,10 @@ class CPUAttention:
         output: Tensor,
     ) -> None:
         keys, values = bucket.pages.of(cache, self.compute_dtype)
-        size, num_kv_heads = len(bucket.rows), cache.keys.num_heads
+        size, num_kv_heads = bucket.size, cache.keys.num_heads
         queries = q[bucket.rows].to(self.compute_dtype) * options.scaling
         # a query head of every group is a row of the product with its key head
-        grouped = queries.view(size * num_kv_heads, -1, queries.shape[-1])
+        grouped = queries.reshape(size * num_kv_heads, -1, queries.shape[-1])
         scores = capped(score(grouped, keys), options)
         by_head = scores.view(size, num_kv_heads, -1, scores.shape[-1])
         if bucket.hidden is not None:
@@ -238,6 +241,14 @@ class CPUAttention:
         probabilities = softmax_with_sinks(by_head, sinks).flatten(0, 1)
         result = weigh(probabilities, values)
         output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
+
+
+def _rows(rows: list[int]) -> Tensor | slice:
+    """To index with. Neighbours, as all rows of a step that only decodes are, need no copy."""
+    first, last = rows[0], rows[-1]
+    if rows == list(range(first, last + 1)):
+        return slice(first, last + 1)
+    return torch.tensor(rows)
 
 
 def bucket_by_length(members: list[int], seq_lens: list[int]) -> list[list[int]]:
