@@ -209,6 +209,8 @@ class MainWindow(QMainWindow):
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
         self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
+        self.views.bottleneck.turned.connect(self.engine_settings.change)
+        self.views.bottleneck.set_refuse(self.engine_settings.refusal_of)
         self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
