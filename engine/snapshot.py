@@ -345,7 +345,8 @@ class SpeculationSnapshot:
     drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
     token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
     passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
-    bytes of the draft model's.
+    bytes of the draft model's. rest_steps: steps in a row in which adaptive drafting left everybody
+    without drafts because they do not pay, but for a try now and then.
     """
 
     method: str
@@ -359,6 +360,7 @@ class SpeculationSnapshot:
     weights: int = 0
     kv_cache: int = 0
     speed_up: SpeedUp | None = None
+    rest_steps: int = 0
 
     @property
     def drafted(self) -> int:

@@ -42,6 +42,7 @@ class ChatController(ChatLibrary):
 
     def close(self) -> None:
         """Save what is being written. The store is closed by its owner, afterwards."""
+        self._generation.close()
         self._saver.close()
 
     # What there is ---------------------------------------------------------------------------
