@@ -77,6 +77,18 @@ class PrecisionChoice(QWidget):
         if not self._is_touched:
             self._suggest(config, known)
 
+    def show_model(self, config: EngineConfig) -> None:
+        """Another model than the loaded one: nothing is known of its checkpoint, so the engine says
+        what cannot be."""
+        for name, box in self.boxes.items():
+            describe_items(box, [(value, value, "") for value in SETTINGS[name].choices])
+            box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
+        self._is_touched = False
+
+    def forget(self) -> None:
+        """What the user has chosen: the next `show_engine` suggests again."""
+        self._is_touched = False
+
     def _suggest(self, config: EngineConfig, known: Checkpoint | None) -> None:
         """The other of plain weights and int8; of a quantized checkpoint another output head."""
         suggested = {name: getattr(config, name) for name in self.boxes}
