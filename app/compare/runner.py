@@ -17,12 +17,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import partial
-from statistics import fmean
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
 from app.compare.asker import STOPPED, Asker
+from app.compare.progress import SIDES, answering_words, answers_left_s, with_time
 from app.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Side
 from app.compare.second import SecondEngine
 from app.compare.way import Decision, Setup, Way, agrees, decide, in_turn, other_words
@@ -36,8 +36,6 @@ from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluation.texts import PromptLine
-
-SIDES = (LEFT, RIGHT)
 
 
 class Phase(Enum):
@@ -174,38 +172,34 @@ class ComparisonRunner(QObject):
     def status(self) -> str:
         """What happens now, in words."""
         comparison = self.comparison
-        if comparison is None or not self.is_running:
+        if comparison is None:
             return ""
-        if self.phase is Phase.WEIGHING:
-            return "Looking whether both sides fit the memory at once"
-        if self.phase is Phase.LOADING:
-            text = f"Loading {comparison.sides[RIGHT].precision} beside the engine of the window"
-        elif self.phase is Phase.SWITCHING:
-            back = "back " if self._target == LEFT else ""
-            text = f"Switching {back}to {comparison.sides[self._target].precision}"
-        else:
-            asked = [side for side in self._sides_ready if self._askers[side].is_asking]
-            sides = asked or [self._side]
-            done = sum(pair.answers[sides[0]] is not None for pair in comparison.pairs)
-            names = " and ".join(comparison.sides[side].title for side in sides)
-            count = len(comparison.pairs)
-            text = f"Prompt {min(done + 1, count):,} of {count:,}, by {names}"
-        left = self.time_left_s
-        return text if left is None else f"{text} · about {max(1, round(left)):,} s left"
+        names = [side.precision for side in comparison.sides]
+        match self.phase:
+            case Phase.IDLE:
+                return ""
+            case Phase.WEIGHING:
+                return "Looking whether both sides fit the memory at once"
+            case Phase.LOADING:
+                text = f"Loading {names[RIGHT]} beside the engine of the window"
+            case Phase.SWITCHING:
+                back = "back " if self._target == LEFT else ""
+                text = f"Switching {back}to {names[self._target]}"
+            case Phase.ANSWERING:
+                asked = [side for side in self._sides_ready if self._askers[side].is_asking]
+                text = answering_words(comparison, asked or [self._side])
+        return with_time(text, self.time_left_s)
 
     @property
     def time_left_s(self) -> float | None:
-        """Of answers, as long as those before took, and of switches; None until an answer was
-        timed."""
-        comparison, known = self.comparison, [*self._seconds[LEFT], *self._seconds[RIGHT]]
-        if comparison is None or not self.is_running or not known:
+        """Of answers and of switches; None until an answer was timed."""
+        if self.comparison is None or not self.is_running:
             return None
-        total = 0.0
-        for side in SIDES:
-            todo = sum(pair.answers[side] is None for pair in comparison.pairs)
-            total += todo * fmean(self._seconds[side] or known)
+        answers = answers_left_s(self.comparison, self._seconds)
+        if answers is None:
+            return None
         ways = [s for s in (RIGHT, LEFT) if self._will_switch_to(s)]
-        return total + sum(self._switch_s(side) for side in ways)
+        return answers + sum(self._switch_s(side) for side in ways)
 
     def _will_switch_to(self, side: int) -> bool:
         if self.phase is Phase.SWITCHING and self._target == side:
@@ -260,14 +254,13 @@ class ComparisonRunner(QObject):
         self.decision, self.comparison.way = decision, decision.why
         if decision.way is Way.BESIDE and decision.config is not None:
             self._open_second(decision.config)
-        elif decision.way is Way.SAME:
+            return
+        if decision.way is Way.SAME:
             left, right = self.comparison.sides
             self.comparison.sides[RIGHT] = replace(
                 right, precision=left.precision, weights_bytes=left.weights_bytes
             )
-            self._next()
-        else:
-            self._next()
+        self._next()
 
     def _open_second(self, config: EngineConfig) -> None:
         second = self._second = SecondEngine(self._bridge.beside(), self)

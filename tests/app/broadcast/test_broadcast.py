@@ -104,7 +104,7 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
         assert "TTFT" in cell.figures.text() and "30 tokens" in cell.figures.text()
     assert "5 ended" in window.together.text() and "150 tokens" in window.together.text()
     views = application.window.views
-    assert views.requests._name(sent[1].request_id) == "broadcast 2"
+    assert views.requests.model.name(sent[1].request_id) == "broadcast 2"
     assert views.timeline.view.name(sent[1].request_id) == "broadcast 2"
     assert any("broadcast" in views.timeline.view.history.request_id(n)
                for n in views.timeline.view.history._ids)  # fmt: skip
