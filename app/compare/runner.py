@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import partial
-from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
@@ -25,6 +24,7 @@ from app.compare.asker import STOPPED, Asker
 from app.compare.progress import SIDES, answering_words, answers_left_s, with_time
 from app.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Side
 from app.compare.second import SecondEngine
+from app.compare.switcher import Switcher
 from app.compare.way import Decision, Setup, Way, agrees, decide, in_turn, other_words
 from app.engine_bridge import EngineBridge, EngineState
 from app.models.estimate import Estimate, estimate
@@ -36,6 +36,7 @@ from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluation.texts import PromptLine
+from engine.snapshot import ModelInfo
 
 
 class Phase(Enum):
@@ -63,28 +64,26 @@ class ComparisonRunner(QObject):
         weigh: Callable[[EngineConfig], Estimate] | None = None,
     ) -> None:
         super().__init__(parent)
-        self._bridge, self._times, self._session = bridge, times, session
-        self._weigh = weigh
+        self._bridge, self._times, self._weigh = bridge, times, weigh
         self.comparison: Comparison | None = None
         self.decision: Decision | None = None
         self.phase, self.problem = Phase.IDLE, ""
         self.stays = self.together = False
         self._setup = Setup({}, "")
         self._left: EngineConfig | None = None  # what the window's engine ran with
-        self._back: EngineConfig | None = None  # what to load to get there again
-        self._settings: list[Mapping[str, Any]] = [{}, {}]
-        self._side = self._target = LEFT  # loaded in the window; being loaded while SWITCHING
         self._is_stopping = False
-        self._switch_began = 0.0
+        self._load_began = 0.0
         self._task: Task | None = None
         self._second: SecondEngine | None = None
         self._own = [self._asker(bridge, side) for side in SIDES]
         self._askers = list(self._own)
         self._seconds: list[list[float]] = [[], []]  # of the answers of each side
-        bridge.reconfigured.connect(self._on_reconfigured)
-        bridge.reconfigure_failed.connect(self._on_refused)
-        bridge.loaded.connect(self._on_loaded)
-        bridge.load_failed.connect(self._on_load_failed)
+        self._switcher = switcher = Switcher(bridge, session, self)
+        switcher.switched.connect(self._switched)
+        switcher.failed.connect(self._not_switched)
+        switcher.disturbed.connect(
+            lambda: self._end("The precision was changed meanwhile, so the answers stop here.")
+        )
         bridge.state_changed.connect(self._on_state)
 
     def _asker(self, bridge: EngineBridge, side: int) -> Asker:
@@ -103,19 +102,18 @@ class ComparisonRunner(QObject):
         config, model = self._bridge.config, self._bridge.model
         if self.is_running or config is None or model is None or not self._bridge.is_ready:
             return
-        known = self._session.current if self._session is not None else None
         self._setup, self._left = setup, config
-        self._back = known.config() if known is not None else config
-        self._settings = [{key: getattr(config, key) for key in setup.settings}, setup.settings]
+        before = {key: getattr(config, key) for key in setup.settings}
         words = precision_words(model, config)
-        left = Side(words, self._settings[LEFT], model.weights_bytes, None, setup.sampling_names[0])
+        left = Side(words, before, model.weights_bytes, None, setup.sampling_names[0])
         right = Side(setup.name, dict(setup.settings), sampling=setup.sampling_names[1])
         started = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         self.comparison = Comparison(model.name, started, [left, right])
         self.comparison.pairs = self._new_pairs(prompts)
-        self.problem, self._side, self._is_stopping = "", LEFT, False
+        self.problem, self._is_stopping = "", False
         self.decision, self._seconds = None, [[], []]
         self._askers = list(self._own)
+        self._switcher.begin((before, setup.settings))
         self._find_way(config)
 
     def add(self, prompts: Sequence[PromptLine]) -> None:
@@ -137,8 +135,8 @@ class ComparisonRunner(QObject):
             self._end()
         elif self.phase is Phase.LOADING and self._second is not None:
             self._second.cancel()
-        elif self.phase is Phase.SWITCHING and self._target == RIGHT:
-            self._bridge.cancel_load()
+        else:
+            self._switcher.cancel()
         self.changed.emit()
 
     def close(self) -> None:
@@ -161,12 +159,12 @@ class ComparisonRunner(QObject):
     @property
     def side(self) -> int:
         """The side that is loaded in the window."""
-        return self._side
+        return self._switcher.side
 
     @property
     def _sides_ready(self) -> tuple[int, ...]:
         is_in_turn = self.decision is None or self.decision.way.is_in_turn
-        return (self._side,) if is_in_turn else SIDES
+        return (self.side,) if is_in_turn else SIDES
 
     @property
     def status(self) -> str:
@@ -183,11 +181,11 @@ class ComparisonRunner(QObject):
             case Phase.LOADING:
                 text = f"Loading {names[RIGHT]} beside the engine of the window"
             case Phase.SWITCHING:
-                back = "back " if self._target == LEFT else ""
-                text = f"Switching {back}to {names[self._target]}"
+                back = "back " if self._switcher.target == LEFT else ""
+                text = f"Switching {back}to {names[self._switcher.target]}"
             case Phase.ANSWERING:
                 asked = [side for side in self._sides_ready if self._askers[side].is_asking]
-                text = answering_words(comparison, asked or [self._side])
+                text = answering_words(comparison, asked or [self.side])
         return with_time(text, self.time_left_s)
 
     @property
@@ -202,11 +200,11 @@ class ComparisonRunner(QObject):
         return answers + sum(self._switch_s(side) for side in ways)
 
     def _will_switch_to(self, side: int) -> bool:
-        if self.phase is Phase.SWITCHING and self._target == side:
+        if self.phase is Phase.SWITCHING and self._switcher.target == side:
             return True
         if self.decision is None or not self.decision.way.is_in_turn:
             return False
-        return not self.stays if side == LEFT else self._has_todo(RIGHT) and self._side == LEFT
+        return not self.stays if side == LEFT else self._has_todo(RIGHT) and self.side == LEFT
 
     def _switch_s(self, side: int) -> float:
         config = self._left if side == LEFT else self.decision and self.decision.config
@@ -255,6 +253,8 @@ class ComparisonRunner(QObject):
         if decision.way is Way.BESIDE and decision.config is not None:
             self._open_second(decision.config)
             return
+        if decision.way is Way.REPLACE and decision.config is not None:
+            self._switcher.replace_models(decision.config)
         if decision.way is Way.SAME:
             left, right = self.comparison.sides
             self.comparison.sides[RIGHT] = replace(
@@ -266,15 +266,15 @@ class ComparisonRunner(QObject):
         second = self._second = SecondEngine(self._bridge.beside(), self)
         second.ready.connect(self._second_ready)
         second.failed.connect(self._second_failed)
-        second.stopped.connect(lambda e: self._give_up(f"The engine beside it stopped. {e.cause}"))
+        second.stopped.connect(lambda e: self._end(f"The engine beside it stopped. {e.cause}"))
         self._askers = [self._own[LEFT], self._asker(second.bridge, RIGHT)]
-        self.phase, self._switch_began = Phase.LOADING, time.perf_counter()
+        self.phase, self._load_began = Phase.LOADING, time.perf_counter()
         second.load(config)
         self.changed.emit()
 
     def _second_ready(self, event: messages.Loaded) -> None:
         if self.phase is Phase.LOADING:
-            self._know_right(event.model, event.config, time.perf_counter() - self._switch_began)
+            self._know_right(event.model, event.config, time.perf_counter() - self._load_began)
             self._next()
 
     def _second_failed(self, error: ErrorInfo, is_cancelled: bool) -> None:
@@ -295,7 +295,7 @@ class ComparisonRunner(QObject):
             self._askers = list(self._own)
             second.let_go()
 
-    def _know_right(self, model: Any, config: EngineConfig, seconds: float) -> None:
+    def _know_right(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
         assert self.comparison is not None
         words = precision_words(model, config)
         if self._setup.model is not None:
@@ -317,11 +317,11 @@ class ComparisonRunner(QObject):
             return
         if any(asker.is_asking for asker in self._askers):
             return
-        other = RIGHT if self._side == LEFT else LEFT
+        other = RIGHT if self.side == LEFT else LEFT
         is_in_turn = self.decision is not None and self.decision.way.is_in_turn
         if is_in_turn and not self._is_stopping and self._has_todo(other):
             self._switch(other)
-        elif is_in_turn and self._side == RIGHT and not self.stays:
+        elif is_in_turn and self.side == RIGHT and not self.stays:
             self._switch(LEFT)
         else:
             self._end()
@@ -345,21 +345,14 @@ class ComparisonRunner(QObject):
         return asked
 
     def _switch(self, side: int) -> None:
-        self.phase, self._target = Phase.SWITCHING, side
-        self._switch_began = time.perf_counter()
-        assert self.decision is not None and self._left is not None
-        if self.decision.way is Way.SWITCH:
-            self._bridge.reconfigure(**self._settings[side])
-        else:
-            config = self._back if side == LEFT else self.decision.config
-            assert config is not None
-            load = self._session.load if self._session is not None else self._bridge.load
-            load(config)
+        self.phase = Phase.SWITCHING
+        self._switcher.to(side)
         self.changed.emit()
 
     def _end(self, problem: str = "") -> None:
         self.problem = problem or self.problem
         self.phase = Phase.IDLE
+        self._switcher.end()
         for asker in self._askers:
             asker.forget()
         if self._task is not None:
@@ -384,53 +377,19 @@ class ComparisonRunner(QObject):
         self._next()
         self.changed.emit()
 
-    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
-        if not self.is_running or self.comparison is None:
-            return
-        if self.phase is Phase.SWITCHING and agrees(event.config, self._settings[self._target]):
-            self._side = self._target
-            if self._side == RIGHT and event.model is not None:
-                self._know_right(event.model, event.config, event.seconds)
-            elif self._side == RIGHT and self._bridge.model is not None:
-                self._know_right(self._bridge.model, event.config, event.seconds)
-            self._next()
-        elif not agrees(event.config, self._settings[self._side]):
-            self._give_up("The precision was changed meanwhile, so the answers stop here.")
-
-    def _on_refused(self, event: messages.ReconfigureFailed) -> None:
-        if self.phase is Phase.SWITCHING and self.comparison is not None:
-            self._not_switched(event.error)
+    def _switched(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
+        if self.side == RIGHT:
+            self._know_right(model, config, seconds)
+        self._next()
 
     def _not_switched(self, error: ErrorInfo) -> None:
         assert self.comparison is not None
-        name = self.comparison.sides[self._target].precision
+        name = self.comparison.sides[self._switcher.target].precision
         if error.kind == LoadCancelled.__name__:
             self._end("" if self._is_stopping else f"Switching to {name} was cancelled.")
         else:
             self._end(f"Switching to {name} failed. {error.cause} {error.remedy}")
 
-    @property
-    def _is_replacing(self) -> bool:
-        way = self.decision.way if self.decision is not None else None
-        return self.phase is Phase.SWITCHING and way is Way.REPLACE
-
-    def _on_loaded(self, event: messages.Loaded) -> None:
-        if self._is_replacing:
-            self._side = self._target
-            if self._side == RIGHT:
-                seconds = time.perf_counter() - self._switch_began
-                self._know_right(event.model, event.config, seconds)
-            self._next()
-
-    def _on_load_failed(self, event: messages.LoadFailed) -> None:
-        if self._is_replacing:
-            self._not_switched(event.error)
-
     def _on_state(self, state: EngineState) -> None:
-        if self.is_running and state is not EngineState.READY and not self._is_replacing:
+        if self.is_running and state is not EngineState.READY and not self._switcher.is_replacing:
             self._end("The model was closed meanwhile, so the answers stop here.")
-
-    def _give_up(self, problem: str) -> None:
-        for asker in self._askers:
-            asker.forget()
-        self._end(problem)
