@@ -95,6 +95,8 @@ class _TableModel(QAbstractTableModel):
     def __init__(self, table: ValuesTable, parent: QWidget) -> None:
         super().__init__(parent)
         self._table = table
+        columns = enumerate(zip(*table.rows, strict=True)) if table.digits else ()
+        self._words = {i for i, cells in columns if any(isinstance(c, str) for c in cells)}
 
     def rowCount(self, parent: _Index | None = None) -> int:
         return 0 if parent is not None and parent.isValid() else len(self._table.rows)
@@ -104,8 +106,8 @@ class _TableModel(QAbstractTableModel):
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
         if role == Qt.ItemDataRole.TextAlignmentRole:
-            words = any(isinstance(row[index.column()], str) for row in self._table.rows)
-            side = Qt.AlignmentFlag.AlignLeft if words else Qt.AlignmentFlag.AlignRight
+            is_words = index.column() in self._words
+            side = Qt.AlignmentFlag.AlignLeft if is_words else Qt.AlignmentFlag.AlignRight
             return side | Qt.AlignmentFlag.AlignVCenter
         if role == Qt.ItemDataRole.FontRole:
             return figure_font()

@@ -87,7 +87,7 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
     qtbot: QtBot, application: Application, window: BroadcastWindow, script: Script
 ) -> None:
     assert window.empty.isVisible() and not window.start.isEnabled()
-    script.replies, script.step_s = 30, 0.01
+    script.replies, script.step_s = 60, 0.02
     send(window, "Tell me", 5)
     assert window.start.text() == "Send to 5" and not window.start.isEnabled()
     snapshots: list[int] = []
@@ -101,8 +101,8 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
     assert {str(c.prompt[0]["content"]) for c in sent} == {"Tell me"}  # type: ignore[index]
     for cell in window.cells:
         assert cell.text.toPlainText() == cell.reply.text != ""
-        assert "TTFT" in cell.figures.text() and "30 tokens" in cell.figures.text()
-    assert "5 ended" in window.together.text() and "150 tokens" in window.together.text()
+        assert "TTFT" in cell.figures.text() and "60 tokens" in cell.figures.text()
+    assert "5 ended" in window.together.text() and "300 tokens" in window.together.text()
     views = application.window.views
     assert views.requests.model.name(sent[1].request_id) == "broadcast 2"
     assert views.timeline.view.name(sent[1].request_id) == "broadcast 2"
