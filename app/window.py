@@ -21,6 +21,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.broadcast.keeping import exchange_of
 from app.broadcast.replies import Reply
+from app.compare.asker import name_of as compared
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
@@ -174,7 +175,8 @@ class Application(QObject):
 
     def _name_of(self, request_id: str) -> str:
         """How the user knows a request."""
-        return self.window.broadcast.broadcast.name_of(request_id) or self.pages.name_of(request_id)
+        own = self.window.broadcast.broadcast.name_of(request_id) or compared(request_id)
+        return own or self.pages.name_of(request_id)
 
     def _keep_reply(self, reply: Reply, model: str) -> None:
         """A reply of a broadcast becomes a chat."""

@@ -31,7 +31,7 @@ from PySide6.QtWidgets import (
 from app.broadcast.cell import LEAST_WIDTH, ReplyCell
 from app.broadcast.replies import Reply, together
 from app.broadcast.runner import Broadcast, lines, seeds
-from app.chat.sampling import NUM_ALTERNATIVES, built_in_presets
+from app.chat.sampling import DEFAULT_PRESET, NUM_ALTERNATIVES, built_in_presets
 from app.engine_bridge import EngineBridge
 from engine.sampling_params import SamplingParams
 from widgets.elided_line import ElidedLine
@@ -83,7 +83,7 @@ class BroadcastWindow(QDialog):
         self.prompt = QPlainTextEdit()
         self.prompt.setAccessibleName("Prompt of the broadcast")
         self.prompt.setTabChangesFocus(True)
-        self.prompt.setFixedHeight(72)
+        self.prompt.setFixedHeight(96)
         self.prompt.textChanged.connect(self._show_buttons)
         QShortcut(QKeySequence("Ctrl+Return"), self.prompt, self.send)
         self.kind = QComboBox()
@@ -104,6 +104,7 @@ class BroadcastWindow(QDialog):
         self.preset.setToolTip("How tokens are chosen")
         for preset in built_in_presets():
             self.preset.addItem(preset.name, preset.params)
+        self.preset.setCurrentText(DEFAULT_PRESET)
         self.stop = QPushButton("Stop all")
         self.stop.setToolTip("Stop every reply that waits or is being written")
         self.stop.setAutoDefault(False)
@@ -131,7 +132,6 @@ class BroadcastWindow(QDialog):
         head.setSpacing(SPACE_2)
         head.addWidget(self.prompt, 1)
         head.addLayout(choices)
-        self.prompt.setFixedHeight(choices.sizeHint().height())
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_2)
         foot.addWidget(self.together, 1)

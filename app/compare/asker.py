@@ -15,6 +15,7 @@ from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason
 
 STOPPED = "stopped"
+_PREFIX = "compare-"
 
 
 class Asker(QObject):
@@ -39,7 +40,7 @@ class Asker(QObject):
 
     def ask(self, pair: Pair, params: SamplingParams) -> None:
         self.pair, self._events = pair, []
-        self._request, self._began = f"compare-{uuid.uuid4().hex}", time.perf_counter()
+        self._request, self._began = f"{_PREFIX}{uuid.uuid4().hex}", time.perf_counter()
         self._bridge.add_request(self._request, pair.prompt.prompt, params)
 
     def stop(self) -> None:
@@ -74,6 +75,11 @@ class Asker(QObject):
     def _tell(self, answer: Answer) -> None:
         self._request, self.seconds = "", time.perf_counter() - self._began
         self.answered.emit(answer)
+
+
+def name_of(request_id: str) -> str:
+    """How the user knows a request of a comparison; "" for one of somebody else."""
+    return "comparison" if request_id.startswith(_PREFIX) else ""
 
 
 def answer_of(events: Sequence[messages.OutputEvent], problem: str = "") -> Answer:

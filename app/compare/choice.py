@@ -33,7 +33,7 @@ class PrecisionChoice(QWidget):
             box.setAccessibleName(f"{_LABELS[name]} of the right side")
             box.setToolTip(SETTINGS[name].help)
             box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-            box.setMinimumContentsLength(14)
+            box.setMinimumContentsLength(11)
             for value in SETTINGS[name].choices:
                 box.addItem(value, value)
             box.activated.connect(lambda: self.changed.emit())

@@ -40,7 +40,7 @@ class CompareDesk(QObject):
         """The window, with `prompt` written in it if one is given."""
         if self.window is None:
             if not self.runner.is_running:
-                self.runner.comparison, self.runner.problem = None, ""
+                self.runner.forget()
             self.window = CompareWindow(
                 self._bridge, self._guide, self.runner, self._store, self._parent
             )

@@ -139,6 +139,10 @@ class ComparisonRunner(QObject):
             self._switcher.cancel()
         self.changed.emit()
 
+    def forget(self) -> None:
+        """The results of a comparison that has ended."""
+        self.comparison, self.decision, self.problem = None, None, ""
+
     def close(self) -> None:
         """The program ends."""
         if self._task is not None:

@@ -96,7 +96,7 @@ def _box(name: str, tip: str) -> QComboBox:
     box.setAccessibleName(name)
     box.setToolTip(tip)
     box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-    box.setMinimumContentsLength(18)
+    box.setMinimumContentsLength(12)
     return box
 
 

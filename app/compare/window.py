@@ -318,7 +318,7 @@ class CompareWindow(QDialog):
             names = (comparison.sides[0].title, comparison.sides[1].title)
         elif bridge.model is not None and bridge.config is not None:
             names = (precision_words(bridge.model, bridge.config), self.setup.name)
-        self.way.set_text(runner.decision.why if runner.decision is not None else "")
+        self.way.set_text(comparison.way if comparison is not None else "")
         title = comparison.model if comparison is not None else getattr(bridge.model, "name", "")
         self.left.set_text("  ·  ".join(filter(None, (title, names[0]))))
         self.columns.show_comparison(names, comparison)

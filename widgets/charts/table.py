@@ -106,9 +106,7 @@ class _TableModel(QAbstractTableModel):
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
         if role == Qt.ItemDataRole.TextAlignmentRole:
-            is_words = index.column() in self._words
-            side = Qt.AlignmentFlag.AlignLeft if is_words else Qt.AlignmentFlag.AlignRight
-            return side | Qt.AlignmentFlag.AlignVCenter
+            return self._alignment(index.column())
         if role == Qt.ItemDataRole.FontRole:
             return figure_font()
         if role != Qt.ItemDataRole.DisplayRole:
@@ -118,9 +116,17 @@ class _TableModel(QAbstractTableModel):
     def headerData(
         self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
     ) -> object:
-        if role != Qt.ItemDataRole.DisplayRole or orientation != Qt.Orientation.Horizontal:
+        if orientation != Qt.Orientation.Horizontal:
             return None
-        return self._table.headers[section]
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return self._alignment(section)
+        return self._table.headers[section] if role == Qt.ItemDataRole.DisplayRole else None
+
+    def _alignment(self, column: int) -> Qt.AlignmentFlag:
+        """Words to the left, numbers to the right."""
+        is_words = column in self._words
+        side = Qt.AlignmentFlag.AlignLeft if is_words else Qt.AlignmentFlag.AlignRight
+        return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class ValuesDialog(QDialog):
