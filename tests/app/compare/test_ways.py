@@ -235,3 +235,28 @@ def test_the_program_can_end_in_the_middle(
     qtbot.waitUntil(lambda: window._runner.phase is Phase.ANSWERING, timeout=5000)
     application.window.close()
     assert not engines[1].is_alive()
+
+
+def test_the_real_engines_answer_at_the_same_time(qapp: QApplication, qtbot: QtBot) -> None:
+    application = Application(qapp)
+    application.show()
+    with qtbot.waitSignal(application.bridge.loaded, timeout=60_000):
+        application.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 8 * MIB})
+    before = application.bridge.config
+    application.window.commands.run("chat.compare")
+    window = application.window.compare.window
+    assert window is not None
+    window.max_tokens.setValue(16)
+    window.prompt.setPlainText("What is TTFT?")
+    window.choice.choose({"quantization": "int8", "quantization_head": "int8"})
+    window.together.click()
+    window.start.click()
+    qtbot.waitUntil(lambda: not window._runner.is_running, timeout=60_000)
+    assert "Two engines at once" in window.way.text(), window.status.text()
+    left, right = window._pairs[0].answers
+    assert left is not None and right is not None and len(left.pieces) == len(right.pieces) == 16
+    sides = window._runner.comparison.sides  # type: ignore[union-attr]
+    assert "int8 weights" in sides[1].precision and "int8" not in sides[0].precision
+    assert sides[1].weights_bytes < sides[0].weights_bytes  # type: ignore[operator]
+    assert application.bridge.config == before
+    application.shutdown()
