@@ -19,7 +19,7 @@ from engine.sampling_params import SamplingParams
 from widgets.theme import SPACE_2
 
 METHOD = "speculative_method"
-SAME_MODEL, AS_LOADED = "the model that is loaded", "as loaded"
+SAME_MODEL, AS_LOADED = "loaded model", "as loaded"
 
 
 class SamplingChoice(QComboBox):
