@@ -34,9 +34,7 @@ class BroadcastDesk(QObject):
 
     def show(self) -> None:
         if self.window is None:
-            self.window = BroadcastWindow(
-                self._bridge, self.broadcast, self._keep, self._parent
-            )
+            self.window = BroadcastWindow(self._bridge, self.broadcast, self._keep, self._parent)
             self.window.closed.connect(self._forget)
         self.window.show()
         self.window.raise_()

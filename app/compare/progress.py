@@ -24,8 +24,7 @@ def answers_left_s(comparison: Comparison, seconds: Sequence[Sequence[float]]) -
     if not known:
         return None
     return sum(
-        sum(pair.answers[side] is None for pair in comparison.pairs)
-        * fmean(seconds[side] or known)
+        sum(pair.answers[side] is None for pair in comparison.pairs) * fmean(seconds[side] or known)
         for side in SIDES
     )
 

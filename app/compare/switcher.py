@@ -25,9 +25,7 @@ class Switcher(QObject):
     failed = Signal(object)
     disturbed = Signal()
 
-    def __init__(
-        self, bridge: EngineBridge, session: ModelSession | None, parent: QObject
-    ) -> None:
+    def __init__(self, bridge: EngineBridge, session: ModelSession | None, parent: QObject) -> None:
         super().__init__(parent)
         self._bridge, self._session = bridge, session
         self.side = self.target = LEFT

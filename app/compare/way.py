@@ -1,9 +1,9 @@
 """How both sides get an engine: one for both, two at once, or one after the other. No Qt.
 
-    SAME      left and right differ in sampling alone: the engine that is loaded answers for both
-    BESIDE    both engines are loaded at once: they fit the memory together
-    SWITCH    one after the other: the loaded engine changes its settings, and goes back
-    REPLACE   one after the other: another model is loaded in its place, and the first again
+SAME      left and right differ in sampling alone: the engine that is loaded answers for both
+BESIDE    both engines are loaded at once: they fit the memory together
+SWITCH    one after the other: the loaded engine changes its settings, and goes back
+REPLACE   one after the other: another model is loaded in its place, and the first again
 """
 
 from __future__ import annotations
