@@ -112,6 +112,11 @@ class EngineBridge(QObject):
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
 
+    def beside(self) -> EngineBridge:
+        """Another engine of the same kind, with nothing loaded. Whoever asks for it ends it by
+        `shutdown`."""
+        return EngineBridge(self._make_thread)
+
     # Commands --------------------------------------------------------------------------------
 
     @property

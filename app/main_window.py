@@ -29,6 +29,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.broadcast.desk import BroadcastDesk
 from app.commands import Command, CommandRegistry
 from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge, EngineState
@@ -125,10 +126,14 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
-        self.commands.add(
-            *window_commands(self), *self.flight.commands(), *self.compare.commands()
+        self.compare = CompareDesk(
+            bridge, self.engine_settings.precision, self, session, settings
         )
+        self.broadcast = BroadcastDesk(bridge, self)
+        self.commands.add(
+            *window_commands(self), *self.flight.commands(), *self.compare.commands(),
+            *self.broadcast.commands(),
+        )  # fmt: skip
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -209,6 +214,8 @@ class MainWindow(QMainWindow):
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
         self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
+        self.views.bottleneck.turned.connect(self.engine_settings.change)
+        self.views.bottleneck.set_refuse(self.engine_settings.refusal_of)
         self.flight.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
@@ -435,5 +442,6 @@ class MainWindow(QMainWindow):
         self.settings.sync()
         self.flight.close()
         self.compare.close()
+        self.broadcast.close()
         self.closing.emit()
         event.accept()

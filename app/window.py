@@ -19,6 +19,9 @@ from typing import Any
 from PySide6.QtCore import QObject, QSocketNotifier, QTimer
 from PySide6.QtWidgets import QApplication
 
+from app.broadcast.keeping import exchange_of
+from app.broadcast.replies import Reply
+from app.compare.asker import name_of as compared
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
@@ -134,12 +137,13 @@ class Application(QObject):
             shared.setParent(self.window)
 
     def _connect(self) -> None:
-        self.window.views.set_names(self.pages.name_of)
+        self.window.views.set_names(self._name_of)
         self.pages.chat_page.composer.compare_requested.connect(self.window.compare.show)
         tune = self.pages.tune
         self.window.charts_held.connect(tune.charts.set_paused)
         latency = self.pages.chat_page.latency
-        latency.popover.name = self.pages.name_of
+        latency.popover.name = self._name_of
+        self.window.broadcast.keep = self._keep_reply
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
         self.crash = CrashWatch(
@@ -168,6 +172,17 @@ class Application(QObject):
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
         self.gpu.devices.connect(self.window.views.memory.update_gpus)
+
+    def _name_of(self, request_id: str) -> str:
+        """How the user knows a request."""
+        own = self.window.broadcast.broadcast.name_of(request_id) or compared(request_id)
+        return own or self.pages.name_of(request_id)
+
+    def _keep_reply(self, reply: Reply, model: str) -> None:
+        """A reply of a broadcast becomes a chat."""
+        self.pages.chat.keep_exchange(exchange_of(reply, model))
+        self.window.show_page(0)
+        self.window.activateWindow()
 
     def show(self) -> None:
         self.window.show()

@@ -79,6 +79,7 @@ class Recorder:
                 model_s=timer.model_s,
                 sample_s=timer.sample_s,
                 commit_s=timer.commit_s,
+                held_back=tuple(r.request_id for r in plan.held_back),
             )
         )
         self.num_steps += 1
@@ -119,6 +120,7 @@ def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
         num_accepted=num_accepted(drafts, outcome.token_ids) if outcome else 0,
         num_context=grant.end,
         num_logits=1 + len(drafts) if grant.samples else 0,
+        is_resumed=grant.is_resumed,
     )
 
 

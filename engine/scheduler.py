@@ -28,7 +28,8 @@ class Grant(NamedTuple):
     """`num_tokens` tokens of `request`, from position `start`, are computed in this step.
 
     There is room, in the budget and in blocks, for `num_draft_places` drafts after them;
-    `draft_token_ids` are those that were proposed, to be verified in this step.
+    `draft_token_ids` are those that were proposed, to be verified in this step. `is_resumed`: it is
+    the first step after a preemption.
     """
 
     request: Request
@@ -37,6 +38,7 @@ class Grant(NamedTuple):
     num_cached_tokens: int = 0  # skipped by a prefix hit at admission in this step
     num_draft_places: int = 0
     draft_token_ids: tuple[int, ...] = ()
+    is_resumed: bool = False
 
     @property
     def end(self) -> int:
@@ -54,8 +56,11 @@ class Grant(NamedTuple):
 
 
 class StepPlan(NamedTuple):
+    """`held_back` wait though there is a place for them: static batching lets nobody in."""
+
     grants: tuple[Grant, ...]
     preempted: tuple[Request, ...]
+    held_back: tuple[Request, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -157,10 +162,11 @@ class Scheduler:
                 break
             grants.append(Grant(request, request.num_computed_tokens, num_tokens))
             budget -= num_tokens
-        if not preempted:
-            grants += self._admit(budget, now)
-            grants = self._with_draft_places(grants)
-        return StepPlan(tuple(grants), tuple(preempted))
+        if preempted:
+            return StepPlan(tuple(grants), tuple(preempted))
+        grants += self._admit(budget, now)
+        held_back = self._held_back(grants)
+        return StepPlan(tuple(self._with_draft_places(grants)), (), held_back)
 
     def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
         """Book a computed step: tokens appended, full blocks published, the finished freed."""
@@ -245,7 +251,7 @@ class Scheduler:
         grants: list[Grant] = []
         if not self.running:
             self._batch_places = min(len(self.waiting), self.config.max_num_seqs)
-        promised = sum(self._missing_blocks(r, self._admitted_tokens(r)) for r in self.running)
+        promised = self._promised_blocks
         while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
             if self.config.batching == "static" and self._batch_places == 0:
                 break
@@ -268,10 +274,26 @@ class Scheduler:
             request.block_table += new
             promised += total - len(new)
             self._start(request, num_cached_tokens, now)
-            grants.append(Grant(request, num_cached_tokens, num_tokens, num_cached_tokens))
+            grant = Grant(request, num_cached_tokens, num_tokens, num_cached_tokens)
+            grants.append(grant._replace(is_resumed=request.num_preemptions > 0))
             self._batch_places = max(0, self._batch_places - 1)
             budget -= num_tokens
         return grants
+
+    def _held_back(self, grants: list[Grant]) -> tuple[Request, ...]:
+        """Those that continuous batching would admit to this step, and a static batch does not.
+        Cached prefixes are not counted on."""
+        budget = self.config.step_token_limit - sum(g.num_tokens for g in grants)
+        is_closed = self.config.batching == "static" and self.running and not self._batch_places
+        if not is_closed or budget <= 0 or not self.waiting:
+            return ()
+        needed, held = self._promised_blocks, []
+        for request in self.waiting[: self.config.max_num_seqs - len(self.running)]:
+            needed += self.pool.blocks_for(self._admitted_tokens(request))
+            if not self._has_room(needed, [], 0):
+                break
+            held.append(request)
+        return tuple(held)
 
     def _start(self, request: Request, num_cached_tokens: int, now: float) -> None:
         if request.first_scheduled is None:
@@ -297,6 +319,11 @@ class Scheduler:
             first = next((i for i in range(count, 0, -1) if not has[i - 1]), 0)
             return first * size, count * size
         return 0, next((i for i in range(count) if not has[i]), count) * size
+
+    @property
+    def _promised_blocks(self) -> int:
+        """What running requests still need for their own prompts."""
+        return sum(self._missing_blocks(r, self._admitted_tokens(r)) for r in self.running)
 
     def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
         """Whether `needed` new blocks and the cached ones leave the watermark free. What running

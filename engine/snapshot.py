@@ -103,7 +103,8 @@ class StepEntry(NamedTuple):
     tokens were computed; `num_cached_tokens` were skipped because of a prefix hit at admission in
     this step; `num_draft` drafts behind them were verified, and `num_accepted` of them accepted.
     `num_context`: tokens whose K and V the step attended over, its own and the drafts among them;
-    `num_logits`: rows of logits that were computed.
+    `num_logits`: rows of logits that were computed. `is_resumed`: it is the first step after a
+    preemption.
     """
 
     request_id: str
@@ -114,6 +115,7 @@ class StepEntry(NamedTuple):
     num_accepted: int = 0
     num_context: int = 0
     num_logits: int = 0
+    is_resumed: bool = False
 
     @property
     def num_computed(self) -> int:
@@ -123,7 +125,10 @@ class StepEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One engine step: when, how long, who took part, and where the time went."""
+    """One engine step: when, how long, who took part, and where the time went.
+
+    held_back: requests that waited although a slot was idle, because the batch is static.
+    """
 
     index: int
     start: float
@@ -138,6 +143,7 @@ class StepRecord:
     model_s: float = 0.0
     sample_s: float = 0.0
     commit_s: float = 0.0
+    held_back: tuple[str, ...] = ()
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -150,6 +156,10 @@ class StepRecord:
     @property
     def num_cached_tokens(self) -> int:
         return sum(e.num_cached_tokens for e in self.entries)
+
+    @property
+    def num_resumed(self) -> int:
+        return sum(e.is_resumed for e in self.entries)
 
 
 BLOCK_FREE = -1
@@ -335,7 +345,8 @@ class SpeculationSnapshot:
     drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
     token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
     passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
-    bytes of the draft model's.
+    bytes of the draft model's. rest_steps: steps in a row in which adaptive drafting left everybody
+    without drafts because they do not pay, but for a try now and then.
     """
 
     method: str
@@ -349,6 +360,7 @@ class SpeculationSnapshot:
     weights: int = 0
     kv_cache: int = 0
     speed_up: SpeedUp | None = None
+    rest_steps: int = 0
 
     @property
     def drafted(self) -> int:

@@ -9,6 +9,8 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.charts.menu import offer_values, paint_focus
+from widgets.charts.table import ValuesTable
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, theme, theme_notifier
 
 BAR_HEIGHT = 16
@@ -38,6 +40,7 @@ class PartsBar(QWidget):
         self._headers = tuple(headers)
         self._rows = 1
         self.setAccessibleName(name)
+        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
 
@@ -53,6 +56,21 @@ class PartsBar(QWidget):
         self.setAccessibleDescription(self.text())
         self.setToolTip("\n".join(f"{p.label}: {p.tip}" for p in parts if p.tip))
         self.update()
+
+    @property
+    def title(self) -> str:
+        return self.accessibleName()
+
+    def values_table(self) -> ValuesTable:
+        """The parts with their figures, as they are shown."""
+        count = max((len(part.figures) for part in self._parts), default=0)
+        heads = [text or "now" for text in self._headers] or [""] * count
+        blank = ("",) * count
+        rows = [
+            (p.label, 100 * p.share if p.color else None, *(p.figures + blank)[:count])
+            for p in self._parts
+        ]
+        return ValuesTable(("part", "share (%)", *heads[:count]), tuple(rows), (0, 1, *[0] * count))
 
     def text(self) -> str:
         """The parts in words."""
@@ -81,6 +99,7 @@ class PartsBar(QWidget):
         painter.setFont(figure_font("small"))
         self._paint_bar(painter)
         self._paint_rows(painter)
+        paint_focus(painter, self)
         painter.end()
 
     def _paint_bar(self, painter: QPainter) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtGui import QBrush, QColor, QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from widgets.theme import SPACE_1, SPACE_3, Theme, theme, theme_notifier, ui_font
@@ -17,11 +17,12 @@ _MARK = 3
 
 class Swatch(NamedTuple):
     """`colors` takes from the theme what is shown side by side; `mark` is the colour of a small
-    square in the middle."""
+    square in the middle; `fill`: how the colours are laid on."""
 
     text: str
     colors: Callable[[Theme], Sequence[str]]
     mark: str = ""
+    fill: Qt.BrushStyle = Qt.BrushStyle.SolidPattern
 
     @property
     def width(self) -> int:
@@ -67,7 +68,8 @@ class Swatches(QWidget):
                 break
             place = QRectF(left, 0, swatch.width, self.height())
             for color in swatch.colors(table):
-                painter.fillRect(QRectF(left, top, _SIDE - 1, _SIDE), QColor(color))
+                brush = QBrush(QColor(color), swatch.fill)
+                painter.fillRect(QRectF(left, top, _SIDE - 1, _SIDE), brush)
                 left += _SIDE
             if swatch.mark:
                 middle = (_SIDE - _MARK) / 2

@@ -5,18 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
 from app.chat.attachments import Attachment
 from app.chat.conversation import Conversation, Message, Role, State, title_of
 from app.chat.engine import ChatEngine
+from app.chat.figures import Figures
 from app.chat.generation import Generation
 from app.chat.library import ChatLibrary
 from app.chat.passages import kept
 from app.chat.sampling import Preset, sampling_to_dict, with_field
 from app.storage import ChatStore, StorageError
+from engine.sampling_params import SamplingParams
+from widgets.tokens.record import TokenRecord
+
+
+class Exchange(NamedTuple):
+    """A prompt and its reply. `tokens`: all of the reply's, or none."""
+
+    prompt: str
+    text: str
+    state: State
+    sampling: SamplingParams
+    figures: Figures | None = None
+    model: str = ""
+    tokens: tuple[TokenRecord, ...] = ()
 
 
 class ChatController(ChatLibrary):
@@ -42,6 +57,7 @@ class ChatController(ChatLibrary):
 
     def close(self) -> None:
         """Save what is being written. The store is closed by its owner, afterwards."""
+        self._generation.close()
         self._saver.close()
 
     # What there is ---------------------------------------------------------------------------
@@ -86,6 +102,27 @@ class ChatController(ChatLibrary):
         stored = tuple(attachment.stored() for attachment in attachments)
         self._ask(self.current, last.id if last else None, text, stored)
         return True
+
+    def keep_exchange(self, exchange: Exchange) -> None:
+        """Make a conversation of a prompt that was answered elsewhere, and open it."""
+        made = Conversation(sampling=exchange.sampling, title=title_of(exchange.prompt))
+        user = made.add(Role.USER, None, _storable(exchange.prompt))
+        reply = made.add(Role.ASSISTANT, user.id, exchange.text)
+        reply.state, reply.figures = exchange.state, exchange.figures
+        future = self._store.add_messages(made.record(), user.record(), reply.record())
+        self._loaded.add(made.id)
+        self._conversations[made.id] = made
+        self._saver.watch(future, partial(self._after_keeping, made))
+        if exchange.tokens:
+            self.tokens.keep(reply.id, exchange.model, exchange.tokens)
+        self.list_changed.emit()
+        self.open(made.id)
+
+    def _after_keeping(self, made: Conversation, error: StorageError | None) -> None:
+        """It is on the screen in any case: as a draft where it could not be stored."""
+        self._saver.report(error)
+        made.is_stored = error is None
+        self.list_changed.emit()
 
     def edit(self, message_id: str, text: str) -> None:
         """Send another version of a user's message, with the same files; the one before is kept

@@ -120,7 +120,7 @@ class Generation(QObject):
         if entry.reply.opening and entry.model != self._model_name:
             self._finish(entry, State.ERROR, _other_tokens(entry.model, self._model_name))
             return
-        entry.is_sent = True
+        entry.is_sent, entry.model = True, self._model_name
         entry.reply.state = State.STREAMING
         conversation = entry.conversation
         prompt = conversation.prompt_for(entry.reply)
@@ -163,8 +163,6 @@ class Generation(QObject):
             name = self._model_name
             num_given = len(entry.reply.opening)
             entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
-            if entry.has_all_tokens:
-                self._tokens.keep(entry.reply.id, name, entry.tokens)
             if last.times is not None and last.times.tokens:
                 self._times[entry.reply.id] = last.times
                 if len(self._times) > KEPT_TIMES:
@@ -208,8 +206,18 @@ class Generation(QObject):
             if entry.is_sent:
                 self._finish(entry, State.ERROR, crash.error)
 
+    def close(self) -> None:
+        """The program ends: the tokens that were written stay, as their text does."""
+        for entry in self._open.values():
+            self._keep_tokens(entry)
+
+    def _keep_tokens(self, entry: OpenReply) -> None:
+        if entry.has_all_tokens:
+            self._tokens.keep(entry.reply.id, entry.model, entry.tokens)
+
     def _finish(self, entry: OpenReply, state: State, error: ErrorInfo | None = None) -> None:
         del self._open[entry.reply.id]
+        self._keep_tokens(entry)
         entry.reply.state, entry.reply.error = state, error
         self._saver.save_now(entry.reply)
         self._changed(entry)

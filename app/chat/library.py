@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -17,12 +18,14 @@ from engine.errors import ErrorInfo, InferdeckError
 
 
 class Found(NamedTuple):
-    """A conversation that a search found; `message_id` is "" where its title was hit."""
+    """What a search found in a conversation; `message_id` is "" where its title was hit. `place`:
+    the number of this hit, from 1, and how many there are in the conversation."""
 
     conversation: Conversation
     message_id: str
     snippet: str
     marks: tuple[tuple[int, int], ...]
+    place: tuple[int, int] = (1, 1)
 
 
 class ChatLibrary(QObject):
@@ -88,17 +91,24 @@ class ChatLibrary(QObject):
         return list(self._presets)
 
     def search(self, query: str) -> list[Found]:
-        """Conversations that contain every word of `query`."""
+        """Every title and message that contains every word of `query`."""
         try:
             hits = self._store.search(query)
         except StorageError as error:
             self._report_read(error)
             return []
-        return [
-            Found(conversation, hit.message_id or "", hit.snippet, hit.marks)
-            for hit in hits
-            if (conversation := self._conversations.get(hit.conversation_id)) is not None
-        ]
+        counts = Counter(hit.conversation_id for hit in hits)
+        numbers: Counter[str] = Counter()
+        found = []
+        for hit in hits:
+            conversation = self._conversations.get(hit.conversation_id)
+            if conversation is not None:
+                numbers[conversation.id] += 1
+                place = numbers[conversation.id], counts[conversation.id]
+                found.append(
+                    Found(conversation, hit.message_id or "", hit.snippet, hit.marks, place)
+                )
+        return found
 
     # Conversations ---------------------------------------------------------------------------
 

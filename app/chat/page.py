@@ -173,7 +173,7 @@ class ChatPage(QWidget):
 
     def step(self, step: int) -> None:
         """Open the conversation so many places below this one in the list."""
-        ids = [record.id for record in self.list.records]
+        ids = list(dict.fromkeys(record.id for record in self.list.records))
         if ids:
             here = self.controller.current.id
             position = ids.index(here) + step if here in ids else 0

@@ -115,13 +115,14 @@ def _busy_detail(controller: ChatController, reply: Message) -> str:
 
 
 def found_record(found: Found) -> ConversationRecord:
-    """A conversation that a search found: with the text around what was found."""
-    conversation = found.conversation
+    """What a search found in a conversation: with the text around it."""
+    conversation, (number, count) = found.conversation, found.place
     marks = found.marks if found.message_id else ()
     detail = found.snippet if found.message_id else "title"
     return ConversationRecord(
         conversation.id, conversation.title, detail, False, marks, found.message_id,
         conversation.is_pinned, conversation.is_archived,
+        f"{number:,} of {count:,}" if count > 1 else "",
     )  # fmt: skip
 
 

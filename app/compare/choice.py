@@ -33,7 +33,7 @@ class PrecisionChoice(QWidget):
             box.setAccessibleName(f"{_LABELS[name]} of the right side")
             box.setToolTip(SETTINGS[name].help)
             box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-            box.setMinimumContentsLength(14)
+            box.setMinimumContentsLength(11)
             for value in SETTINGS[name].choices:
                 box.addItem(value, value)
             box.activated.connect(lambda: self.changed.emit())
@@ -76,6 +76,18 @@ class PrecisionChoice(QWidget):
             describe_items(self.boxes[HEAD], [(c.value, c.text, c.refusal) for c in heads])
         if not self._is_touched:
             self._suggest(config, known)
+
+    def show_model(self, config: EngineConfig) -> None:
+        """Another model than the loaded one: nothing is known of its checkpoint, so the engine says
+        what cannot be."""
+        for name, box in self.boxes.items():
+            describe_items(box, [(value, value, "") for value in SETTINGS[name].choices])
+            box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
+        self._is_touched = False
+
+    def forget(self) -> None:
+        """What the user has chosen: the next `show_engine` suggests again."""
+        self._is_touched = False
 
     def _suggest(self, config: EngineConfig, known: Checkpoint | None) -> None:
         """The other of plain weights and int8; of a quantized checkpoint another output head."""

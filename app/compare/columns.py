@@ -14,7 +14,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.compare.export import figures, pair_words
+from app.compare.export import figures, latency_words, pair_words
 from app.compare.record import LEFT, RIGHT, Comparison, Pair
 from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, theme_notifier
@@ -24,7 +24,7 @@ _LINE_HEIGHT = 125
 
 
 class AnswerColumn(QFrame):
-    """One side: its precision, its figures, and its answer to the prompt that is chosen."""
+    """One side: what answers, its figures, and its answer to the prompt that is chosen."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class AnswerColumn(QFrame):
         self._side = side
         self._pair: Pair | None = None
         self.name = ElidedLine()
-        self.name.setAccessibleName("Precision of this side")
+        self.name.setAccessibleName("What answers on this side")
         self.values: dict[str, QLabel] = {}
         self._grid = QGridLayout()
         self._grid.setHorizontalSpacing(SPACE_2)
@@ -121,7 +121,8 @@ class Columns(QWidget):
 
     def show_pair(self, pair: Pair | None) -> None:
         """A prompt's answers; none before one is chosen."""
-        self.line.set_text(pair_words(pair) if pair is not None else "")
+        words = (pair_words(pair), latency_words(pair)) if pair is not None else ()
+        self.line.set_text(" ".join(filter(None, words)))
         for side in self.sides:
             side.show_pair(pair)
 

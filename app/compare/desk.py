@@ -9,20 +9,29 @@ from app.commands import Command
 from app.compare.runner import ComparisonRunner
 from app.compare.window import CompareWindow
 from app.engine_bridge import EngineBridge
+from app.models.session import ModelSession
 from app.panels.precision import PrecisionGuide
+from app.settings_store import SettingsStore
 
 
 class CompareDesk(QObject):
-    def __init__(self, bridge: EngineBridge, guide: PrecisionGuide, window: QWidget) -> None:
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        guide: PrecisionGuide,
+        window: QWidget,
+        session: ModelSession,
+        store: SettingsStore,
+    ) -> None:
         super().__init__(window)
-        self._bridge, self._guide, self._parent = bridge, guide, window
-        self.runner = ComparisonRunner(bridge, guide.times, self)
+        self._bridge, self._guide, self._parent, self._store = bridge, guide, window, store
+        self.runner = ComparisonRunner(bridge, guide.times, self, session)
         self.window: CompareWindow | None = None
 
     def commands(self) -> list[Command]:
         return [
             Command(
-                "chat.compare", "Compare precisions…", self.show, "Chat", "Ctrl+Alt+P", "compare",
+                "chat.compare", "Compare side by side…", self.show, "Chat", "Ctrl+Alt+P", "compare",
                 section="reply", is_enabled=lambda: self._bridge.is_ready,
             )
         ]  # fmt: skip
@@ -31,8 +40,10 @@ class CompareDesk(QObject):
         """The window, with `prompt` written in it if one is given."""
         if self.window is None:
             if not self.runner.is_running:
-                self.runner.comparison, self.runner.problem = None, ""
-            self.window = CompareWindow(self._bridge, self._guide, self.runner, self._parent)
+                self.runner.forget()
+            self.window = CompareWindow(
+                self._bridge, self._guide, self.runner, self._store, self._parent
+            )
             self.window.closed.connect(self._forget)
         if prompt:
             self.window.prompt.setPlainText(prompt)
@@ -45,6 +56,7 @@ class CompareDesk(QObject):
         """With the main window this one goes."""
         if self.window is not None:
             self.window.close()
+        self.runner.close()
 
     def _forget(self) -> None:
         window, self.window = self.window, None

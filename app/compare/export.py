@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from app.chat.attachments import fence_for
-from app.compare.record import LEFT, RIGHT, Answer, Comparison, Pair
+from app.compare.record import GREEDY, LEFT, RIGHT, Answer, Comparison, Pair
 from app.precision.times import seconds_words
 from app.units import format_bytes
 from widgets.durations import milliseconds
@@ -23,12 +23,14 @@ def as_json(comparison: Comparison) -> str:
         "sides": [
             {
                 "precision": side.precision,
+                "sampling": side.sampling,
                 "settings": dict(side.settings),
                 "weights_bytes": side.weights_bytes,
                 "switch_s": side.switch_s,
             }
             for side in comparison.sides
         ],
+        "way": comparison.way,
         "identical_share": comparison.identical_share,
         "mean_equal_share": comparison.mean_equal_share,
         "prompts": [_pair(pair) for pair in comparison.pairs],
@@ -59,11 +61,14 @@ def _answer(answer: Answer) -> dict[str, Any]:
 def as_markdown(comparison: Comparison) -> str:
     left, right = comparison.sides
     parts = [
-        f"# {comparison.model}: {left.precision} and {right.precision}",
-        f"{comparison.started}. Greedy answers. {verdict(comparison)}",
+        f"# {comparison.model}: {left.title} and {right.title}",
+        " ".join(
+            filter(None, (f"{comparison.started}.", _sampling(comparison), comparison.way,
+                          verdict(comparison)))
+        ),
         "\n".join(
             [
-                f"| | {left.precision} | {right.precision} |",
+                f"| | {left.title} | {right.title} |",
                 "|---|---|---|",
                 *(f"| {name} | {a} | {b} |" for name, a, b in figures(comparison)),
             ]
@@ -74,8 +79,13 @@ def as_markdown(comparison: Comparison) -> str:
         for side, answer in zip(comparison.sides, pair.answers, strict=True):
             text = "not answered" if answer is None else answer.text or answer.problem
             fence = fence_for(text)
-            parts += [f"**{side.precision}**", f"{fence}\n{text}\n{fence}"]
+            parts += [f"**{side.title}**", f"{fence}\n{text}\n{fence}"]
     return "\n\n".join(parts) + "\n"
+
+
+def _sampling(comparison: Comparison) -> str:
+    is_greedy = all(side.sampling == GREEDY for side in comparison.sides)
+    return "Greedy answers." if is_greedy else ""
 
 
 def verdict(comparison: Comparison) -> str:
@@ -103,6 +113,20 @@ def pair_words(pair: Pair) -> str:
     if at == 0:
         return f"Different from the first of {count:,} tokens on."
     return f"Identical up to token {at:,} of {count:,} ({100 * at / max(1, count):.0f} %)."
+
+
+def latency_words(pair: Pair) -> str:
+    """ "TTFT 81.0 ms and 44.2 ms, 18.2 and 30.4 tok/s."; "" until both have answered."""
+    if pair.both is None:
+        return ""
+    left, right = pair.both
+    parts = []
+    if left.ttft_s is not None and right.ttft_s is not None:
+        times = (milliseconds(1e3 * seconds) for seconds in (left.ttft_s, right.ttft_s))
+        parts.append("TTFT " + " and ".join(times))
+    if left.tokens_per_s is not None and right.tokens_per_s is not None:
+        parts.append(f"{left.tokens_per_s:,.1f} and {right.tokens_per_s:,.1f} tok/s")
+    return f"{', '.join(parts)}." if parts else ""
 
 
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:

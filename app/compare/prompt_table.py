@@ -26,6 +26,7 @@ class PromptTable(QTableWidget):
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setProperty("padded", True)  # the cells begin where their headings do
         self.setShowGrid(False)
         self.setTabKeyNavigation(False)
         self.setWordWrap(False)

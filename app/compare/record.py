@@ -1,4 +1,6 @@
-"""What two precisions answered to the same prompts, and where they part. No Qt.
+"""What two sides answered to the same prompts, and where they part. No Qt.
+
+A side is a model in a precision, with its settings and its sampling.
 
     tokens    0 1 2 3 4 | 5 6 7          4 | 5: the first difference
     left      . . . . . | a b c
@@ -9,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from engine.evaluation.texts import PromptLine
 
 LEFT, RIGHT = 0, 1
+GREEDY = "greedy"
 
 
 class Piece(NamedTuple):
@@ -38,21 +42,29 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A precision: in words, as settings, and what its weights take (None until it was loaded).
-    `switch_s`: what loading it took, None where it was loaded already."""
+    """What answers: its precision in words (behind the model where that is another), its settings,
+    and what its weights take (None until it was loaded). `switch_s`: what loading it took, None
+    where it was loaded already. `sampling`: its name."""
 
     precision: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     weights_bytes: int | None = None
     switch_s: float | None = None
+    sampling: str = GREEDY
+
+    @property
+    def title(self) -> str:
+        return self.precision if self.sampling == GREEDY else f"{self.precision} · {self.sampling}"
 
 
 @dataclass(slots=True)
 class Pair:
-    """A prompt with the answers of both sides, as they come."""
+    """A prompt with the answers of both sides, as they come. `is_by_text`: two models with tokens
+    of their own are compared by characters."""
 
     prompt: PromptLine
     answers: list[Answer | None] = field(default_factory=lambda: [None, None])
+    is_by_text: bool = False
 
     @property
     def both(self) -> tuple[Answer, Answer] | None:
@@ -64,13 +76,29 @@ class Pair:
 
     @property
     def num_equal(self) -> int:
-        """Tokens before the first difference; 0 until both answers are there."""
-        return num_equal(*self.both) if self.both is not None else 0
+        """Tokens of the left answer before the first difference; 0 until both are there."""
+        return self._place(LEFT)
+
+    def _place(self, side: int) -> int:
+        """The token of a side at which the answers part."""
+        if self.both is None:
+            return 0
+        if not self.is_by_text:
+            return num_equal(*self.both)
+        left, right = self.both
+        pairs = zip(left.text, right.text, strict=False)
+        shorter = min(len(left.text), len(right.text))
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+        return num_within(self.both[side], same)
 
     @property
     def is_identical(self) -> bool:
         both = self.both
-        return both is not None and ids(both[0]) == ids(both[1])
+        if both is None:
+            return False
+        if self.is_by_text:
+            return both[LEFT].text == both[RIGHT].text
+        return ids(both[LEFT]) == ids(both[RIGHT])
 
     @property
     def equal_share(self) -> float | None:
@@ -88,17 +116,18 @@ class Pair:
             return "", "", ""
         if self.both is None or self.is_identical:
             return answer.text, "", ""
-        return cut(answer, self.num_equal)
+        return cut(answer, self._place(side))
 
 
 @dataclass(slots=True)
 class Comparison:
-    """`started`: UTC, ISO 8601."""
+    """`started`: UTC, ISO 8601. `way`: how both sides got an engine, in words."""
 
     model: str
     started: str
     sides: list[Side]
     pairs: list[Pair] = field(default_factory=list)
+    way: str = ""
 
     @property
     def done(self) -> list[Pair]:
@@ -133,6 +162,12 @@ def num_equal(first: Answer, second: Answer) -> int:
     pairs = zip(ids(first), ids(second), strict=False)
     shorter = min(len(first.pieces), len(second.pieces))
     return next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+
+
+def num_within(answer: Answer, length: int) -> int:
+    """Tokens that lie in the first `length` characters."""
+    ends = accumulate(len(piece.text) for piece in answer.pieces)
+    return sum(end <= length for end in ends)
 
 
 def cut(answer: Answer, place: int) -> tuple[str, str, str]:

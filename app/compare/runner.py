@@ -1,72 +1,95 @@
-"""Runs a comparison on the one engine: all answers of one side, a switch, all of the other.
+"""Runs a comparison: gets both sides an engine, and asks them the same prompts.
 
-    left: prompt 1, 2, 3 ... --switch--> right: prompt 1, 2, 3 ... --switch back--> left
+    two engines, or one for both    left and right, prompt by prompt
+    one after the other             left: 1, 2, 3 ... --switch--> right: 1, 2, 3 ... --back-->
 
-Prompts that are added meanwhile are answered first by the side that is loaded, so that a switch is
-paid once for all of them. Whatever ends it, the engine goes back to where it was, unless it is to
-stay or has failed.
+Where the engine has to change, prompts that are added meanwhile are answered first by the side that
+is loaded, so that a switch is paid once for all of them. Whatever ends it, the engine of the window
+goes back to where it was, unless it is to stay or has failed. See `app.compare.way`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum, auto
-from statistics import fmean
-from typing import Any
+from functools import partial
 
 from PySide6.QtCore import QObject, Signal
 
-from app.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Piece, Side
+from app.compare.asker import STOPPED, Asker
+from app.compare.progress import SIDES, answering_words, answers_left_s, with_time
+from app.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Side
+from app.compare.second import SecondEngine
+from app.compare.switcher import Switcher
+from app.compare.way import Decision, Setup, Way, agrees, decide, in_turn, other_words
 from app.engine_bridge import EngineBridge, EngineState
+from app.models.estimate import Estimate, estimate
+from app.models.session import ModelSession
 from app.precision.times import SwitchTimes
 from app.precision.words import precision_words
+from app.tasks import Task, run_task
 from engine import messages
 from engine.config import EngineConfig
-from engine.errors import LoadCancelled
+from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluation.texts import PromptLine
-from engine.sampling_params import SamplingParams
-from engine.snapshot import FinishReason
+from engine.snapshot import ModelInfo
 
 
 class Phase(Enum):
     IDLE = auto()
+    WEIGHING = auto()  # what the right side needs
+    LOADING = auto()  # an engine beside the one of the window
     ANSWERING = auto()
-    SWITCHING = auto()
+    SWITCHING = auto()  # the engine of the window
 
 
 class ComparisonRunner(QObject):
     """`changed`: anything of `comparison`, `phase` or `problem`. `ended`: nothing more will come.
-    `expected_s(config)`: how long loading with it takes, None where that is not known."""
+    `stays`: do not go back at the end. `together`: where both engines are there, both answer at the
+    same time. `session` opens models in the window; `weigh(config)`: what it needs."""
 
     changed = Signal()
     ended = Signal()
 
     def __init__(
-        self, bridge: EngineBridge, times: SwitchTimes, parent: QObject | None = None
+        self,
+        bridge: EngineBridge,
+        times: SwitchTimes,
+        parent: QObject | None = None,
+        session: ModelSession | None = None,
+        weigh: Callable[[EngineConfig], Estimate] | None = None,
     ) -> None:
         super().__init__(parent)
-        self._bridge, self._times = bridge, times
+        self._bridge, self._times, self._weigh = bridge, times, weigh
         self.comparison: Comparison | None = None
-        self.phase = Phase.IDLE
-        self.problem = ""
-        self.stays = False
-        self._settings: list[dict[str, Any]] = [{}, {}]
-        self._side = self._target = LEFT  # loaded; being loaded while SWITCHING
+        self.decision: Decision | None = None
+        self.phase, self.problem = Phase.IDLE, ""
+        self.stays = self.together = False
+        self._setup = Setup({}, "")
+        self._left: EngineConfig | None = None  # what the window's engine ran with
         self._is_stopping = False
-        self._request = ""
-        self._pair: Pair | None = None
-        self._events: list[messages.OutputEvent] = []
-        self._began = 0.0
+        self._load_began = 0.0
+        self._task: Task | None = None
+        self._second: SecondEngine | None = None
+        self._own = [self._asker(bridge, side) for side in SIDES]
+        self._askers = list(self._own)
         self._seconds: list[list[float]] = [[], []]  # of the answers of each side
-        bridge.outputs.connect(self._on_outputs)
-        bridge.request_failed.connect(self._on_failed)
-        bridge.reconfigured.connect(self._on_reconfigured)
-        bridge.reconfigure_failed.connect(self._on_refused)
+        self._switcher = switcher = Switcher(bridge, session, self)
+        switcher.switched.connect(self._switched)
+        switcher.failed.connect(self._not_switched)
+        switcher.disturbed.connect(
+            lambda: self._end("The precision was changed meanwhile, so the answers stop here.")
+        )
         bridge.state_changed.connect(self._on_state)
+
+    def _asker(self, bridge: EngineBridge, side: int) -> Asker:
+        asker = Asker(bridge, self)
+        asker.answered.connect(partial(self._answered, side))
+        return asker
 
     # What the user does ------------------------------------------------------------------------
 
@@ -74,25 +97,31 @@ class ComparisonRunner(QObject):
     def is_running(self) -> bool:
         return self.phase is not Phase.IDLE
 
-    def start(self, prompts: Sequence[PromptLine], right: Mapping[str, Any], name: str) -> None:
-        """Answer `prompts` with the engine as it is and with the settings `right`, called `name`
-        until the engine says how it runs."""
+    def start(self, prompts: Sequence[PromptLine], setup: Setup) -> None:
+        """Answer `prompts` with the engine as it is and with `setup`."""
         config, model = self._bridge.config, self._bridge.model
         if self.is_running or config is None or model is None or not self._bridge.is_ready:
             return
-        self._settings = [{key: getattr(config, key) for key in right}, dict(right)]
-        left = Side(precision_words(model, config), self._settings[LEFT], model.weights_bytes)
+        self._setup, self._left = setup, config
+        before = {key: getattr(config, key) for key in setup.settings}
+        words = precision_words(model, config)
+        left = Side(words, before, model.weights_bytes, None, setup.sampling_names[0])
+        right = Side(setup.name, dict(setup.settings), sampling=setup.sampling_names[1])
         started = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        pairs = [Pair(prompt) for prompt in prompts]
-        self.comparison = Comparison(model.name, started, [left, Side(name, dict(right))], pairs)
-        self.problem, self._side, self._is_stopping = "", LEFT, False
-        self._seconds = [[], []]
-        self._next()
+        self.comparison = Comparison(model.name, started, [left, right])
+        self.comparison.pairs = self._new_pairs(prompts)
+        self.problem, self._is_stopping = "", False
+        self.decision, self._seconds = None, [[], []]
+        self._askers = list(self._own)
+        self._switcher.begin((before, setup.settings))
+        self._find_way(config)
 
     def add(self, prompts: Sequence[PromptLine]) -> None:
         """More prompts for the comparison that runs."""
         if self.comparison is not None and self.is_running and not self._is_stopping:
-            self.comparison.pairs += [Pair(prompt) for prompt in prompts]
+            self.comparison.pairs += self._new_pairs(prompts)
+            if self.phase is Phase.ANSWERING:
+                self._next()
             self.changed.emit()
 
     def stop(self) -> None:
@@ -100,11 +129,32 @@ class ComparisonRunner(QObject):
         if not self.is_running:
             return
         self._is_stopping = True
-        if self.phase is Phase.ANSWERING:
-            self._bridge.abort(self._request)
-        elif self._target == RIGHT:
-            self._bridge.cancel_load()
+        for asker in self._askers:
+            asker.stop()
+        if self.phase is Phase.WEIGHING:
+            self._end()
+        elif self.phase is Phase.LOADING and self._second is not None:
+            self._second.cancel()
+        else:
+            self._switcher.cancel()
         self.changed.emit()
+
+    def forget(self) -> None:
+        """The results of a comparison that has ended."""
+        self.comparison, self.decision, self.problem = None, None, ""
+
+    def close(self) -> None:
+        """The program ends."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._second is not None:
+            second, self._second = self._second, None
+            second.end()
+
+    def _new_pairs(self, prompts: Sequence[PromptLine]) -> list[Pair]:
+        return [Pair(prompt, is_by_text=self._setup.model is not None) for prompt in prompts]
+
+    # What is said ------------------------------------------------------------------------------
 
     @property
     def is_stopping(self) -> bool:
@@ -112,183 +162,238 @@ class ComparisonRunner(QObject):
 
     @property
     def side(self) -> int:
-        """The side that is loaded."""
-        return self._side
+        """The side that is loaded in the window."""
+        return self._switcher.side
+
+    @property
+    def _sides_ready(self) -> tuple[int, ...]:
+        is_in_turn = self.decision is None or self.decision.way.is_in_turn
+        return (self.side,) if is_in_turn else SIDES
 
     @property
     def status(self) -> str:
         """What happens now, in words."""
         comparison = self.comparison
-        if comparison is None or not self.is_running:
+        if comparison is None:
             return ""
-        if self.phase is Phase.SWITCHING:
-            back = "back " if self._target == LEFT else ""
-            text = f"Switching {back}to {comparison.sides[self._target].precision}"
-        else:
-            done = sum(pair.answers[self._side] is not None for pair in comparison.pairs)
-            name = comparison.sides[self._side].precision
-            text = f"Prompt {done + 1:,} of {len(comparison.pairs):,}, by {name}"
-        left = self.time_left_s
-        return text if left is None else f"{text} · about {max(1, round(left)):,} s left"
+        names = [side.precision for side in comparison.sides]
+        match self.phase:
+            case Phase.IDLE:
+                return ""
+            case Phase.WEIGHING:
+                return "Looking whether both sides fit the memory at once"
+            case Phase.LOADING:
+                text = f"Loading {names[RIGHT]} beside the engine of the window"
+            case Phase.SWITCHING:
+                back = "back " if self._switcher.target == LEFT else ""
+                text = f"Switching {back}to {names[self._switcher.target]}"
+            case Phase.ANSWERING:
+                asked = [side for side in self._sides_ready if self._askers[side].is_asking]
+                text = answering_words(comparison, asked or [self.side])
+        return with_time(text, self.time_left_s)
 
     @property
     def time_left_s(self) -> float | None:
-        """Of answers, as long as those before took, and of switches; None until an answer was
-        timed."""
-        comparison, known = self.comparison, [*self._seconds[LEFT], *self._seconds[RIGHT]]
-        if comparison is None or not self.is_running or not known:
+        """Of answers and of switches; None until an answer was timed."""
+        if self.comparison is None or not self.is_running:
             return None
-        total = 0.0
-        for side in (LEFT, RIGHT):
-            todo = sum(pair.answers[side] is None for pair in comparison.pairs)
-            total += todo * fmean(self._seconds[side] or known)
+        answers = answers_left_s(self.comparison, self._seconds)
+        if answers is None:
+            return None
         ways = [s for s in (RIGHT, LEFT) if self._will_switch_to(s)]
-        return total + sum(self._switch_s(side) for side in ways)
+        return answers + sum(self._switch_s(side) for side in ways)
+
+    def _will_switch_to(self, side: int) -> bool:
+        if self.phase is Phase.SWITCHING and self._switcher.target == side:
+            return True
+        if self.decision is None or not self.decision.way.is_in_turn:
+            return False
+        return not self.stays if side == LEFT else self._has_todo(RIGHT) and self.side == LEFT
+
+    def _switch_s(self, side: int) -> float:
+        config = self._left if side == LEFT else self.decision and self.decision.config
+        expected = self._times.expected(config, None) if config is not None else None
+        known = self.comparison.sides[RIGHT].switch_s if self.comparison else None
+        return expected.seconds if expected is not None else known or 0.0
 
     # The way through ---------------------------------------------------------------------------
 
-    def _will_switch_to(self, side: int) -> bool:
-        if self.phase is Phase.SWITCHING and self._target == side:
-            return True
-        return not self.stays if side == LEFT else self._has_todo(RIGHT) and self._side == LEFT
+    def _find_way(self, config: EngineConfig) -> None:
+        setup = self._setup
+        if setup.model is None and agrees(config, setup.settings):
+            self._go(Decision(Way.SAME, "One engine for both: they differ in sampling alone."))
+            return
+        try:
+            wanted = setup.config(config)
+        except ConfigError as error:
+            self._end(f"{error}")
+            return
+        if self._weigh is None and "engine.assembly" not in sys.modules:
+            # no engine of this process has loaded anything, nor what is needed to look
+            self._go(in_turn(setup, "what the right side needs is not known.", wanted))
+            return
+        self.phase = Phase.WEIGHING
+        weigh = self._weigh or estimate
+        self._task = run_task(
+            self, lambda: weigh(wanted), partial(self._weighed, wanted),
+            lambda error: self._go(in_turn(setup, f"{error.cause}", wanted)),
+        )  # fmt: skip
+        self.changed.emit()
 
-    def _switch_s(self, side: int) -> float:
-        config = self._bridge.config
-        if config is None:
-            return 0.0
-        wanted = config.replace(**_without_auto(self._settings[side]))
-        expected = self._times.expected(wanted, None)
-        known = self.comparison.sides[RIGHT].switch_s if self.comparison else None
-        return expected.seconds if expected is not None else known or 0.0
+    def _weighed(self, wanted: EngineConfig, found: Estimate) -> None:
+        self._task = None
+        plan = self._bridge.plan
+        if self.phase is not Phase.WEIGHING:
+            return
+        if plan is None:
+            self._end("The model was closed meanwhile.")
+            return
+        self._go(decide(self._setup, wanted, plan, found))
+
+    def _go(self, decision: Decision) -> None:
+        if self.comparison is None or (self._is_stopping and self.phase is Phase.IDLE):
+            return
+        self.decision, self.comparison.way = decision, decision.why
+        if decision.way is Way.BESIDE and decision.config is not None:
+            self._open_second(decision.config)
+            return
+        if decision.way is Way.REPLACE and decision.config is not None:
+            self._switcher.replace_models(decision.config)
+        if decision.way is Way.SAME:
+            left, right = self.comparison.sides
+            self.comparison.sides[RIGHT] = replace(
+                right, precision=left.precision, weights_bytes=left.weights_bytes
+            )
+        self._next()
+
+    def _open_second(self, config: EngineConfig) -> None:
+        second = self._second = SecondEngine(self._bridge.beside(), self)
+        second.ready.connect(self._second_ready)
+        second.failed.connect(self._second_failed)
+        second.stopped.connect(lambda e: self._end(f"The engine beside it stopped. {e.cause}"))
+        self._askers = [self._own[LEFT], self._asker(second.bridge, RIGHT)]
+        self.phase, self._load_began = Phase.LOADING, time.perf_counter()
+        second.load(config)
+        self.changed.emit()
+
+    def _second_ready(self, event: messages.Loaded) -> None:
+        if self.phase is Phase.LOADING:
+            self._know_right(event.model, event.config, time.perf_counter() - self._load_began)
+            self._next()
+
+    def _second_failed(self, error: ErrorInfo, is_cancelled: bool) -> None:
+        """What was reckoned to fit did not: one after the other then."""
+        if self.phase is not Phase.LOADING or self._left is None:
+            return
+        self._drop_second()
+        if is_cancelled or self._is_stopping:
+            self._end()
+        else:
+            reason = f"a second engine was not loaded. {error.cause}"
+            self._go(in_turn(self._setup, reason, self._setup.config(self._left)))
+
+    def _drop_second(self) -> None:
+        if self._second is not None:
+            second, self._second = self._second, None
+            self._askers[RIGHT].forget()
+            self._askers = list(self._own)
+            second.let_go()
+
+    def _know_right(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
+        assert self.comparison is not None
+        words = precision_words(model, config)
+        if self._setup.model is not None:
+            words = f"{model.name} · {words}"
+        self.comparison.sides[RIGHT] = replace(
+            self.comparison.sides[RIGHT],
+            precision=" · ".join(filter(None, (words, other_words(self._setup, self._left)))),
+            weights_bytes=model.weights_bytes,
+            switch_s=seconds,
+        )
 
     def _has_todo(self, side: int) -> bool:
         comparison = self.comparison
         return comparison is not None and any(p.answers[side] is None for p in comparison.pairs)
 
     def _next(self) -> None:
-        other = RIGHT if self._side == LEFT else LEFT
-        if not self._is_stopping and self._has_todo(self._side):
-            self._ask()
-        elif not self._is_stopping and self._has_todo(other):
+        """Ask whom there is to ask; else change sides, or end."""
+        if not self._is_stopping and self._ask():
+            return
+        if any(asker.is_asking for asker in self._askers):
+            return
+        other = RIGHT if self.side == LEFT else LEFT
+        is_in_turn = self.decision is not None and self.decision.way.is_in_turn
+        if is_in_turn and not self._is_stopping and self._has_todo(other):
             self._switch(other)
-        elif self._side == RIGHT and not self.stays:
+        elif is_in_turn and self.side == RIGHT and not self.stays:
             self._switch(LEFT)
         else:
             self._end()
 
-    def _ask(self) -> None:
+    def _ask(self) -> bool:
+        """Whether somebody was asked."""
         assert self.comparison is not None
-        self._pair = next(p for p in self.comparison.pairs if p.answers[self._side] is None)
-        line = self._pair.prompt
-        self.phase, self._events = Phase.ANSWERING, []
-        self._request, self._began = f"compare-{uuid.uuid4().hex}", time.perf_counter()
-        params = SamplingParams(
-            temperature=0.0, seed=0, max_tokens=line.max_tokens, logprobs=0
-        )
-        self._bridge.add_request(self._request, line.prompt, params)
-        self.changed.emit()
+        asked = False
+        for pair in self.comparison.pairs:
+            for side in self._sides_ready:
+                busy = [a.is_asking for a in self._askers]
+                free = not busy[side] if self.together else not any(busy)
+                if free and pair.answers[side] is None:
+                    params = self._setup.sampling[side]
+                    params = replace(params, max_tokens=pair.prompt.max_tokens, logprobs=0)
+                    self.phase = Phase.ANSWERING
+                    self._askers[side].ask(pair, params)
+                    asked = True
+        if asked:
+            self.changed.emit()
+        return asked
 
     def _switch(self, side: int) -> None:
-        self.phase, self._target = Phase.SWITCHING, side
-        self._bridge.reconfigure(**self._settings[side])
+        self.phase = Phase.SWITCHING
+        self._switcher.to(side)
         self.changed.emit()
 
     def _end(self, problem: str = "") -> None:
         self.problem = problem or self.problem
-        self.phase, self._request, self._pair = Phase.IDLE, "", None
+        self.phase = Phase.IDLE
+        self._switcher.end()
+        for asker in self._askers:
+            asker.forget()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._drop_second()
         self.changed.emit()
         self.ended.emit()
 
     # What the engine says ----------------------------------------------------------------------
 
-    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
-        mine = [event for event in events if event.request_id == self._request]
-        if not mine or self.phase is not Phase.ANSWERING:
+    def _answered(self, side: int, answer: Answer) -> None:
+        asker = self._askers[side]
+        if asker.pair is None or not self.is_running:
             return
-        self._events += mine
-        last = mine[-1]
-        if last.finish_reason is None:
-            return
-        problem = ""
-        if last.finish_reason is FinishReason.ERROR and last.error is not None:
-            problem = f"{last.error.cause} {last.error.remedy}".strip()
-        elif last.finish_reason is FinishReason.ABORT:
-            problem = "stopped"
-            if not self._is_stopping:
-                self.problem = "The answers were stopped meanwhile, as when a model is closed."
-                self._is_stopping = True
-        self._answered(answer_of(self._events, problem))
-
-    def _on_failed(self, failed: messages.RequestFailed) -> None:
-        if failed.request_id == self._request and self.phase is Phase.ANSWERING:
-            self._answered(Answer(problem=f"{failed.error.cause} {failed.error.remedy}".strip()))
-
-    def _answered(self, answer: Answer) -> None:
-        assert self._pair is not None
-        self._pair.answers[self._side] = answer
+        if answer.problem == STOPPED and not self._is_stopping:
+            self.problem = "The answers were stopped meanwhile, as when a model is closed."
+            self._is_stopping = True
+        asker.pair.answers[side] = answer
         if not answer.problem:
-            self._seconds[self._side].append(time.perf_counter() - self._began)
-        self._request = ""
+            self._seconds[side].append(asker.seconds)
+        self._next()
+        self.changed.emit()
+
+    def _switched(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
+        if self.side == RIGHT:
+            self._know_right(model, config, seconds)
         self._next()
 
-    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
-        if not self.is_running or self.comparison is None:
-            return
-        if self.phase is Phase.SWITCHING and _agrees(event.config, self._settings[self._target]):
-            self._switched(event)
-        elif not _agrees(event.config, self._settings[self._side]):
-            self._give_up("The precision was changed meanwhile, so the answers stop here.")
-
-    def _switched(self, event: messages.Reconfigured) -> None:
+    def _not_switched(self, error: ErrorInfo) -> None:
         assert self.comparison is not None
-        self._side = self._target
-        side = self.comparison.sides[self._side]
-        if self._side == RIGHT and event.model is not None:
-            self.comparison.sides[RIGHT] = replace(
-                side,
-                precision=precision_words(event.model, event.config),
-                weights_bytes=event.model.weights_bytes,
-                switch_s=event.seconds,
-            )
-        self._next()
-
-    def _on_refused(self, event: messages.ReconfigureFailed) -> None:
-        if self.phase is not Phase.SWITCHING or self.comparison is None:
-            return
-        name = self.comparison.sides[self._target].precision
-        if event.error.kind == LoadCancelled.__name__:
+        name = self.comparison.sides[self._switcher.target].precision
+        if error.kind == LoadCancelled.__name__:
             self._end("" if self._is_stopping else f"Switching to {name} was cancelled.")
         else:
-            self._end(f"Switching to {name} failed. {event.error.cause} {event.error.remedy}")
+            self._end(f"Switching to {name} failed. {error.cause} {error.remedy}")
 
     def _on_state(self, state: EngineState) -> None:
-        if self.is_running and state is not EngineState.READY:
+        if self.is_running and state is not EngineState.READY and not self._switcher.is_replacing:
             self._end("The model was closed meanwhile, so the answers stop here.")
-
-    def _give_up(self, problem: str) -> None:
-        if self._request:
-            self._bridge.abort(self._request)
-        self._end(problem)
-
-
-def answer_of(events: Sequence[messages.OutputEvent], problem: str = "") -> Answer:
-    """What was answered, from all events of a request."""
-    pieces = [Piece(token.token_id, token.token) for event in events for token in event.logprobs]
-    times = events[-1].times if events else None
-    gaps = times.itl_s if times is not None else []
-    return Answer(
-        pieces=tuple(pieces),
-        text="".join(event.text for event in events),
-        ttft_s=times.ttft_s if times is not None else None,
-        tokens_per_s=len(gaps) / sum(gaps) if gaps and sum(gaps) > 0 else None,
-        problem=problem,
-    )
-
-
-def _agrees(config: EngineConfig, settings: Mapping[str, Any]) -> bool:
-    return all(getattr(config, n) == v for n, v in _without_auto(settings).items())
-
-
-def _without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what the engine resolves by itself."""
-    return {n: v for n, v in settings.items() if not (n == "dtype" and v == "auto")}

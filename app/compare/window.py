@@ -1,7 +1,9 @@
-"""The window of a comparison: prompts, the precision on the right, and both answers.
+"""The window of a comparison: prompts, what stands on the right, and both answers.
 
 +---------------------------------------------------+
-| left: fp32   right: [int8 v] [head v]             |
+| left: fp32                           [sampling v] |
+| right: [model v] [settings v]        [sampling v] |
+|        [int8 v] [head v] [KV v]            [seed] |
 | prompt                          [Add] [File...]   |
 | status                  [x] back    [Compare]     |
 | prompts, and how far the answers are identical    |
@@ -20,6 +22,7 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
     QFileDialog,
+    QGridLayout,
     QHBoxLayout,
     QLabel,
     QPlainTextEdit,
@@ -36,9 +39,12 @@ from app.compare.export import as_json, as_markdown, verdict
 from app.compare.prompt_table import PromptTable
 from app.compare.record import Pair
 from app.compare.runner import ComparisonRunner
+from app.compare.side_choice import RightChoice, SamplingChoice
+from app.compare.way import Setup, agrees
 from app.engine_bridge import EngineBridge
 from app.panels.precision import PrecisionGuide
 from app.precision.words import precision_words
+from app.settings_store import RecentModel, SettingsStore
 from app.tasks import run_task
 from engine.errors import ErrorInfo
 from engine.evaluation.texts import DEFAULT_MAX_TOKENS, PromptLine, read_prompts
@@ -50,8 +56,8 @@ STATUS_MS = 500
 JSON, MARKDOWN = "Comparison (*.json)", "Comparison as text (*.md)"
 PROMPTS = "Prompts, one JSON object a line (*.jsonl *.json);;All files (*)"
 READY = (
-    "Both sides answer greedily, one prompt after the other. Chats go on; they pause while the "
-    "model is loaded in the other precision."
+    "Both sides answer the same prompts from the same seed: by two engines at once where both fit "
+    "the memory, else one after the other. Chats go on; they pause while the engine switches."
 )
 
 
@@ -65,11 +71,12 @@ class CompareWindow(QDialog):
         bridge: EngineBridge,
         guide: PrecisionGuide,
         runner: ComparisonRunner,
+        store: SettingsStore,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self.setWindowTitle("Compare precisions")
-        self._bridge, self._guide, self._runner = bridge, guide, runner
+        self.setWindowTitle("Compare side by side")
+        self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[Pair] = []  # prompts before the comparison begins
         self._make_parts()
         self._arrange()
@@ -89,6 +96,23 @@ class CompareWindow(QDialog):
         self.left = ElidedLine()
         self.choice = PrecisionChoice()
         self.choice.changed.connect(self.refresh)
+        self.right = RightChoice()
+        self.right.changed.connect(self.refresh)
+        self.right.model_changed.connect(self._on_other_model)
+        self.sampling = (SamplingChoice("left"), SamplingChoice("right"))
+        for box in self.sampling:
+            box.activated.connect(self.refresh)
+        self.seed = QSpinBox()
+        self.seed.setRange(0, 2**31 - 1)
+        self.seed.setPrefix("seed ")
+        self.seed.setAccessibleName("Seed of both sides")
+        self.seed.setToolTip("Both sides draw their tokens from the same seed")
+        self.together = QCheckBox("At the same time")
+        self.together.setToolTip(
+            "Where both engines are loaded, both answer at once and share the processor. Off: in "
+            "turn, so that neither slows the other down"
+        )
+        self.together.toggled.connect(self._on_together)
         self.prompt = QPlainTextEdit()
         self.prompt.setAccessibleName("Prompt for both sides")
         self.prompt.setPlaceholderText("A prompt for both sides")
@@ -104,17 +128,18 @@ class CompareWindow(QDialog):
         self.add = _button("Add prompt", "Another prompt: all share one switch (Ctrl+Return)")
         self.add.clicked.connect(self.add_prompt)
         QShortcut(QKeySequence("Ctrl+Return"), self.prompt, self.add_prompt)
+        self.way = ElidedLine("text_muted")
         self.file = _button(
             "From a file…", 'JSON, a line each: {"prompt": "..."} or {"messages": [...]}'
         )
         self.file.clicked.connect(self.ask_for_file)
         self.back = QCheckBox("Switch back at the end")
         self.back.setChecked(True)
-        self.back.setToolTip("Off: the engine stays in the precision on the right")
+        self.back.setToolTip("Off: where one engine serves both, it stays as the right side is")
         self.back.toggled.connect(self._on_back)
         self.export = _button("Export…", "Write the comparison as Markdown or JSON")
         self.export.clicked.connect(self.ask_for_export)
-        self.start = _button("Compare", "Answer all prompts in both precisions")
+        self.start = _button("Compare", "Answer all prompts on both sides")
         self.start.setProperty("kind", "primary")
         self.start.clicked.connect(self.start_or_stop)
         self.status = QLabel()
@@ -125,12 +150,21 @@ class CompareWindow(QDialog):
         self.columns = Columns()
 
     def _arrange(self) -> None:
-        sides = QHBoxLayout()
-        sides.setSpacing(SPACE_2)
-        sides.addWidget(QLabel("Left"))
-        sides.addWidget(self.left, 1)
-        sides.addWidget(QLabel("Right"))
-        sides.addWidget(self.choice)
+        sides = QGridLayout()
+        sides.setHorizontalSpacing(SPACE_2)
+        sides.setVerticalSpacing(SPACE_2)
+        precisions = QHBoxLayout()
+        precisions.addWidget(self.choice)
+        precisions.addStretch(1)
+        sides.addWidget(QLabel("Left"), 0, 0)
+        sides.addWidget(self.left, 0, 1)
+        sides.addWidget(self.sampling[0], 0, 2)
+        sides.addWidget(QLabel("Right"), 1, 0)
+        sides.addWidget(self.right, 1, 1)
+        sides.addWidget(self.sampling[1], 1, 2)
+        sides.addLayout(precisions, 2, 1)
+        sides.addWidget(self.seed, 2, 2)
+        sides.setColumnStretch(1, 1)
         asking = QVBoxLayout()
         asking.setSpacing(SPACE_2)
         asking.addWidget(self.max_tokens)
@@ -145,7 +179,7 @@ class CompareWindow(QDialog):
         foot = QHBoxLayout()
         foot.setSpacing(SPACE_2)
         foot.addWidget(self.status, 1)
-        for widget in (self.back, self.export, self.start):
+        for widget in (self.together, self.back, self.export, self.start):
             foot.addWidget(widget)
         split = QSplitter(Qt.Orientation.Vertical)
         split.setChildrenCollapsible(False)
@@ -159,6 +193,7 @@ class CompareWindow(QDialog):
         column.addLayout(sides)
         column.addLayout(prompt)
         column.addLayout(foot)
+        column.addWidget(self.way)
         column.addWidget(split, 1)
 
     # What the user does ------------------------------------------------------------------------
@@ -189,7 +224,8 @@ class CompareWindow(QDialog):
         prompts = [pair.prompt for pair in self._pairs]
         if prompts:
             self._runner.stays = not self.back.isChecked()
-            self._runner.start(prompts, self.choice.settings, self.choice.text)
+            self._runner.together = self.together.isChecked()
+            self._runner.start(prompts, self.setup)
             self._waiting = []
 
     def ask_for_file(self) -> None:
@@ -229,6 +265,35 @@ class CompareWindow(QDialog):
         prompt = ({"role": "user", "content": text},) if is_chat else text
         return PromptLine(len(self._pairs) + 1, prompt, self.max_tokens.value())
 
+    @property
+    def setup(self) -> Setup:
+        """What is chosen for the right side, and how both sample."""
+        model, seed = self.right.chosen_model, self.seed.value()
+        settings = {**self.right.settings, **self.choice.settings}
+        name = self.choice.text if model is None else f"{model.title} · {self.choice.text}"
+        left, right = self.sampling
+        return Setup(
+            settings, name, model, (left.params(seed), right.params(seed)), (left.name, right.name)
+        )
+
+    def _on_other_model(self) -> None:
+        """Precisions are those of the model, or of the profile."""
+        model, own = self.right.chosen_model, self.right.settings
+        if model is not None:
+            self.choice.show_model(model.config())
+        else:
+            self.choice.forget()
+        chosen = {name: own[name] for name in self.choice.boxes if name in own}
+        if chosen:
+            self.choice.choose(chosen)
+        elif self.right.profile.currentData() is not None and self._bridge.config is not None:
+            config = self._bridge.config if model is None else model.config()
+            self.choice.choose({name: getattr(config, name) for name in self.choice.boxes})
+        self.refresh()
+
+    def _on_together(self, is_on: bool) -> None:
+        self._runner.together = is_on
+
     def _on_back(self, is_on: bool) -> None:
         self._runner.stays = not is_on
 
@@ -243,13 +308,17 @@ class CompareWindow(QDialog):
         """Everything again."""
         runner, bridge = self._runner, self._bridge
         comparison = runner.comparison
-        if bridge.config is not None and not runner.is_running:
-            self.choice.show_engine(bridge.config, self._guide.checkpoint)
-        names = ("no model", self.choice.text)
+        if not runner.is_running:
+            others = [model for model in self._store.recent if not self._is_loaded(model)]
+            self.right.offer(others, self._store.profiles.profiles)
+            if bridge.config is not None and self.right.chosen_model is None:
+                self.choice.show_engine(bridge.config, self._guide.checkpoint)
+        names = ("no model", self.setup.name)
         if comparison is not None:
-            names = (comparison.sides[0].precision, comparison.sides[1].precision)
+            names = (comparison.sides[0].title, comparison.sides[1].title)
         elif bridge.model is not None and bridge.config is not None:
-            names = (precision_words(bridge.model, bridge.config), self.choice.text)
+            names = (precision_words(bridge.model, bridge.config), self.setup.name)
+        self.way.set_text(comparison.way if comparison is not None else "")
         title = comparison.model if comparison is not None else getattr(bridge.model, "name", "")
         self.left.set_text("  ·  ".join(filter(None, (title, names[0]))))
         self.columns.show_comparison(names, comparison)
@@ -259,6 +328,10 @@ class CompareWindow(QDialog):
         self._show_buttons()
         if runner.is_running != self._timer.isActive():
             (self._timer.start if runner.is_running else self._timer.stop)()
+
+    def _is_loaded(self, model: RecentModel) -> bool:
+        config = self._bridge.config
+        return config is not None and model.is_same(RecentModel(config.model, config.load_format))
 
     def _show_pair(self) -> None:
         row = self.table.chosen_row
@@ -284,9 +357,10 @@ class CompareWindow(QDialog):
         self.start.setEnabled(not self._runner.is_stopping if is_running else can_start)
         self.start.setToolTip(
             "Stop, keep what was answered, and switch back" if is_running
-            else self._refusal() or "Answer all prompts in both precisions"
+            else self._refusal() or "Answer all prompts on both sides"
         )  # fmt: skip
-        self.choice.setEnabled(not is_running)
+        for widget in (self.choice, self.right, self.seed, *self.sampling):
+            widget.setEnabled(not is_running)
         self.add.setEnabled(bool(self.prompt.toPlainText().strip()))
         self.export.setEnabled(self._runner.comparison is not None and not is_running)
 
@@ -294,15 +368,12 @@ class CompareWindow(QDialog):
         """Why nothing can be compared now; "" where it can."""
         config = self._bridge.config
         if config is None or not self._bridge.is_ready:
-            return "Open a model to compare its precisions."
-        settings = self.choice.settings
-        plain = ("auto", "none")
-        same = all(
-            getattr(config, name) == value
-            or (getattr(config, name) in plain and value in plain)
-            for name, value in settings.items()
-        )
-        return "Choose another precision for the right side than the loaded one." if same else ""
+            return "Open a model to compare it with another, or with other settings."
+        setup = self.setup
+        is_same = setup.model is None and agrees(config, setup.settings)
+        if is_same and setup.sampling[0] == setup.sampling[1]:
+            return "Choose another model, another precision, settings or sampling for the right."
+        return ""
 
     def _say(self, text: str, role: str = "muted") -> None:
         self.status.setText(text)

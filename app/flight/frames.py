@@ -174,6 +174,7 @@ def _step(s: StepRecord) -> list[Any]:
     return [
         s.index, s.start, s.duration, s.entries, s.num_running, s.num_waiting, s.preempted,
         s.finished, s.schedule_s, s.model_s, s.sample_s, s.commit_s, s.draft_s,
+        s.held_back,
     ]  # fmt: skip
 
 
@@ -286,10 +287,12 @@ def _read_ended(line: Json) -> messages.OutputEvent:
 
 def _read_step(fields: list[Any]) -> StepRecord:
     (index, start, duration, entries, running, waiting, preempted, finished, schedule, model,
-     sample, commit, draft) = fields  # fmt: skip
+     sample, commit, draft, *later) = fields  # fmt: skip
+    held_back = later[0] if later else ()  # not in older recordings
     return StepRecord(
         index, start, duration, tuple(StepEntry(*entry) for entry in entries), running, waiting,
         tuple(preempted), tuple(finished), schedule, draft, model, sample, commit,
+        tuple(held_back),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
@@ -38,6 +39,7 @@ EMPTY_TEXT = "Where the time of a step goes appears with the first reply: send a
 NO_MODEL = "Where the time of a step goes appears when a model is loaded and writes a reply."
 NO_PEAKS = "The machine's peaks are measured as soon as the engine rests: half a second."
 NOT_RECORDED = "The recording has no peaks of its machine, and nothing can be measured now."
+RECORDED = "This is a recording: nothing can be set in it."
 NOT_THERE = "None of the last steps is of this kind."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts
@@ -47,10 +49,12 @@ _PARTS_WIDTH = 420
 class BottleneckPanel(QFrame):
     """`measure_wanted`: the machine's peaks are not known, or should be measured again.
     `accounted`: what each setting could win at most, in words; also while nobody sees the panel.
+    `turned(changes)`: the user wants a knob turned now.
     """
 
     measure_wanted = Signal()
     accounted = Signal(object)  # dict[str, str]
+    turned = Signal(object)  # dict[str, Any]
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -81,6 +85,7 @@ class BottleneckPanel(QFrame):
         self._left = self._make_left()
         self.table, self.why = KnobTable(), _wrapped()
         self.table.itemSelectionChanged.connect(self._show_why)
+        self.table.turned.connect(self.turned)
         right = QVBoxLayout()
         right.setSpacing(SPACE_1)
         right.addWidget(self.table, 1)
@@ -190,6 +195,11 @@ class BottleneckPanel(QFrame):
         """What is shown was recorded: nothing can be measured."""
         self._is_live = False
         self.measure.hide()
+        self.set_refuse(lambda name, value: RECORDED)
+
+    def set_refuse(self, refuse: Callable[[str, Any], str]) -> None:
+        """Why a setting cannot have a value now, in words; "" where it can."""
+        self.table.refuse = refuse
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

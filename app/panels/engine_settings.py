@@ -21,7 +21,7 @@ from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import Machine, matters, only_with, sections
 from app.panels.settings_foot import SettingsFoot, line
 from app.panels.settings_model import Sent, SettingsModel, costliest
-from app.precision.choices import WEIGHTS
+from app.precision.choices import HEAD, WEIGHTS
 from app.precision.times import Memory
 from app.profiles import Profile, ProfileStore
 from app.servers import Facts
@@ -151,6 +151,25 @@ class EngineSettingsPanel(QWidget):
     def apply(self) -> None:
         """Send everything that was collected."""
         self._submit(self.model.apply())
+
+    def change(self, settings: Mapping[str, Any]) -> None:
+        """Set these now, as if they had been chosen and applied."""
+        if self.model.applied is not None:
+            for name in settings:
+                self._unsent.pop(name, None)
+            self._submit(self.model.change(settings))
+
+    def refusal_of(self, name: str, value: Any) -> str:
+        """Why a setting cannot have a value now; "" where it can."""
+        if self.model.applied is None:
+            return self._why_not()
+        if any(sent.change is not Change.LIVE for sent in self.model.sent):
+            return "Another change is being applied."
+        known = self.precision.checkpoint
+        if name == WEIGHTS and known is not None:
+            choices = known.of_weights(self.model.shown(HEAD), self.model.applied.dtype)
+            return next((choice.refusal for choice in choices if choice.value == value), "")
+        return ""
 
     def undo(self) -> None:
         """Drop what was collected, else go back to before the change applied last."""

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTableWidgetItem
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHeaderView,
+    QPushButton,
+    QTableWidget,
+    QTableWidgetItem,
+)
 
+from app.panels.knob_apply import Turn, turn_of
 from engine.ceilings import WORTH, Ceiling
 from widgets.theme import SPACE_2, figure_font, theme, theme_notifier
 
 CHOOSE = "Choose a knob to read how its ceiling was derived."
-_WHY = 3
-_COLUMNS = ("Knob", "Set to", "At most", "Because")
+NO_WINDOW = "Nothing can be set here."
+_APPLY, _WHY = 3, 4
+_COLUMNS = ("Knob", "Set to", "At most", "Try", "Because")
 
 
 class KnobTable(QTableWidget):
-    """A row for each knob: what it could win, and why not more."""
+    """A row for each knob: what it could win, why not more, and a button that turns it.
+    `turned(changes)`: it was pressed; the changes in the words of the engine's settings."""
+
+    turned = Signal(object)
 
     def __init__(self) -> None:
         super().__init__(0, len(_COLUMNS))
         self._ceilings: tuple[Ceiling, ...] = ()
+        self._turns: list[Turn] = []
+        self.refuse: Callable[[str, Any], str] = lambda name, value: NO_WINDOW
         self.setAccessibleName("The most that each knob could win")
         self.setHorizontalHeaderLabels(_COLUMNS)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setProperty("padded", True)
         self.setShowGrid(False)
         self.setTabKeyNavigation(False)
         self.setWordWrap(False)
@@ -35,7 +50,7 @@ class KnobTable(QTableWidget):
         header.setHighlightSections(False)
         header.setStretchLastSection(True)
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        for column in range(3):
+        for column in range(_WHY):
             header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
@@ -47,16 +62,39 @@ class KnobTable(QTableWidget):
     def show_ceilings(self, ceilings: tuple[Ceiling, ...], config: Any) -> None:
         """`config`: of the engine, to know which of the knobs it has."""
         self._ceilings = ceilings
+        self._turns = [turn_of(one, config, self.refuse) for one in ceilings]
         self.setRowCount(len(ceilings))
         for row, one in enumerate(ceilings):
             why = one.why
             if one.loose is not None:
                 why += f" {_factor(one.loose)}: if launch and rest shrank with it."
-            if not hasattr(config, one.setting):
-                why += " This engine does not have it yet."
-            for column, text in enumerate((one.label, one.value, _gain(one), why)):
-                self._put(row, column, text, why)
+            turn = self._turns[row]
+            if turn.refusal:
+                why += f" {turn.refusal}"
+            for column, text in enumerate((one.label, one.value, _gain(one), turn.short, why)):
+                self._put(row, column, text, turn.refusal if column == _APPLY else why)
+            self._show_button(row, one, turn)
         self.paint_factors()
+
+    def _show_button(self, row: int, one: Ceiling, turn: Turn) -> None:
+        """Where the knob can be turned; its name says so to those who only hear it."""
+        button = self.cellWidget(row, _APPLY)
+        if turn.refusal:
+            if button is not None:
+                self.removeCellWidget(row, _APPLY)
+            return
+        if not isinstance(button, QPushButton):
+            button = QPushButton("Apply")
+            button.setProperty("kind", "link")
+            button.setCursor(Qt.CursorShape.PointingHandCursor)
+            button.clicked.connect(lambda _=False, row=row: self._turn(row))
+            self.setCellWidget(row, _APPLY, button)
+        button.setToolTip(turn.text)
+        button.setAccessibleName(f"Apply {one.label} {one.value}")
+
+    def _turn(self, row: int) -> None:
+        if row < len(self._turns) and not self._turns[row].refusal:
+            self.turned.emit(dict(self._turns[row].changes))
 
     def _put(self, row: int, column: int, text: str, tip: str) -> None:
         item = self.item(row, column)
@@ -70,7 +108,7 @@ class KnobTable(QTableWidget):
         """What is worth trying stands out."""
         for row, one in enumerate(self._ceilings):
             color = theme().color("text" if one.is_worth_trying else "text_muted")
-            for column in range(3):
+            for column in range(_WHY):
                 item = self.item(row, column)
                 if item is not None:
                     item.setForeground(color)

@@ -104,6 +104,15 @@ class SettingsModel:
             self.pending[name] = value
         return None
 
+    def change(self, settings: Mapping[str, Any]) -> Sent | None:
+        """Set `settings` together and now, whatever they cost; what else is collected stays. One
+        step of the history."""
+        for name, value in settings.items():
+            SETTINGS[name].check(value)
+            self.pending.pop(name, None)
+        changes = {name: v for name, v in settings.items() if v != self.shown(name)}
+        return self._send(changes) if changes else None
+
     def apply(self) -> Sent | None:
         """Send all that is pending."""
         changes, self.pending = self.pending, {}

@@ -21,6 +21,7 @@ from app.screenshot.camera import (
     Camera,
     pause,
 )
+from app.screenshot.many import take_broadcast
 from app.screenshot.quantize import take_quantize
 from app.suggestions import long_prompts, suggestions_for
 
@@ -49,6 +50,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _kv_precision(camera, model)
     yield from _speculation(camera, model)
     yield from _precision(camera)
+    yield from take_broadcast(camera)
     yield from _tune(camera)
     yield from take_quantize(camera)
     yield from _palette(camera)

@@ -142,7 +142,7 @@ class ChatStore:
         rows = self._read("SELECT name, sampling FROM presets ORDER BY name COLLATE NOCASE")
         return {name: json.loads(sampling) for name, sampling in rows}
 
-    def search(self, query: str, limit: int = 100) -> list[SearchHit]:
+    def search(self, query: str, limit: int = 500) -> list[SearchHit]:
         """See `app.storage.search.search`."""
         with self._read_lock:
             try:

@@ -54,7 +54,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A conversation that contains every word of a query.
+    """A title or a message that contains every word of a query.
 
     `snippet` is the text around the first word; `marks` are (start, end) of the words in it.
     `message_id` is None where the title was hit.

@@ -26,34 +26,30 @@ def indexed(text: str) -> str:
 
 
 def search(connection: sqlite3.Connection, query: str, limit: int) -> list[SearchHit]:
-    """Conversations whose title, or one of whose messages, contains every word of `query`; the
-    last used ones first, at most `limit`, one hit for each: its title, else its newest message."""
+    """Every title and every message that contains every word of `query`, at most `limit`: those of
+    the conversation used last first; of one conversation its title, then its newest message. A
+    title that was made from the first message does not count beside it."""
     terms = terms_of(query)
     if not terms:
         return []
-    hits: dict[str, SearchHit] = {}
-    updated: dict[str, float] = {}
     where = " AND ".join("contains(title, ?)" for _ in terms)
-    rows = connection.execute(
-        f"SELECT id, title, updated FROM conversations WHERE deleted_at IS NULL AND {where}"
-        " ORDER BY updated DESC LIMIT ?",
+    titles = connection.execute(
+        "SELECT id, NULL, title, updated, title_is_automatic FROM conversations"
+        f" WHERE deleted_at IS NULL AND {where} ORDER BY updated DESC LIMIT ?",
         [*terms, limit],
-    )
-    for conversation_id, title, when in rows:
-        hits[conversation_id] = SearchHit(conversation_id, None, *snippet(title, terms))
-        updated[conversation_id] = when
-    for conversation_id, message_id, text, when, _ in _messages(connection, terms, limit):
-        if conversation_id not in hits:
-            hits[conversation_id] = SearchHit(conversation_id, message_id, *snippet(text, terms))
-            updated[conversation_id] = when
-    ordered = sorted(hits.values(), key=lambda hit: updated[hit.conversation_id], reverse=True)
-    return ordered[:limit]
+    ).fetchall()
+    messages = _messages(connection, terms, limit)
+    told = {row[0] for row in messages}
+    own = [row[:4] for row in titles if not (row[4] and row[0] in told)]
+    found = [*own, *messages]
+    found.sort(key=lambda row: (row[3], row[0]), reverse=True)  # stable: titles stay before
+    return [SearchHit(c, message, *snippet(text, terms)) for c, message, text, _ in found[:limit]]
 
 
 def _messages(
     connection: sqlite3.Connection, terms: list[str], limit: int
-) -> list[tuple[str, str, str, float, int]]:
-    """(conversation, message, text, updated, number) of the newest hit in each conversation."""
+) -> list[tuple[str, str | None, str, float]]:
+    """(conversation, message, text, updated) of every message that is hit."""
     long = [term for term in terms if len(term) >= TRIGRAM]
     short = [term for term in terms if len(term) < TRIGRAM]
     conditions, values = ["c.deleted_at IS NULL"], []
@@ -64,9 +60,9 @@ def _messages(
         conditions.append("contains(f.text, ?)")
         values.append(term)
     return connection.execute(
-        "SELECT c.id, m.id, m.text, c.updated, max(m.number) FROM messages_fts f"
+        "SELECT c.id, m.id, m.text, c.updated FROM messages_fts f"
         " JOIN messages m ON m.number = f.rowid JOIN conversations c ON c.id = m.conversation_id"
-        f" WHERE {' AND '.join(conditions)} GROUP BY c.id ORDER BY c.updated DESC LIMIT ?",
+        f" WHERE {' AND '.join(conditions)} ORDER BY c.updated DESC, m.number DESC LIMIT ?",
         [*values, limit],
     ).fetchall()
 

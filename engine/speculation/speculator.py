@@ -43,7 +43,7 @@ class Speculator:
         self._meter = SpeedMeter()
         self._drafted: list[int] = []
         self._accepted: list[int] = []
-        self._rounds = self._steps = 0
+        self._rounds = self._steps = self._rest_steps = 0
         self._draft_s = self._verify_s = 0.0
 
     @property
@@ -76,6 +76,8 @@ class Speculator:
             request.draft_limit = 0
         most = self._config.num_speculative_tokens
         decoding = [r for r in running if r.num_uncomputed_tokens == 1 and r.num_output_tokens]
+        if most == 0:
+            self._rest_steps = 0
         if most == 0 or not decoding:
             return
         alone = num_waiting == 0 and len(decoding) == len(running)
@@ -87,10 +89,12 @@ class Speculator:
     def _limits(self, decoding: Sequence[Request], most: int) -> list[int]:
         cost = self._costs.cost if self._config.speculative_adaptive else None
         if cost is None:
+            self._rest_steps = 0
             return [most] * len(decoding)
         usual = max(self._usual.rate, 0.01)
         scales = [self._acceptance.get(r.request_id, self._usual).rate / usual for r in decoding]
         limits = choose_lengths([self._places.worth(most, scale) for scale in scales], cost)
+        self._rest_steps = 0 if any(limits) else self._rest_steps + 1
         for i, request in enumerate(decoding):
             idle = 0 if limits[i] else self._idle.get(request.request_id, 0) + 1
             if idle >= PROBE_ROUNDS:
@@ -188,6 +192,7 @@ class Speculator:
             weights=self._proposer.weights_bytes,
             kv_cache=self._proposer.cache_bytes,
             speed_up=self._meter.speed_up,
+            rest_steps=self._rest_steps,
         )
 
 

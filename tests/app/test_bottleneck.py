@@ -6,20 +6,23 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
 from app.gpu_monitor import GpuMemory
 from app.panels.bottleneck import NO_MODEL, BottleneckPanel
+from app.panels.knob_apply import turn_of
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
 from app.panels.step_account import Chosen
 from app.panels.step_words import FASTER
 from app.peaks import PeaksStore
 from app.window import Application
-from engine.config import EngineConfig
+from engine.ceilings import Ceiling
+from engine.config import SETTINGS, EngineConfig
 from engine.machine import machine_name
-from engine.messages import MeasurePeaks, PeaksMeasured
+from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
 from tests.app.fakes import FakeEngineThread, Script
@@ -86,7 +89,7 @@ def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckP
     assert sum(part.share for part in panel.bar.parts) == pytest.approx(1.0)
     assert "Reading weights" in panel.bar.accessibleDescription()
     rows = {panel.table.item(r, 1).text(): r for r in range(panel.table.rowCount())}
-    gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 3))
+    gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 4))
     assert gain.endswith("faster") and float(gain.split("×")[0]) > 1.5
     assert "output layer" in why and "does not have it" not in why
     assert panel.table.item(rows["larger"], 2).text() == "nothing"
@@ -94,6 +97,46 @@ def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckP
     assert panel.note.text().startswith("1 step, mean 40.0 ms")
     panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.DECODE))
     assert panel.note.text().startswith("20 steps, mean 39.8 ms")
+
+
+def test_a_knob_that_can_win_is_turned_and_another_says_why_not(
+    qtbot: QtBot, panel: BottleneckPanel
+) -> None:
+    turned: list[dict[str, object]] = []
+    panel.turned.connect(turned.append)
+    panel.set_refuse(lambda name, value: "Stored as AWQ." if value == "int8" else "")
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    table = panel.table
+    rows = {table.item(r, 1).text(): r for r in range(table.rowCount())}
+    button = table.cellWidget(rows["int4"], 3)
+    assert isinstance(button, QPushButton) and button.accessibleName() == "Apply Weights int4"
+    assert "loaded again" in button.toolTip() and "Undo" in button.toolTip()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert turned == [{"quantization": "int4"}]
+    reasons = {value: table.item(rows[value], 3).text() for value in ("int8", "all found", "more")}
+    assert reasons == {"int8": "not now", "all found": "on already", "more": "nothing to win"}
+    table.selectRow(rows["int8"])
+    assert "Stored as AWQ." in panel.why.text()
+    panel.set_recorded()
+    panel.update_snapshot(seen(3.0, step(30)))
+    assert table.cellWidget(rows["int4"], 3) is None
+
+
+def test_turns_are_settings_that_the_engine_knows() -> None:
+    free = lambda name, value: ""
+    config = CONFIG.replace(enable_prefix_caching=False)
+    knobs = [("quantization", "int8"), ("kv_cache_dtype", "fp8 or int8"), ("max_num_seqs", "12"),
+             ("enable_prefix_caching", "all found"), ("max_num_batched_tokens", "larger"),
+             ("speculative_method", "4 drafted")]  # fmt: skip
+    for setting, value in knobs:
+        turn = turn_of(Ceiling(setting, setting, value, 1.5, "faster", "why"), config, free)
+        changed = config.replace(**turn.changes)
+        assert setting in config.differences(changed) and SETTINGS[setting].label in turn.text
+        again = turn_of(Ceiling(setting, setting, value, 1.5, "faster", "why"), changed, free)
+        assert again.refusal or setting == "max_num_batched_tokens"
 
 
 @pytest.mark.parametrize("width", [320, 720, 1500])
@@ -149,6 +192,17 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
     assert "all found: " in rows["enable_prefix_caching"].hint
     views.timeline.view.point_at(0)
     assert "launch and rest" in views.timeline.line.text()
+    table, settings = views.bottleneck.table, application.window.engine_settings
+    row = next(r for r in range(table.rowCount()) if table.cellWidget(r, 3) is not None)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
+        qtbot.mouseClick(table.cellWidget(row, 3), Qt.MouseButton.LeftButton)
+    changes = next(c for c in thread.commands if isinstance(c, Reconfigure)).changes
+    assert all(getattr(settings.model.applied, name) == v for name, v in changes.items())
+    (mark,) = application.window.charts.marks.marks[-1:]
+    assert next(iter(changes)) in mark.text
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
+        settings.undo()
+    assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
     application.shutdown()
 
 

@@ -267,6 +267,27 @@ def test_search_finds_texts_and_goes_to_the_message(chat: Chat, qtbot: QtBot) ->
     qtbot.waitUntil(lambda: len(chat.titles) == 2)
 
 
+def test_search_lists_every_hit_of_a_chat_and_goes_to_each(chat: Chat, qtbot: QtBot) -> None:
+    chat.ask("About caches", "The watermark keeps blocks free")
+    chat.ask("And then", "Below the watermark nobody is admitted")
+    chat.page.list.search.setText("watermark")
+    qtbot.waitUntil(lambda: len(chat.page.list.records) == 2)
+    newest, first = chat.page.list.records
+    assert (newest.place, first.place) == ("1 of 2", "2 of 2") and newest.id == first.id
+    view, model = chat.page.list.view, chat.page.list._model
+    assert "hit 2 of 2" in model.index(1).data(Qt.ItemDataRole.AccessibleTextRole)
+    chat.page.list.grab()
+    opened: list[str] = []
+    chat.page.list.hit_opened.connect(lambda chat_id, hit: opened.append(hit))
+    for row in (1, 0):
+        view.setCurrentIndex(model.index(row))
+        qtbot.keyClick(view, Qt.Key.Key_Return)
+        assert view.currentIndex().row() == row  # it stays where one is
+    assert opened == [first.hit, newest.hit]
+    marked = [bool(v.text.extraSelections()) for v in chat.page.transcript.views]
+    assert marked == [False, False, False, True]
+
+
 def test_search_shows_the_version_that_was_found(chat: Chat, qtbot: QtBot) -> None:
     chat.ask("Name one", "Aardvark")
     chat.controller.regenerate()

@@ -128,6 +128,30 @@ def test_an_old_reply_shows_its_tokens_too(chat: Chat, qtbot: QtBot, tmp_path: P
     close_chat(again)
 
 
+@pytest.mark.parametrize("end", ["program", "engine"])
+def test_a_reply_that_was_cut_off_keeps_the_tokens_it_had(
+    chat: Chat, qtbot: QtBot, tmp_path: Path, end: str
+) -> None:
+    chat.engine.spread = SPREAD
+    request = chat.send("Name one")
+    chat.engine.say("Alpha")
+    chat.engine.say(" beta")
+    if end == "engine":
+        chat.engine.crash("It fell over.")
+    conversation = chat.controller.current.id
+    chat.controller.close()
+    chat.store.close()
+    again = make_chat(tmp_path)
+    again.controller.open(conversation)
+    assert again.states[-1] == ("interrupted" if end == "program" else "error")
+    last_view(again).tokens.click()
+    qtbot.waitUntil(again.page.tokens.popover.isVisible)
+    found = again.controller.tokens.of(request)
+    assert found is not None and found.model == MODEL.name
+    assert [record.text for record in found.records] == ["Alpha", " beta"]
+    close_chat(again)
+
+
 def test_tokens_that_cannot_be_read_are_said_to_be_so(chat: Chat, qtbot: QtBot) -> None:
     request = ask(chat)
     chat.controller.tokens._cache.clear()

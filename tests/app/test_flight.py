@@ -74,7 +74,8 @@ def runs(draw: st.DrawFn) -> list[Frame]:
             tuple((0, 1) for _ in ids),
         )  # fmt: skip
         entry = StepEntry("a", "decode", 1, 0, 0, 0, 77, 1)
-        step = StepRecord(at, at + 0.3, 0.02, (entry,), 1, 0, ("b",), ("c",), 0.1, 0.2, 0.3, 0.4)
+        step = StepRecord(at, at + 0.3, 0.02, (entry,), 1, 0, ("b",), ("c",), 0.1, 0.2, 0.3, 0.4,
+                          held_back=("d",))  # fmt: skip
         snapshot = dataclasses.replace(
             synthetic.snapshot(at / 3), config=CONFIG, requests=tuple(requests), blocks=blocks,
             steps=(step,), ttft=(Sample(at, 0.1),), itl=(Sample(at, 0.2), Sample(at, 0.3)),

@@ -110,6 +110,19 @@ def test_search_needs_every_word_in_any_order_and_case(store: ChatStore) -> None
     assert store.search('"') == [] and store.search("  ") == []
 
 
+def test_search_tells_every_message_the_newest_first_and_the_title_before(
+    store: ChatStore,
+) -> None:
+    texts = ("one watermark", "nothing", "two watermarks")
+    many = [message(text, id=f"m{i}") for i, text in enumerate(texts, start=1)]
+    named = replace(CONVERSATION, title="My watermark", title_is_automatic=False)
+    store.add_messages(named, *many).result(5)
+    assert [hit.message_id for hit in store.search("watermark")] == [None, "m3", "m1"]
+    assert [hit.message_id for hit in store.search("watermark", limit=2)] == [None, "m3"]
+    store.save_conversation(replace(named, title_is_automatic=True)).result(5)
+    assert [hit.message_id for hit in store.search("watermark")] == ["m3", "m1"]
+
+
 def test_search_hits_titles_and_forgets_what_was_deleted(store: ChatStore) -> None:
     store.add_messages(CONVERSATION, message("hello")).result(5)
     assert [hit.message_id for hit in store.search("first")] == [None]

@@ -160,6 +160,32 @@ def test_static_batching_runs_a_batch_to_its_last_request() -> None:
     assert third.finish_reason is FinishReason.LENGTH
 
 
+def test_who_waits_beside_an_idle_slot_is_told_in_static_batching_alone() -> None:
+    def held(batching: str, num_blocks: int = 40, third: int = 2) -> list[list[str]]:
+        driver = Driver(EngineConfig(max_num_seqs=2, batching=batching, block_size=4), num_blocks)
+        for prompt, length in (([1], 2), ([0], 5), ([1] * third, 3), ([2], 3)):
+            driver.add(prompt, length)
+        plans = [driver.step() for _ in range(5)]
+        return [[request.request_id for request in plan.held_back] for plan in plans]
+
+    assert held("static") == [[], [], ["r3"], ["r3"], ["r3"]]
+    assert held("continuous") == [[]] * 5
+    assert held("static", 6, third=21) == [[]] * 5  # it has no room before the other has ended
+
+
+def test_the_first_step_after_a_preemption_is_told() -> None:
+    driver = Driver(EngineConfig(block_size=4, watermark=0.0, enable_prefix_caching=False), 8)
+    for _ in range(3):
+        driver.add([0, 1, 2], 14)
+    resumed: list[str] = []
+    preempted: list[str] = []
+    while driver.scheduler.has_unfinished:
+        plan = driver.step()
+        resumed += [g.request.request_id for g in plan.grants if g.is_resumed]
+        preempted += [request.request_id for request in plan.preempted]
+    assert preempted and sorted(resumed) == sorted(preempted)
+
+
 def test_a_static_batch_fills_though_its_prompts_exceed_one_budget() -> None:
     config = EngineConfig(
         max_num_seqs=4, batching="static", block_size=4, max_num_batched_tokens=10

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from PySide6.QtWidgets import QApplication, QPushButton, QTableView, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.widgets.test_reply_latency import NAMES, Run, prefill, started
@@ -67,6 +67,19 @@ def test_colours_are_those_of_stages_and_causes(popover: LatencyPopover) -> None
     popover.show_latency(run.latency())  # the bar that is pointed at has its own colour too
     assert view.pointed_gap == 9
     assert color_at(popover, 9.4 * view._bar_width, bottom) == theme().value("p99")
+
+
+def test_every_value_is_in_a_table(qtbot: QtBot, popover: LatencyPopover) -> None:
+    qtbot.mouseClick(popover.show_table, Qt.MouseButton.LeftButton)
+    view = popover.chart.findChild(QTableView)
+    model = view.model()
+    cells = [[str(model.index(row, c).data()) for c in range(model.columnCount())]
+             for row in range(model.rowCount())]  # fmt: skip
+    assert [row[0] for row in cells].count("gap") == 14
+    assert cells[0][:3] == ["queue", "0.00", "4.00"]
+    slowest = max(cells, key=lambda row: float(row[2]) if row[0] == "gap" else 0.0)
+    assert slowest[-1] == "prefill of others" and slowest[-2] == "2"
+    view.window().close()
 
 
 def test_the_mouse_and_the_arrow_keys_point_at_gaps(

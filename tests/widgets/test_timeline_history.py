@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.snapshot import RequestSnapshot, RequestState, RequestTimes, StepEntry, StepRecord
 from widgets.pixels import word
-from widgets.timeline.history import FINISHED, Kind, StepHistory
+from widgets.timeline.history import FINISHED, RESUMED, Kind, StepHistory
 from widgets.timeline.picture import Colors, paint_bars, paint_cells
 
 COLORS = Colors(
-    "#101010", "#009e73", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#ffffff", "#808080"
+    "#101010", "#009e73", "#56b4e9", "#e69f00", "#cc79a7", "#d55e00", "#ffffff", "#808080",
+    "#404040",
 )
 
 
@@ -135,6 +138,31 @@ def test_cells_have_their_colors_and_heights() -> None:
     assert (image[13:23, 0:3] == word(COLORS.cached)).all()
     assert (image[13:23, 3:7] == word(COLORS.prefill)).all()
     assert (image[12:, 8:] == word(COLORS.panel)).all() and image[5, 7] == word(COLORS.panel)
+
+
+def test_what_was_resumed_and_a_slot_that_is_idle_are_marked() -> None:
+    kinds = np.array([[Kind.PREFILL | RESUMED, Kind.HELD, Kind.HELD]], np.uint8)
+    image = paint_cells(kinds, 8, 12, COLORS)
+    assert (image[1:11, 0:2] == word(COLORS.preempted)).all()
+    assert (image[1:11, 3:7] == word(COLORS.prefill)).all()
+    body = image[1:11, 8:24]
+    assert set(np.unique(body)) == {word(COLORS.held), word(COLORS.panel)}
+    assert (np.count_nonzero(body == word(COLORS.held), axis=0) >= 2).all()  # in every column
+
+
+def test_one_that_waits_beside_an_idle_slot_has_cells_until_it_begins() -> None:
+    history = StepHistory()
+    other, mine = StepEntry("other", "decode", 1), StepEntry("mine", "prefill", 8)
+    waits = [dataclasses.replace(step(i, other), held_back=("mine",)) for i in (1, 2)]
+    again = StepEntry("other", "prefill", 9, is_resumed=True)
+    history.add([step(0, other), *waits, step(3, again, mine)])
+    assert shown(history) == {
+        (0, "other"): Kind.DECODE, (1, "other"): Kind.DECODE, (2, "other"): Kind.DECODE,
+        (1, "mine"): Kind.HELD, (2, "mine"): Kind.HELD, (3, "mine"): Kind.PREFILL,
+        (3, "other"): Kind.PREFILL | RESUMED,
+    }  # fmt: skip
+    (wait,) = [s for s in history.spans(0, 4) if history.request_id(s.number) == "mine"]
+    assert (wait.start, wait.end) == (1, 3)
 
 
 def test_bars_are_as_high_as_their_steps_are_long() -> None:

@@ -1,16 +1,27 @@
-"""What a right click on a chart offers."""
+"""What a right click on a chart offers, and T on any drawing of values: its table."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from PySide6.QtGui import QAction, QActionGroup, QGuiApplication
-from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox
+from PySide6.QtCore import QPoint, QRectF, Qt
+from PySide6.QtGui import (
+    QAction,
+    QActionGroup,
+    QGuiApplication,
+    QKeySequence,
+    QPainter,
+    QPen,
+    QPixmap,
+    QShortcut,
+)
+from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
 
 from widgets.charts.scale import duration_text
-from widgets.charts.table import ValuesDialog
+from widgets.charts.table import ValuesDialog, ValuesTable
+from widgets.theme import theme
 
 if TYPE_CHECKING:
     from widgets.charts.time_chart import TimeChart
@@ -18,14 +29,60 @@ if TYPE_CHECKING:
 WINDOWS_S = (30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 
 
+class Drawing(Protocol):
+    """A widget that draws values and has them as a table."""
+
+    @property
+    def title(self) -> str: ...
+
+    def values_table(self) -> ValuesTable: ...
+
+    def grab(self) -> QPixmap: ...
+
+
+def offer_values(drawing: Any) -> None:
+    """Give a `Drawing` its menu, its table on T, and a place in the order of Tab."""
+    if not drawing.focusPolicy() & Qt.FocusPolicy.TabFocus:
+        drawing.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    drawing.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+    drawing.customContextMenuRequested.connect(partial(_open_menu, drawing))
+    table_on_key(drawing)
+
+
+def table_on_key(drawing: Any) -> None:
+    """T opens the table while the drawing has the focus."""
+    key, context = QKeySequence(Qt.Key.Key_T), Qt.ShortcutContext.WidgetShortcut
+    QShortcut(key, drawing, partial(show_table, drawing), context=context)
+
+
+def paint_focus(painter: QPainter, widget: QWidget) -> None:
+    """A frame around what has the keyboard."""
+    if widget.hasFocus():
+        painter.setPen(QPen(theme().color("accent"), 1))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRect(QRectF(widget.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
+
+
+def _open_menu(drawing: Any, at: QPoint) -> None:
+    menu = values_menu(drawing)
+    menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    menu.popup(drawing.mapToGlobal(at))
+
+
+def values_menu(drawing: Any) -> QMenu:
+    """What every drawing of values offers."""
+    menu = QMenu(drawing)
+    _add(menu, "Copy values", partial(copy_values, drawing))
+    _add(menu, "Copy picture", partial(copy_picture, drawing))
+    _add(menu, "Save values as CSV…", partial(ask_csv, drawing))
+    _add(menu, "Save picture as PNG…", partial(ask_png, drawing))
+    _add(menu, "Table of values…", partial(show_table, drawing))
+    return menu
+
+
 def chart_menu(chart: TimeChart) -> QMenu:
     """The context menu of `chart`."""
-    menu = QMenu(chart)
-    _add(menu, "Copy values", partial(copy_values, chart))
-    _add(menu, "Copy picture", partial(copy_picture, chart))
-    _add(menu, "Save values as CSV…", partial(ask_csv, chart))
-    _add(menu, "Save picture as PNG…", partial(ask_png, chart))
-    _add(menu, "Table of values…", partial(show_table, chart))
+    menu = values_menu(chart)
     menu.addSeparator()
     fit = menu.addAction("Fit axis to data")
     fit.setCheckable(True)
@@ -57,49 +114,49 @@ def _choose_window(chart: TimeChart, seconds: float, *_: object) -> None:
     chart.window_changed.emit(seconds)
 
 
-def copy_values(chart: TimeChart) -> None:
+def copy_values(drawing: Drawing) -> None:
     """All values to the clipboard, separated by tabs, as spreadsheets take them."""
-    QGuiApplication.clipboard().setText(chart.values_table().as_csv("\t"))
+    QGuiApplication.clipboard().setText(drawing.values_table().as_csv("\t"))
 
 
-def copy_picture(chart: TimeChart) -> None:
-    QGuiApplication.clipboard().setPixmap(chart.grab())
+def copy_picture(drawing: Drawing) -> None:
+    QGuiApplication.clipboard().setPixmap(drawing.grab())
 
 
-def save_csv(chart: TimeChart, path: Path) -> None:
+def save_csv(drawing: Drawing, path: Path) -> None:
     """Raises OSError."""
-    path.write_text(chart.values_table().as_csv(), encoding="utf-8")
+    path.write_text(drawing.values_table().as_csv(), encoding="utf-8")
 
 
-def save_png(chart: TimeChart, path: Path) -> None:
+def save_png(drawing: Drawing, path: Path) -> None:
     """Raises OSError."""
-    if not chart.grab().save(str(path), "PNG"):
+    if not drawing.grab().save(str(path), "PNG"):
         raise OSError(f"{path} cannot be written")
 
 
-def ask_csv(chart: TimeChart) -> None:
-    _ask(chart, "Save values", ".csv", "Comma-separated values (*.csv)", save_csv)
+def ask_csv(drawing: Any) -> None:
+    _ask(drawing, "Save values", ".csv", "Comma-separated values (*.csv)", save_csv)
 
 
-def ask_png(chart: TimeChart) -> None:
-    _ask(chart, "Save picture", ".png", "PNG picture (*.png)", save_png)
+def ask_png(drawing: Any) -> None:
+    _ask(drawing, "Save picture", ".png", "PNG picture (*.png)", save_png)
 
 
-def _ask(chart: TimeChart, title: str, suffix: str, kind: str, save: object) -> None:
-    name = chart.title.lower().replace(" ", "-") + suffix
-    chosen, _ = QFileDialog.getSaveFileName(chart, title, name, kind)
+def _ask(drawing: Any, title: str, suffix: str, kind: str, save: object) -> None:
+    name = drawing.title.lower().replace(" ", "-") + suffix
+    chosen, _ = QFileDialog.getSaveFileName(drawing, title, name, kind)
     if not chosen:
         return
     path = Path(chosen)
     if not path.suffix:
         path = path.with_suffix(suffix)
     try:
-        save(chart, path)  # type: ignore[operator]
+        save(drawing, path)  # type: ignore[operator]
     except OSError as error:
-        QMessageBox.warning(chart, title, f"{path.name} was not saved: {error}")
+        QMessageBox.warning(drawing, title, f"{path.name} was not saved: {error}")
 
 
-def show_table(chart: TimeChart) -> None:
+def show_table(drawing: Any) -> None:
     """The values in a window of their own."""
-    dialog = ValuesDialog(chart.title, chart.values_table(), chart)
+    dialog = ValuesDialog(drawing.title, drawing.values_table(), drawing)
     dialog.show()

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTableView, QVBoxLayout
 from widgets.charts.ring import Floats
 from widgets.theme import figure_font
 
+MOST_WIDTH = 1080
 _Index = QModelIndex | QPersistentModelIndex
 
 
@@ -23,20 +24,39 @@ class Column(NamedTuple):
     values: Floats
 
 
+Cell = float | str | None
+
+
 class ValuesTable(NamedTuple):
-    """One row per time; a series that has no value then has an empty cell there."""
+    """Numbers and words; None is an empty cell: a series has no value then. `digits`: decimals of
+    each column on the screen; without them the first column is a time, the newest row stands last
+    here and first on the screen."""
 
     headers: tuple[str, ...]
-    rows: tuple[tuple[float | None, ...], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    digits: tuple[int, ...] = ()
 
     def as_csv(self, delimiter: str = ",") -> str:
         """With full precision, as RFC 4180 has it but for the line ends."""
         out = io.StringIO()
         writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
         writer.writerow(self.headers)
-        for time, *values in self.rows:
-            writer.writerow([f"{time:.3f}", *("" if v is None else f"{v:.9g}" for v in values)])
+        for first, *values in self.rows:
+            is_time = not self.digits and isinstance(first, float)
+            writer.writerow([f"{first:.3f}" if is_time else _exact(first), *map(_exact, values)])
         return out.getvalue()
+
+    def shown(self, row: int, column: int) -> str:
+        """A cell of the screen's row `row`, from above."""
+        value = self.rows[row if self.digits else -1 - row][column]
+        if value is None or isinstance(value, str):
+            return value or ""
+        digits = self.digits[column] if self.digits else (1 if column == 0 else 3)
+        return f"{value:,.{digits}f}"
+
+
+def _exact(value: Cell) -> str:
+    return value if isinstance(value, str) else "" if value is None else f"{value:.9g}"
 
 
 def join_columns(time_header: str, columns: Sequence[Column], now: float) -> ValuesTable:
@@ -51,7 +71,7 @@ def join_columns(time_header: str, columns: Sequence[Column], now: float) -> Val
         for keyed, column in zip(keys, columns, strict=True)
     ]
     rows = tuple(
-        (key[0] - now, *(_cell(found.get(key)) for found in cells)) for key in every
+        (key[0] - now, *(_known(found.get(key)) for found in cells)) for key in every
     )
     return ValuesTable((time_header, *(column.header for column in columns)), rows)
 
@@ -65,16 +85,18 @@ def _keys(times: Floats) -> list[tuple[float, int]]:
     return list(zip(times.tolist(), repeats.tolist(), strict=True))
 
 
-def _cell(value: float | None) -> float | None:
+def _known(value: float | None) -> float | None:
     return None if value is None or np.isnan(value) else value
 
 
 class _TableModel(QAbstractTableModel):
-    """Shows a ValuesTable, newest row first."""
+    """Shows a ValuesTable."""
 
     def __init__(self, table: ValuesTable, parent: QWidget) -> None:
         super().__init__(parent)
         self._table = table
+        columns = enumerate(zip(*table.rows, strict=True)) if table.digits else ()
+        self._words = {i for i, cells in columns if any(isinstance(c, str) for c in cells)}
 
     def rowCount(self, parent: _Index | None = None) -> int:
         return 0 if parent is not None and parent.isValid() else len(self._table.rows)
@@ -84,22 +106,27 @@ class _TableModel(QAbstractTableModel):
 
     def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
         if role == Qt.ItemDataRole.TextAlignmentRole:
-            return Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+            return self._alignment(index.column())
         if role == Qt.ItemDataRole.FontRole:
             return figure_font()
         if role != Qt.ItemDataRole.DisplayRole:
             return None
-        value = self._table.rows[-1 - index.row()][index.column()]
-        if value is None:
-            return ""
-        return f"{value:,.1f}" if index.column() == 0 else f"{value:,.3f}"
+        return self._table.shown(index.row(), index.column())
 
     def headerData(
         self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
     ) -> object:
-        if role != Qt.ItemDataRole.DisplayRole or orientation != Qt.Orientation.Horizontal:
+        if orientation != Qt.Orientation.Horizontal:
             return None
-        return self._table.headers[section]
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return self._alignment(section)
+        return self._table.headers[section] if role == Qt.ItemDataRole.DisplayRole else None
+
+    def _alignment(self, column: int) -> Qt.AlignmentFlag:
+        """Words to the left, numbers to the right."""
+        is_words = column in self._words
+        side = Qt.AlignmentFlag.AlignLeft if is_words else Qt.AlignmentFlag.AlignRight
+        return side | Qt.AlignmentFlag.AlignVCenter
 
 
 class ValuesDialog(QDialog):
@@ -110,14 +137,18 @@ class ValuesDialog(QDialog):
         self.setWindowTitle(f"{title}: values")
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.view = QTableView(self)
+        self.view.setProperty("padded", True)
         self.view.setModel(_TableModel(table, self))
         self.view.verticalHeader().hide()
         self.view.horizontalHeader().setDefaultSectionSize(130)
         self.view.horizontalHeader().setStretchLastSection(True)
+        if table.digits:  # columns of many kinds, and no clock that adds rows
+            self.view.horizontalHeader().setResizeContentsPrecision(100)
+            self.view.resizeColumnsToContents()
         self.view.setAccessibleName(f"Values of {title}")
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)
         layout.addWidget(self.view)
         layout.addWidget(buttons)
-        self.resize(140 * len(table.headers) + 40, 420)
+        self.resize(min(140 * len(table.headers) + 40, MOST_WIDTH), 420)

@@ -24,6 +24,7 @@ from widgets.charts.data import NOTHING, ChartData
 from widgets.charts.header import ChartHeader
 from widgets.charts.items import DotsItem, LineItem
 from widgets.charts.marks import MarkLog
+from widgets.charts.menu import chart_menu, table_on_key
 from widgets.charts.plot_view import PlotView
 from widgets.charts.ring import Floats
 from widgets.charts.scale import Range, range_for
@@ -82,6 +83,7 @@ class TimeChart(QFrame):
         self._restyle()
         theme_notifier().changed.connect(self._on_theme_changed)
         clock.add(self)
+        table_on_key(self)
 
     # Building ---------------------------------------------------------------------------------
 
@@ -377,8 +379,6 @@ class TimeChart(QFrame):
             super().keyPressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        from widgets.charts.menu import chart_menu  # the menu knows the chart
-
         menu = chart_menu(self)
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         menu.popup(event.globalPos())

@@ -56,7 +56,7 @@ class Composer(QWidget):
             "attach", "Attach text files (Ctrl+Shift+A)", self.attach_requested.emit
         )
         self.compare = IconButton(
-            "compare", "Compare precisions on this prompt (Ctrl+Alt+P)", self._compare
+            "compare", "Compare side by side on this prompt (Ctrl+Alt+P)", self._compare
         )
         self.meter = ContextMeter()
         self._has_files = self._has_system_prompt = False

@@ -54,7 +54,9 @@ class ConversationModel(QAbstractListModel):
                 return record.title
             case Qt.ItemDataRole.AccessibleTextRole:
                 states = {"pinned": record.is_pinned, "archived": record.is_archived}
-                parts = [record.title, record.detail, *(name for name, on in states.items() if on)]
+                place = [f"hit {record.place}"] if record.place else []
+                told = [name for name, on in states.items() if on]
+                parts = [record.title, *place, record.detail, *told]
                 return ", ".join(parts)
             case Qt.ItemDataRole.ToolTipRole:
                 return record.title
@@ -85,19 +87,23 @@ class ConversationModel(QAbstractListModel):
         return QModelIndex()
 
     def set_records(self, records: Sequence[ConversationRecord]) -> None:
-        if [r.id for r in records] == [r.id for r in self.records]:
-            for record in records:
-                self.update_record(record)
+        if [r.key for r in records] == [r.key for r in self.records]:
+            for row, record in enumerate(records):
+                self._replace(row, record)
             return
         self.beginResetModel()
         self.records = list(records)
         self.endResetModel()
 
     def update_record(self, record: ConversationRecord) -> None:
-        index = self.index_of(record.id)
-        if index.isValid() and self.records[index.row()] != record:
-            self.records[index.row()] = record
-            self.dataChanged.emit(index, index)
+        for row, known in enumerate(self.records):
+            if known.key == record.key:
+                self._replace(row, record)
+
+    def _replace(self, row: int, record: ConversationRecord) -> None:
+        if self.records[row] != record:
+            self.records[row] = record
+            self.dataChanged.emit(self.index(row), self.index(row))
 
 
 class ConversationDelegate(QStyledItemDelegate):
@@ -139,7 +145,13 @@ class ConversationDelegate(QStyledItemDelegate):
             place = QRect(title.right() + SPACE_1, 0, _MARK, _MARK)
             place.moveTop(title.center().y() - _MARK // 2)
             icon(mark).paint(painter, place)
-        painter.setPen(colors.color("text"))
+        if record.place:
+            painter.setPen(colors.color("text_muted"))
+            width = self._detail.width(record.place)
+            self._detail.use(painter).right(painter, title.toRectF(), record.place)
+            title.setRight(title.right() - round(width) - SPACE_2)
+        is_first = not record.place or record.place.startswith("1 of ")
+        painter.setPen(colors.color("text" if is_first else "text_muted"))
         pen = self._title.use(painter)
         pen.left(painter, title.toRectF(), pen.elided(record.title, title.width()))
         detail = QRect(

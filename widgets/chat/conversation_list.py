@@ -108,6 +108,8 @@ class ConversationList(QWidget):
         self._model.update_record(record)
 
     def select(self, conversation_id: str) -> None:
+        if conversation_id and self.selected == conversation_id:
+            return  # a search has several lines for it
         index = self._model.index_of(conversation_id)
         selection = self.view.selectionModel()
         if index.isValid():

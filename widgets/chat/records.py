@@ -54,7 +54,7 @@ class BranchRecord(NamedTuple):
 
 class ConversationRecord(NamedTuple):
     """One line of the list. `detail` is its state or date; `marks` are (start, end) in it that a
-    search found."""
+    search found. A search gives a conversation a line for every hit; `place`: "2 of 5"."""
 
     id: str
     title: str
@@ -64,6 +64,12 @@ class ConversationRecord(NamedTuple):
     hit: str = ""  # the message that a search found
     is_pinned: bool = False
     is_archived: bool = False
+    place: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells a line from all others."""
+        return self.id, self.hit
 
 
 class SamplingFieldRecord(NamedTuple):

@@ -7,8 +7,11 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.charts.menu import offer_values, paint_focus
+from widgets.charts.table import ValuesTable
 from widgets.charts.text import TextPen
 from widgets.latency.reply import Cause, ReplyLatency, Stage
+from widgets.latency.table import latency_table
 from widgets.latency.words import duration
 from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
 
@@ -40,10 +43,18 @@ class LatencyChart(QWidget):
         self.pointed_gap = NONE
         self._pen = TextPen(ui_font("small"))
         self.setMouseTracking(True)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Latency of the reply: the first token, then every gap")
+        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         theme_notifier().changed.connect(self._theme_changed)
+
+    @property
+    def title(self) -> str:
+        return "Latency of the reply"
+
+    def values_table(self) -> ValuesTable:
+        """The way to the first token and every gap."""
+        return latency_table(self._latency)
 
     def show_latency(self, latency: ReplyLatency) -> None:
         """Show another reply; the slowest gap that has a cause is pointed at."""
@@ -113,10 +124,7 @@ class LatencyChart(QWidget):
             self._paint_strip(painter, self._latency)
             self._paint_bars(painter, self._latency)
             painter.resetTransform()
-        if self.hasFocus():
-            painter.setPen(QPen(theme().color("accent"), 1))
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
+        paint_focus(painter, self)
         painter.end()
 
     def _paint_strip(self, painter: QPainter, latency: ReplyLatency) -> None:

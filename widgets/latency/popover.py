@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
+from widgets.charts.menu import show_table
 from widgets.chat.popover import Popover
 from widgets.latency.chart import NONE, LatencyChart
 from widgets.latency.reply import ReplyLatency
@@ -21,7 +22,7 @@ LEGEND = (
     Swatch("preempted", of("preempted")),
     Swatch("unknown", of("p99")),
 )
-HINT = "Point at a gap, or use the arrow keys."
+HINT = "Point at a gap, or use the arrow keys; T: all values in a table."
 
 
 class LatencyPopover(Popover):
@@ -42,8 +43,12 @@ class LatencyPopover(Popover):
         self.chart.pointed.connect(lambda index: self._show_gap())
         self.show_step = QPushButton("Show this step in the timeline")
         self.show_step.clicked.connect(self._ask_for_step)
+        self.show_table = QPushButton("Table of values…")
+        self.show_table.setToolTip("Every stretch and gap as numbers (T in the chart)")
+        self.show_table.clicked.connect(lambda: show_table(self.chart))
         self.legend = Swatches(LEGEND)
         foot = QHBoxLayout()
+        foot.addWidget(self.show_table)
         foot.addStretch(1)
         foot.addWidget(self.show_step)
         self.column.setSpacing(SPACE_2)

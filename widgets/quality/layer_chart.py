@@ -7,18 +7,17 @@ from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
-    QContextMenuEvent,
     QFontMetricsF,
-    QGuiApplication,
     QKeyEvent,
     QMouseEvent,
     QPainter,
     QPaintEvent,
-    QPen,
 )
-from PySide6.QtWidgets import QMenu, QSizePolicy, QWidget
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.charts.menu import offer_values, paint_focus
 from widgets.charts.scale import Range, round_step, tick_text, ticks
+from widgets.charts.table import ValuesTable
 from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
 
 NONE = -1
@@ -50,8 +49,8 @@ class LayerChart(QWidget):
         self._num_layers = 0
         self.pointed_bar = NONE
         self.setMouseTracking(True)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Error of every layer")
+        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         theme_notifier().changed.connect(self.update)
 
@@ -85,14 +84,14 @@ class LayerChart(QWidget):
             words += f", plain rounding {100 * bar.rounding:.2f} %"
         return f"{words}. {bar.tip}" if bar.tip else words
 
-    def as_table(self, delimiter: str = "\t") -> str:
-        """The values in full, for a spreadsheet."""
-        rows = [("layer", "error", "plain rounding")]
-        rows += [
-            (bar.label, f"{bar.error:.9g}", "" if bar.rounding is None else f"{bar.rounding:.9g}")
-            for bar in self._bars
-        ]
-        return "\n".join(delimiter.join(row) for row in rows) + "\n"
+    @property
+    def title(self) -> str:
+        return self.accessibleName()
+
+    def values_table(self) -> ValuesTable:
+        """A row per layer; shares as they are (0.05: five percent)."""
+        rows = tuple((bar.label, bar.error, bar.rounding, bar.tip) for bar in self._bars)
+        return ValuesTable(("layer", "error", "plain rounding", "more"), rows, (0, 5, 5, 0))
 
     # Geometry ----------------------------------------------------------------------------------
 
@@ -134,9 +133,7 @@ class LayerChart(QWidget):
             painter.setFont(ui_font("small"))
             painter.setPen(theme().color("text_muted"))
             painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, "No layer is done yet")
-        if self.hasFocus():
-            painter.setPen(QPen(theme().color("accent"), 1))
-            painter.drawRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5))
+        paint_focus(painter, self)
         painter.end()
 
     def _paint_axis(self, painter: QPainter) -> None:
@@ -211,11 +208,3 @@ class LayerChart(QWidget):
 
     def focusOutEvent(self, event: QEvent) -> None:
         self.update()
-
-    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        menu = QMenu(self)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        clipboard = QGuiApplication.clipboard()
-        menu.addAction("Copy values").triggered.connect(lambda: clipboard.setText(self.as_table()))
-        menu.addAction("Copy picture").triggered.connect(lambda: clipboard.setPixmap(self.grab()))
-        menu.popup(event.globalPos())

@@ -9,6 +9,8 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.charts.menu import offer_values, paint_focus
+from widgets.charts.table import ValuesTable
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, theme_notifier, ui_font
 
 _BAR = 14
@@ -32,6 +34,7 @@ class ValueBars(QWidget):
         self._bars: tuple[ValueBar, ...] = ()
         self._fits = False
         self.setAccessibleName(name)
+        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme_notifier().changed.connect(self.update)
 
@@ -46,6 +49,15 @@ class ValueBars(QWidget):
         self.setAccessibleDescription("; ".join(words))
         self.updateGeometry()
         self.update()
+
+    @property
+    def title(self) -> str:
+        return self.accessibleName()
+
+    def values_table(self) -> ValuesTable:
+        """A row per bar; the value is in the unit of the text beside it."""
+        rows = tuple((b.label, b.value, b.text, "best" if b.is_best else "") for b in self._bars)
+        return ValuesTable(("of", "value", "shown as", ""), rows, (0, 6, 0, 0))
 
     def set_fit(self, fits: bool) -> None:
         """Start the axis just below the least value: differences are seen, proportions are not."""
@@ -93,4 +105,5 @@ class ValueBars(QWidget):
             painter.setPen(table.color("text"))
             text = QRectF(left + length + SPACE_1 + 2, top, value + SPACE_2, line)
             painter.drawText(text, middle, bar.text)
+        paint_focus(painter, self)
         painter.end()

@@ -8,6 +8,8 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.charts.menu import offer_values, paint_focus
+from widgets.charts.table import ValuesTable
 from widgets.charts.text import TextPen
 from widgets.theme import SPACE_1, figure_font, theme, theme_notifier
 
@@ -27,6 +29,7 @@ class PositionBars(QWidget):
         self._pen = TextPen(figure_font("small"))
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setAccessibleName("Accepted drafts by position")
+        offer_values(self)
         theme_notifier().changed.connect(self._theme_changed)
 
     def show_counts(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
@@ -42,6 +45,19 @@ class PositionBars(QWidget):
         self.setToolTip(text)
         self.setAccessibleDescription(text)
         self.update()
+
+    @property
+    def title(self) -> str:
+        return self.accessibleName()
+
+    def values_table(self) -> ValuesTable:
+        """A row per place of a draft, from 1."""
+        rows = tuple(
+            (place, made, kept, 100 * kept / made if made else None)
+            for place, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True), 1)
+        )
+        headers = ("place", "rounds that drafted it", "accepted", "share (%)")
+        return ValuesTable(headers, rows, (0, 0, 0, 1))
 
     def sizeHint(self) -> QSize:
         return QSize(220, 120)
@@ -66,6 +82,7 @@ class PositionBars(QWidget):
         for index, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True)):
             if made:
                 self._paint_bar(painter, index, made / most, kept / made)
+        paint_focus(painter, self)
         painter.end()
 
     def _paint_bar(self, painter: QPainter, index: int, reached: float, share: float) -> None:

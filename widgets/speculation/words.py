@@ -9,6 +9,8 @@ from engine.snapshot import SpeculationSnapshot
 METHODS = {"ngram": "n-gram lookup", "draft_model": "draft model", "eagle3": "EAGLE-3 head"}
 FEWEST_PLAIN_STEPS = 5
 """Steps without drafts from which on the gain is said."""
+REST_STEPS = 8
+"""Steps without drafts by adaptive drafting's own choice from which on it is said."""
 _CLEAR = 0.03  # of the speed: less than this is no difference
 
 
@@ -23,6 +25,13 @@ class Verdict(NamedTuple):
 def verdict(figures: SpeculationSnapshot) -> Verdict:
     """Whether drafting pays, from the measured speed-up."""
     found = figures.speed_up
+    if figures.rest_steps >= REST_STEPS:
+        told = f" Measured before: {found.factor:.2f}x." if found is not None else ""
+        return Verdict(
+            "Drafting has given itself up: it does not pay here", "warning",
+            f"Adaptive drafts: none for {figures.rest_steps:,} steps, but for one that is tried "
+            f"now and then; it begins again where they pay.{told}",
+        )  # fmt: skip
     if not figures.rounds:
         return Verdict(
             "No draft was verified yet", "text",

@@ -2,6 +2,7 @@
 
     number 7   - - - P P d d d d f        P prefill   d decode   f finished
     number 8         - P P d d d d        - queued: a span, not a cell
+    number 9             - - h h P d      h held back beside an idle slot: a cell and a span
     ordinal    0 1 2 3 4 5 6 7 8 9
 
 A request gets a number when it is first heard of, a step an ordinal. Both only grow; steps and
@@ -26,10 +27,13 @@ from engine.snapshot import RequestSnapshot, RequestState, StepEntry, StepRecord
 CAPACITY = 10_000
 FINISHED = 0x80
 """Added to the kind of a request's last cell."""
+RESUMED = 0x40
+"""Added to the kind of its first cell after a preemption."""
 
 
 class Kind(IntEnum):
-    """What a request did in a step; DRAFT: a decode in which drafted tokens were accepted."""
+    """What a request did in a step; DRAFT: a decode in which drafted tokens were accepted; HELD: it
+    waited beside an idle slot, which a static batch does not fill."""
 
     NOTHING = 0
     PREFILL = 1
@@ -37,6 +41,7 @@ class Kind(IntEnum):
     DECODE = 3
     DRAFT = 4
     PREEMPTED = 5
+    HELD = 6
 
 
 class Column(NamedTuple):
@@ -151,6 +156,13 @@ class StepHistory:
             kinds.append(Kind.PREEMPTED)
             self._last_seen[number] = ordinal
             self._open(request_id, number, ordinal + 1, is_preempted=True)
+        for request_id in step.held_back:
+            number = self._number(request_id)
+            numbers.append(number)
+            kinds.append(Kind.HELD)
+            self._last_seen[number] = ordinal
+            if request_id not in self._waiting:  # no snapshot has shown that it waits
+                self._open(request_id, number, self._ordinal_at(request_id))
         self._records.append(step)
         self._columns.append(Column(np.array(numbers, np.int64), np.array(kinds, np.uint8)))
         for request_id in finished:
@@ -231,6 +243,7 @@ class StepHistory:
 
 
 def _kind(entry: StepEntry) -> int:
+    mark = RESUMED if entry.is_resumed else 0
     if entry.kind == "prefill":
-        return Kind.CACHED if entry.num_cached_tokens else Kind.PREFILL
-    return Kind.DRAFT if entry.num_accepted else Kind.DECODE
+        return mark | (Kind.CACHED if entry.num_cached_tokens else Kind.PREFILL)
+    return mark | (Kind.DRAFT if entry.num_accepted else Kind.DECODE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -16,12 +17,13 @@ from PySide6.QtWidgets import (
 
 from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.charts.clock import RedrawClock
+from widgets.charts.menu import show_table
 from widgets.chat.buttons import IconButton
 from widgets.elided_line import ElidedLine
 from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 from widgets.timeline.view import NONE, TimelineView
-from widgets.timeline.words import Name, entry_words, step_words, time_words
+from widgets.timeline.words import Name, batch_words, step_words, time_words
 
 EMPTY_TEXT = "Every step of the engine appears here with the first reply: send a message."
 HINT = "Point at a step to see its batch. Drag or scroll: back in time. Ctrl+scroll: zoom."
@@ -32,6 +34,8 @@ LEGEND = (
     Swatch("decode", of("decode")),
     Swatch("draft accepted", of("draft")),
     Swatch("preempted", of("preempted")),
+    Swatch("resumed", lambda table: (table.value("preempted"), table.value("prefill"))),
+    Swatch("idle slot", of("queued"), fill=Qt.BrushStyle.BDiagPattern),
 )
 _WORDS_INTERVAL_S = 0.5
 
@@ -69,7 +73,9 @@ class TimelinePanel(QFrame):
         head = QHBoxLayout()
         head.setSpacing(SPACE_1)
         head.addWidget(self.note, 1)
-        for widget in (zoom_out, zoom_in, self.follow_button):
+        values = "Table of the steps on the screen (T)"
+        table = IconButton("table", values, lambda: show_table(self.view))
+        for widget in (table, zoom_out, zoom_in, self.follow_button):
             head.addWidget(widget)
         self._empty = QLabel(EMPTY_TEXT)
         self._empty.setProperty("role", "small")
@@ -131,8 +137,7 @@ class TimelinePanel(QFrame):
             step = history.record(pointed)
             words = (step_words(step), time_words(step), self._explain(step))
             self.line.set_text(" · ".join(filter(None, words)))
-            entries = [entry_words(entry, self.view.name) for entry in step.entries]
-            self.batch.set_text("; ".join(entries))
+            self.batch.set_text(batch_words(step, self.view.name))
         shown = f"{self.line.text()} {self.batch.text()}" if pointed != NONE else self.note.text()
         self.view.setAccessibleDescription(shown.strip())
 

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from widgets.pixels import Pixels, word
-from widgets.timeline.history import FINISHED, Kind
+from widgets.timeline.history import FINISHED, RESUMED, Kind
 
+_HATCH = 4
+"""Distance of the lines in a slot that is idle."""
 _LOW = 0.62
 """Height of a decode, beside a prefill: what computes many tokens stands out."""
 
@@ -26,6 +28,7 @@ class Colors:
     preempted: str
     end: str
     bar: str
+    held: str
 
 
 def paint_cells(
@@ -37,10 +40,10 @@ def paint_cells(
     for kind, color in (
         (Kind.NOTHING, colors.panel), (Kind.PREFILL, colors.prefill), (Kind.CACHED, colors.prefill),
         (Kind.DECODE, colors.decode), (Kind.DRAFT, colors.draft),
-        (Kind.PREEMPTED, colors.preempted),
+        (Kind.PREEMPTED, colors.preempted), (Kind.HELD, colors.panel),
     ):  # fmt: skip
         table[kind] = word(color)
-    done = kinds & np.uint8(0xFF ^ FINISHED)
+    done = kinds & np.uint8(0xFF ^ FINISHED ^ RESUMED)
     cells = table[done]
     is_low = (done == Kind.DECODE) | (done == Kind.DRAFT)
     background = word(colors.panel)
@@ -56,10 +59,21 @@ def paint_cells(
     body = slice(margin, margin + height)
     row, column = np.nonzero(done == Kind.CACHED)
     image[row, body, column, : max(1, width // 2)] = word(colors.cached)
+    row, column = np.nonzero(kinds & RESUMED)
+    image[row, :, column, : max(1, width // 3)] = word(colors.preempted)
+    row, column = np.nonzero(done == Kind.HELD)
+    image[row, body, column] = _hatched(column, pitch, height, colors)
     if width >= 3:
         row, column = np.nonzero(kinds & FINISHED)
         image[row, body, column, width - 1] = word(colors.end)
     return image.reshape(rows * row_height, columns * pitch)
+
+
+def _hatched(columns: NDArray[np.int64], pitch: int, height: int, colors: Colors) -> Pixels:
+    """A slot that is empty, for each of `columns`: lines that go on from one to the next."""
+    x = columns[:, None, None] * pitch + np.arange(pitch)
+    lines = (x + np.arange(height)[None, :, None]) % _HATCH == 0
+    return np.where(lines, word(colors.held), word(colors.panel)).astype(np.uint32)
 
 
 def paint_bars(

@@ -60,5 +60,5 @@ def _colors() -> Colors:
     series = table.series
     return Colors(
         table.panel, series.prefill, series.cached, series.decode, series.draft, series.preempted,
-        table.text, series.other,
+        table.text, series.other, series.queued,
     )  # fmt: skip

@@ -18,10 +18,13 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from widgets.charts.clock import RedrawClock, work_time
+from widgets.charts.menu import offer_values
+from widgets.charts.table import ValuesTable
 from widgets.charts.text import TextPen
 from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
 from widgets.timeline.history import StepHistory
 from widgets.timeline.scene import BARS_HEIGHT, Scene, make_scene
+from widgets.timeline.table import steps_table
 
 NONE = -1
 PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
@@ -51,8 +54,8 @@ class TimelineView(QWidget):
         self._scene: Scene | None = None
         self._pen = TextPen(ui_font("small"))
         self.setMouseTracking(True)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setAccessibleName("Timeline of the engine's steps")
+        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         theme_notifier().changed.connect(self._theme_changed)
         clock.add(self)
@@ -78,6 +81,15 @@ class TimelineView(QWidget):
     @property
     def pitch(self) -> int:
         return self._pitch
+
+    @property
+    def title(self) -> str:
+        return "Step timeline"
+
+    def values_table(self) -> ValuesTable:
+        """The steps on the screen."""
+        start = max(self.history.first, self.end - self.num_columns)
+        return steps_table(self.history, start, self.end, self.name)
 
     def changed(self) -> None:
         """There are new steps. Cheap: the clock decides when they are drawn."""

@@ -25,6 +25,11 @@ def step_words(step: StepRecord) -> str:
         parts.append(f"{step.num_waiting:,} waiting")
     if step.preempted:
         parts.append(f"{len(step.preempted):,} preempted")
+    if step.num_resumed:
+        parts.append(f"{step.num_resumed:,} resumed")
+    if step.held_back:
+        count = len(step.held_back)
+        parts.append(f"{count:,} slot{'s' * (count != 1)} idle that continuous batching would fill")
     return " · ".join(parts)
 
 
@@ -41,9 +46,16 @@ def time_words(step: StepRecord) -> str:
     return " · ".join(shares)
 
 
+def batch_words(step: StepRecord, name: Name) -> str:
+    """What every request did in a step, and which waited for the static batch to end."""
+    parts = [entry_words(entry, name) for entry in step.entries]
+    parts += [f"“{name(r)}” waits for the static batch to end" for r in step.held_back]
+    return "; ".join(parts)
+
+
 def entry_words(entry: StepEntry, name: Name) -> str:
     """What one request did in a step."""
-    title = f"“{name(entry.request_id)}”"
+    title = f"“{name(entry.request_id)}”" + (" resumed," if entry.is_resumed else "")
     if entry.kind == "prefill":
         count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")
         cached = f", {entry.num_cached_tokens:,} cached" if entry.num_cached_tokens else ""

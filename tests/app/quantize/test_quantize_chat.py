@@ -76,7 +76,7 @@ def test_a_report_leads_to_the_comparison_in_chat(
     asked: list[int] = []
     registry = application.window.commands
     if all(command.id != COMMAND for command in registry):
-        registry.add(Command(COMMAND, "Compare precisions…", lambda: asked.append(1), "Chat"))
+        registry.add(Command(COMMAND, "Compare side by side…", lambda: asked.append(1), "Chat"))
     else:
         registry.action(COMMAND).triggered.connect(lambda: asked.append(1))
     desk = CompareInChat(page, registry, application.session, application.bridge)

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.config import EngineConfig
+from engine.request import Request
+from engine.sampling_params import SamplingParams
 from engine.speculation.acceptance import Acceptance, Places, expected_tokens, num_accepted
 from engine.speculation.lengths import CostModel, StepCost, choose_lengths
+from engine.speculation.ngram import NgramProposer
+from engine.speculation.speculator import PROBE_ROUNDS, Speculator
 from engine.speculation.speedup import PROBE_INTERVAL, SpeedMeter
 
 costs = st.builds(StepCost, st.floats(0.001, 1), st.floats(0, 0.5), st.floats(0, 0.5))
@@ -53,6 +58,27 @@ def test_a_large_batch_that_is_limited_by_arithmetic_drafts_less() -> None:
 def test_who_is_accepted_more_drafts_more() -> None:
     lengths = choose_lengths(worth_of([0.95, 0.3, 0.02], 8), StepCost(1.0, 0.05, 0.02))
     assert lengths[0] > lengths[1] >= lengths[2]
+
+
+def test_steps_in_which_drafting_gave_itself_up_are_counted() -> None:
+    config = EngineConfig(speculative_method="ngram", num_speculative_tokens=4)
+    speculator = Speculator(config, NgramProposer(2, 5))
+    costs = speculator._costs
+    costs.passes(1, 1.0)  # a draft costs as much as a hundred steps
+    for tokens in (1, 2, 3, 4, 1, 2):
+        costs.step(tokens, 0.01)
+    request = Request("r", [1, 2], SamplingParams(), 0, 0.0, 100)
+    request.token_ids += [3]
+    request.num_computed_tokens = 2
+    seen = []
+    for _ in range(PROBE_ROUNDS + 2):
+        speculator.set_limits([request], 0)
+        seen.append((request.draft_limit, speculator._rest_steps))
+    assert [rest for _, rest in seen] == list(range(1, PROBE_ROUNDS + 3))
+    assert [limit for limit, _ in seen].count(1) == 1  # one try, which does not end the rest
+    speculator.update(config.replace(speculative_adaptive=False))
+    speculator.set_limits([request], 0)
+    assert request.draft_limit == 4 and speculator._rest_steps == 0
 
 
 def test_a_slow_draft_model_is_not_asked() -> None:

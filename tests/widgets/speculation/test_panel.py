@@ -40,6 +40,14 @@ def test_the_verdict_says_what_was_measured(factor: float, text: str, tone: str)
     assert "640 steps with drafts against 10 without" in said.detail
 
 
+def test_drafting_that_gave_itself_up_is_told() -> None:
+    resting = dataclasses.replace(with_gain(0.71), rest_steps=12)
+    said = verdict(resting)
+    assert "given itself up" in said.text and said.tone == "warning"
+    assert "none for 12 steps" in said.detail and "0.71x" in said.detail
+    assert verdict(dataclasses.replace(resting, rest_steps=2)) == verdict(with_gain(0.71))
+
+
 def test_a_gain_that_was_not_measured_is_not_said() -> None:
     none_yet = SpeculationSnapshot("ngram")
     assert verdict(none_yet).text == "No draft was verified yet"

@@ -1,0 +1,1 @@
+"""One prompt, or many, to many conversations at once: batching to be seen at work."""
