@@ -123,7 +123,7 @@ class MainWindow(QMainWindow):
         self._arrange()
         self.recorder = FlightRecorder(bridge, self)
         self.flight = FlightDesk(self.recorder, self)
-        self.commands = CommandRegistry(self)
+        self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*(c for page in self.pages for c in page.commands))
         self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
         self.commands.add(
@@ -136,8 +136,9 @@ class MainWindow(QMainWindow):
         self._fill_recent()
         self._connect()
         self._restore()
-        if settings.profiles.problem:
-            self.show_notice(Notice("profile", settings.profiles.problem, kind="warning"))
+        for key, kept in (("profile", settings.profiles), ("shortcuts", settings.keymap)):
+            if kept.problem:
+                self.show_notice(Notice(key, kept.problem, kind="warning"))
 
     # Building ----------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ class MainWindow(QMainWindow):
         for page in self.pages:
             self.rail.add_page(page.name, page.icon)
             self.stack.addWidget(page.widget)
-        self.rail.add_action("Open", "folder", "Open a model (Ctrl+O)", self.show_open_model)
+        self.rail.add_action("Open", "folder", "Open a model", "model.open", self.show_open_model)
         self.rail.choose(0)
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()

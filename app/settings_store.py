@@ -16,6 +16,7 @@ from typing import Any, Literal, cast, get_args
 
 from PySide6.QtCore import QByteArray, QSettings
 
+from app.keyboard.keymap import KeyMap
 from app.paths import settings_file
 from app.profiles import ProfileStore
 from engine.config import SETTINGS, EngineConfig
@@ -80,14 +81,15 @@ def chosen_settings(config: EngineConfig) -> dict[str, Any]:
 
 
 class SettingsStore:
-    """Typed access to the ini file, and to the `profiles`, which have a file of their own beside
-    it. Values are written when they are set."""
+    """Typed access to the ini file, and to what has a file of its own beside it. Values are written
+    when they are set."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings_file()
         self._ini = QSettings(str(self.path), QSettings.Format.IniFormat)
         self._ini.setValue("version", VERSION)
         self.profiles = ProfileStore(self.path.with_name("profiles.json"))
+        self.keymap = KeyMap(self.path.with_name("shortcuts.json"))
 
     def sync(self) -> None:
         """Write to the disk now."""

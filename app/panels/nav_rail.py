@@ -8,6 +8,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
 from widgets.icons import set_icon
+from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2
 
 WIDTH = 72
@@ -40,13 +41,16 @@ class NavRail(QFrame):
         button = _nav_button(text, icon)
         button.setCheckable(True)
         index = len(self._group.buttons())
-        button.setToolTip(f"{text} (Ctrl+{index + 1})")
+        set_key_tip(button, text, f"page.{text.lower()}")
         self._group.addButton(button, index)
         self._pages.addWidget(button)
 
-    def add_action(self, text: str, icon: str, tip: str, do: Callable[[], object]) -> QToolButton:
+    def add_action(
+        self, text: str, icon: str, tip: str, command: str, do: Callable[[], object]
+    ) -> QToolButton:
+        """`command`: whose keys the tooltip names."""
         button = _nav_button(text, icon)
-        button.setToolTip(tip)
+        set_key_tip(button, tip, command)
         button.clicked.connect(lambda: do())
         self._actions.addWidget(button)
         return button
