@@ -19,7 +19,6 @@ from pathlib import Path
 from PySide6.QtCore import QByteArray, Qt, QTimer, Signal, SignalInstance
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
-    QApplication,
     QDialog,
     QHBoxLayout,
     QMainWindow,
@@ -55,6 +54,7 @@ from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
 from app.panels.work_area import WorkArea
 from app.precision.choices import QUANTIZE
+from app.preferences.desk import SettingsDesk
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from engine import messages
@@ -65,7 +65,7 @@ from widgets.charts.series import MarkKind
 from widgets.live_charts import LiveCharts
 from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
-from widgets.theme import SPACE_2, apply_theme
+from widgets.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
@@ -126,9 +126,13 @@ class MainWindow(QMainWindow):
         self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*(c for page in self.pages for c in page.commands))
         self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
-        self.commands.add(
-            *window_commands(self), *self.flight.commands(), *self.compare.commands()
+        self.preferences = SettingsDesk(
+            settings.preferences, self.engine_settings, self.commands, machine or Machine(), self
         )
+        self.commands.add(
+            *window_commands(self), *self.flight.commands(), *self.compare.commands(),
+            *self.preferences.commands(),
+        )  # fmt: skip
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -136,7 +140,9 @@ class MainWindow(QMainWindow):
         self._fill_recent()
         self._connect()
         self._restore()
-        for key, kept in (("profile", settings.profiles), ("shortcuts", settings.keymap)):
+        for key, kept in (
+            ("settings", settings), ("profile", settings.profiles), ("shortcuts", settings.keymap),
+        ):  # fmt: skip
             if kept.problem:
                 self.show_notice(Notice(key, kept.problem, kind="warning"))
 
@@ -155,6 +161,9 @@ class MainWindow(QMainWindow):
             self.rail.add_page(page.name, page.icon)
             self.stack.addWidget(page.widget)
         self.rail.add_action("Open", "folder", "Open a model", "model.open", self.show_open_model)
+        self.rail.add_action(
+            "Settings", "settings", "Settings", "app.settings", lambda: self.preferences.show()
+        )
         self.rail.choose(0)
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()
@@ -277,10 +286,8 @@ class MainWindow(QMainWindow):
         return self._dialog
 
     def set_theme(self, mode: ThemeMode) -> None:
-        self.settings.theme = mode
-        app = QApplication.instance()
-        assert isinstance(app, QApplication)
-        apply_theme(app, mode)
+        self.settings.theme = mode  # the application sees to the rest
+        self.commands.refresh()
 
     def toggle_charts(self) -> None:
         self.charts_paused = not self.charts_paused
@@ -436,5 +443,6 @@ class MainWindow(QMainWindow):
         self.settings.sync()
         self.flight.close()
         self.compare.close()
+        self.preferences.close()
         self.closing.emit()
         event.accept()

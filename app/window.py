@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,7 +24,7 @@ from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
-from app.log import LogKeeper, start_logging, stop_logging
+from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_logging
 from app.main_window import MainWindow
 from app.models.download_work import DownloadWork
 from app.models.session import ENGINE, ModelSession, config_from_arguments
@@ -32,6 +33,8 @@ from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
+from app.preferences.effects import Effects
+from app.preferences.schema import NO_MODEL, STARTER
 from app.quantize.in_chat import CompareInChat
 from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
@@ -42,6 +45,7 @@ from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
+from widgets.text_size import apply_text_size
 from widgets.theme import apply_theme, styled_together
 
 log = logging.getLogger(__name__)
@@ -61,12 +65,13 @@ def run(args: argparse.Namespace) -> int:
     check_display()
     app = make_application()
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
-    instance = SingleInstance(data_dir())
-    if not instance.claim(given):
+    instance, settings = SingleInstance(data_dir()), SettingsStore()
+    is_alone = settings.preferences.get("single_instance")
+    if is_alone and not instance.claim(given):
         print("Inferdeck is open already: its window takes it from here.")
         return 0
     handler = start_logging()
-    application = Application(app)
+    application = Application(app, settings=settings)
     instance.asked.connect(application.on_second_start)
     application.crash.marker.catch_faults()
     application.show()
@@ -111,12 +116,21 @@ def make_application() -> QApplication:
 class Application(QObject):
     """Everything that lives as long as the window, put together and taken apart in order."""
 
-    def __init__(self, app: QApplication, make_thread: ThreadFactory = engine_thread) -> None:
+    def __init__(
+        self,
+        app: QApplication,
+        make_thread: ThreadFactory = engine_thread,
+        settings: SettingsStore | None = None,
+    ) -> None:
         super().__init__()
-        self.settings = SettingsStore()
-        apply_theme(app, self.settings.theme)
+        self.settings = settings or SettingsStore()
+        self.effects = Effects(self.settings.preferences, self)
+        self.effects.bind("text_size", lambda percent: apply_text_size(app, percent))
+        self.effects.bind("theme", lambda mode: apply_theme(app, mode))
         self.log = LogKeeper()
         self.log.start()
+        self.effects.bind("log_level", set_log_level)
+        self.effects.bind("log_size", set_log_size)
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
@@ -135,10 +149,10 @@ class Application(QObject):
 
     def _connect(self) -> None:
         self.window.views.set_names(self.pages.name_of)
-        self.pages.chat_page.composer.compare_requested.connect(self.window.compare.show)
-        tune = self.pages.tune
+        chat_page, tune = self.pages.chat_page, self.pages.tune
+        chat_page.composer.compare_requested.connect(self.window.compare.show)
         self.window.charts_held.connect(tune.charts.set_paused)
-        latency = self.pages.chat_page.latency
+        latency = chat_page.latency
         latency.popover.name = self.pages.name_of
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
@@ -165,8 +179,14 @@ class Application(QObject):
             quantize, self.window.commands, self.session, self.bridge
         )
         self.gpu = GpuMonitor(self)
+        set_span = lambda seconds: self.settings.preferences.set("chart_span", round(seconds))
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
+            self.effects.bind("chart_span", charts.set_window)
+            charts.window_changed.connect(set_span)
+        self.effects.bind("confirm_links", partial(setattr, chat_page, "asks_about_links"))
+        self.effects.bind("confirm_leave", partial(setattr, quantize, "asks_to_leave"))
+        self.effects.follow("model_folders", lambda folders: models.library.reload())
         self.gpu.devices.connect(self.window.views.memory.update_gpus)
 
     def show(self) -> None:
@@ -182,6 +202,11 @@ class Application(QObject):
             return
         if "model" not in given:
             self.pages.welcome()
+            choice = self.settings.preferences.get("open_at_start")
+            if choice == NO_MODEL:
+                return
+            if choice == STARTER:
+                given = {**given, "model": str(starter_model())}
         self.open_first_model(given)
 
     def _offer_to_restore(self, remains: Remains, given: Mapping[str, Any]) -> None:
