@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
@@ -24,7 +26,8 @@ class Command:
 
     id: "area.verb", unique. where: the menu. shortcut: what the program gives it; what it has by
     now the registry knows. section: commands of one section stand together,
-    with a line between sections. is_checked makes it checkable; choice names a group of which one
+    with a line between sections. submenu: stands in that one, which is where its first command
+    would be. is_checked makes it checkable; choice names a group of which one
     is checked. is_enabled and is_checked are asked whenever the menu opens.
     """
 
@@ -36,6 +39,7 @@ class Command:
     icon: str = ""
     section: str = ""
     choice: str = ""
+    submenu: str = ""
     is_checked: Callable[[], bool] | None = None
     is_enabled: Callable[[], bool] | None = None
 
@@ -138,15 +142,36 @@ class CommandRegistry:
 
     def _fill_menu(self, menu: QMenu, commands: list[Command], submenus: Iterable[QMenu]) -> None:
         sections = list(dict.fromkeys(c.section for c in commands))
+        mine = {c.section: c.submenu for c in commands if c.submenu}
         for number, section in enumerate(sections):
             if number:
                 menu.addSeparator()
             for command in commands:
-                if command.section == section:
+                if command.section == section and not command.submenu:
                     menu.addAction(self._actions[command.id])
+            if section in mine:
+                self._add_submenu(menu, mine[section])
             if number == 0:
                 for submenu in submenus:
                     menu.addMenu(submenu)
+
+    def _add_submenu(self, menu: QMenu, name: str) -> None:
+        """Made anew whenever it opens: its commands may come and go."""
+        submenu = menu.addMenu(name)
+        submenu.setToolTipsVisible(True)
+        fill = partial(self._refill, submenu, name)
+        submenu.aboutToShow.connect(fill)
+        fill()
+
+    def _refill(self, submenu: QMenu, name: str) -> None:
+        self.refresh()
+        submenu.clear()
+        commands = sorted((c for c in self if c.submenu == name), key=lambda c: not c.choice)
+        for is_plain, group in groupby(commands, key=lambda c: not c.choice):
+            if is_plain:
+                submenu.addSeparator()  # below the choices
+            for command in group:
+                submenu.addAction(self._actions[command.id])
 
     def _make_action(self, command: Command) -> QAction:
         action = QAction(command.text, self._window)

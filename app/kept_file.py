@@ -36,7 +36,7 @@ class KeptFile:
             return nothing
         try:
             return parse(self._content())
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, InferdeckError) as error:
             self.problem = self._keep_aside(error)
             return nothing
 

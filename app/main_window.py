@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, Qt, QTimer, Signal, SignalInstance
+from PySide6.QtCore import Signal, SignalInstance
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QDialog,
@@ -33,9 +33,13 @@ from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge, EngineState
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
+from app.layouts.desk import LayoutDesk
+from app.layouts.layout import plan_of
+from app.layouts.store import LayoutStore
 from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
+from app.panels.dock_keeper import DockKeeper
 from app.panels.docks import (
     DEFAULT_DOCKS,
     CardDock,
@@ -69,7 +73,6 @@ from widgets.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
-SETTINGS_WIDTH = 320
 QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
@@ -114,12 +117,15 @@ class MainWindow(QMainWindow):
         self.charts_paused = False
         self._dialog: OpenModelDialog | None = None
         self._model_name = ""
-        self._dock_states: dict[str, QByteArray] = {}
         self.setWindowTitle("Inferdeck")
         self.setMinimumSize(*MINIMUM_SIZE)
         self.setAcceptDrops(True)
         # one clock for all: what is drawn, is drawn together
         self._make_parts(machine, clock or RedrawClock(parent=self), marks, log)
+        self.layouts = LayoutDesk(
+            LayoutStore(settings.path.with_name("layouts.json")), settings,
+            lambda: self.page.name, self._show_page_named, self,
+        )  # fmt: skip
         self._arrange()
         self.recorder = FlightRecorder(bridge, self)
         self.flight = FlightDesk(self.recorder, self)
@@ -133,6 +139,7 @@ class MainWindow(QMainWindow):
             *window_commands(self), *self.flight.commands(), *self.compare.commands(),
             *self.preferences.commands(),
         )  # fmt: skip
+        self.layouts.start(self.docks, self.commands)
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
         self._recent_menu = QMenu("Recent models", self)
@@ -142,6 +149,7 @@ class MainWindow(QMainWindow):
         self._restore()
         for key, kept in (
             ("settings", settings), ("profile", settings.profiles), ("shortcuts", settings.keymap),
+            ("layout", self.layouts.store),
         ):  # fmt: skip
             if kept.problem:
                 self.show_notice(Notice(key, kept.problem, kind="warning"))
@@ -199,7 +207,12 @@ class MainWindow(QMainWindow):
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)
-        self.reset_docks()
+        others = [dock for dock, _ in self.dock_shortcuts() if dock is not self.settings_dock]
+        self.docks = DockKeeper(
+            self.dock_area, self.settings_dock, others, [page.name for page in self.pages],
+            self.settings, self._plan,
+        )  # fmt: skip
+        self.docks.reset()
         right = QVBoxLayout()
         right.setSpacing(SPACE_2)
         right.addWidget(self.strip)
@@ -220,6 +233,7 @@ class MainWindow(QMainWindow):
         self.session.notice_gone.connect(self.notices.dismiss)
         self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
         self.flight.notice.connect(self.notices.show_notice)
+        self.layouts.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
         self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
@@ -251,14 +265,23 @@ class MainWindow(QMainWindow):
     def show_page(self, index: int) -> None:
         """Show a page, and the docks where they were on it."""
         if index != self.page_index:
-            self._dock_states[self.page.name] = self.dock_area.save()
             self.stack.setCurrentIndex(index)
-            self._restore_docks()
+            self.docks.show_page(self.page.name)
         self.rail.choose(index)
 
     def show_widget(self, widget: QWidget) -> None:
         """Show the page that `widget` is."""
         self.show_page(self.stack.indexOf(widget))
+
+    def _show_page_named(self, name: str) -> None:
+        index = self._page_named(name)
+        if index is not None:
+            self.show_page(index)
+
+    def _plan(self, page: str) -> DockPlan:
+        """Where the docks of a page are at first, in the layout that is in force."""
+        first = next((known.docks for known in self.pages if known.name == page), DEFAULT_DOCKS)
+        return plan_of(self.layouts.current.base, page, first)
 
     def _page_named(self, name: str) -> int | None:
         return next((i for i, page in enumerate(self.pages) if page.name == name), None)
@@ -307,31 +330,6 @@ class MainWindow(QMainWindow):
         self.settings_dock.show()
         self.settings_dock.raise_()
         self.engine_settings.setFocus()
-
-    def reset_docks(self) -> None:
-        """The docks where they are at the first visit of this page."""
-        views = [dock for dock, _ in self.views.docks]
-        others = [self.charts_dock, *views, self.log_dock]
-        self.dock_area.arrange(self.page.docks, self.settings_dock, others)
-        self._size_docks()
-
-    def _size_docks(self) -> None:
-        sizes = Qt.Orientation
-        self.dock_area.resizeDocks([self.settings_dock], [SETTINGS_WIDTH], sizes.Horizontal)
-        height = min(self.page.docks.height, self.height() * 2 // 5)
-        by_name = {dock.objectName(): dock for dock, _ in self.dock_shortcuts()}
-        stacks = [by_name[names[0]] for names in self.page.docks.below]
-        self.dock_area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)
-        self.dock_area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
-
-    def _restore_docks(self) -> None:
-        """As they were on this page, in this run or the one before; else as at first."""
-        name = self.page.name
-        state = self._dock_states.get(name) or self.settings.docks_of(name)
-        if not self.dock_area.restore(state):
-            self.reset_docks()
-            # Sizes of docks hold only once the window has its own.
-            QTimer.singleShot(0, self, self._size_docks)
 
     def show_shortcuts(self) -> None:
         self._show_dialog(ShortcutsDialog(self.commands))
@@ -430,16 +428,14 @@ class MainWindow(QMainWindow):
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())
             self.resize(self.size().boundedTo(available))
-        self._restore_docks()
+        self.docks.restore()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if not all(page.may_close(self) for page in self.pages):
             event.ignore()
             return
         self.settings.geometry = self.saveGeometry()
-        self._dock_states[self.page.name] = self.dock_area.save()
-        for name, state in self._dock_states.items():
-            self.settings.set_docks_of(name, state)
+        self.docks.keep()
         self.settings.sync()
         self.flight.close()
         self.compare.close()

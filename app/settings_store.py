@@ -139,6 +139,15 @@ class SettingsStore:
         self._ini.setValue(f"docks/{page.lower()}", value)
 
     @property
+    def layout(self) -> str:
+        """The name of the layout that is in force."""
+        return self._text("window/layout", "")
+
+    @layout.setter
+    def layout(self, name: str) -> None:
+        self._ini.setValue("window/layout", name)
+
+    @property
     def load_choice(self) -> LoadChoice:
         try:
             stored = LoadChoice(**json.loads(self._text("tune/load", "{}")))

@@ -186,8 +186,18 @@ class Application(QObject):
             charts.window_changed.connect(set_span)
         self.effects.bind("confirm_links", partial(setattr, chat_page, "asks_about_links"))
         self.effects.bind("confirm_leave", partial(setattr, quantize, "asks_to_leave"))
+        self.effects.follow("text_size", lambda percent: self.window.layouts.leave_text_size())
+        self.window.layouts.text_size_changed.connect(self._take_text_size)
+        self._take_text_size()
         self.effects.follow("model_folders", lambda folders: models.library.reload())
         self.gpu.devices.connect(self.window.views.memory.update_gpus)
+
+    def _take_text_size(self) -> None:
+        """That of the layout in force, else that of the settings."""
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        own = self.window.layouts.text_size
+        apply_text_size(app, own or self.settings.preferences.get("text_size"))
 
     def show(self) -> None:
         self.window.show()
