@@ -39,6 +39,9 @@ from app.layouts.store import LayoutStore
 from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.session import ModelSession
+from app.notifications.bell import NAME, Bell
+from app.notifications.history import NoticeHistory
+from app.notifications.panel import NoticePanel
 from app.panels.dock_keeper import DockKeeper
 from app.panels.docks import (
     DEFAULT_DOCKS,
@@ -169,12 +172,19 @@ class MainWindow(QMainWindow):
             self.rail.add_page(page.name, page.icon)
             self.stack.addWidget(page.widget)
         self.rail.add_action("Open", "folder", "Open a model", "model.open", self.show_open_model)
+        bell = self.rail.add_action(
+            NAME, "bell", "Errors and finished work of this run", "dock.notifications",
+            self._show_history,
+        )  # fmt: skip
+        Bell(bell, self.history)
         self.rail.add_action(
             "Settings", "settings", "Settings", "app.settings", lambda: self.preferences.show()
         )
         self.rail.choose(0)
         self.strip = StatStrip(clock)
         self.notices = NoticeArea()
+        self.history = NoticeHistory(self)
+        self.notices.shown.connect(self.history.add)
         self.load_strip = LoadStrip()
         self.work = WorkArea()
         self.engine_settings = EngineSettingsPanel(
@@ -204,6 +214,7 @@ class MainWindow(QMainWindow):
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
         self.log_dock = CardDock("Log", "log", self.log)
+        self.history_dock = CardDock("Notifications", "notifications", NoticePanel(self.history))
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)
@@ -231,6 +242,7 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.session.notice_gone.connect(self.history.end)
         self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
         self.flight.notice.connect(self.notices.show_notice)
         self.layouts.notice.connect(self.notices.show_notice)
@@ -323,7 +335,11 @@ class MainWindow(QMainWindow):
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
             (self.log_dock, "Ctrl+Shift+Y"),
+            (self.history_dock, "Ctrl+Shift+N"),
         ]
+
+    def _show_history(self) -> None:
+        self.commands.run("dock.notifications")
 
     def show_settings(self) -> None:
         """Bring the engine settings to the front."""

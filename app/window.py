@@ -28,6 +28,7 @@ from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_
 from app.main_window import MainWindow
 from app.models.download_work import DownloadWork
 from app.models.session import ENGINE, ModelSession, config_from_arguments
+from app.notifications.finished import FinishedWork
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
@@ -186,6 +187,12 @@ class Application(QObject):
             charts.window_changed.connect(set_span)
         self.effects.bind("confirm_links", partial(setattr, chat_page, "asks_about_links"))
         self.effects.bind("confirm_leave", partial(setattr, quantize, "asks_to_leave"))
+        history = self.window.history
+        self.effects.bind("notices_kept", history.set_limit)
+        self.effects.bind("notice_seconds", self.window.notices.set_info_seconds)
+        self.finished = FinishedWork(history, self.bridge, self)
+        self.finished.follow_downloads(models.queue, models.open_downloaded)
+        self.finished.follow_runs(quantize, lambda: self.window.show_widget(quantize))
         self.effects.follow("text_size", lambda percent: self.window.layouts.leave_text_size())
         self.window.layouts.text_size_changed.connect(self._take_text_size)
         self._take_text_size()

@@ -1,4 +1,4 @@
-"""Where the docks are on every page: as they were in this run or the one before, else as planned."""
+"""Where the docks are on every page: as in this run or the one before, else as planned."""
 
 from __future__ import annotations
 

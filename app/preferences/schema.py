@@ -143,10 +143,11 @@ _ALL = (
         words="path directory library checkpoint local", key="models/folders",
     ),
     Preference(
-        "finished_work", "Notifications", "Show finished work on the page",
-        "Where this is off, what has finished is in the list of notifications alone. Errors are "
-        "always shown.", True,
-        words="notice banner done quiet download",
+        "notice_seconds", "Notifications", "Good news stays on the page",
+        "How long a notice that is neither a warning nor an error stays at the top of the page. In "
+        "the list of notifications it remains.", 0,
+        ((0, "Until it is closed"), (10, "10 s"), (30, "30 s"), (120, "2 min")),
+        words="notice banner hide transient finished",
     ),
     Preference(
         "notices_kept", "Notifications", "Notifications kept",
