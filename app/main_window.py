@@ -12,25 +12,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
-from PySide6.QtCore import Signal, SignalInstance
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QDialog,
     QHBoxLayout,
     QMainWindow,
-    QMenu,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
 
-from app.commands import Command, CommandRegistry
+from app.commands import CommandRegistry
 from app.compare.desk import CompareDesk
-from app.engine_bridge import EngineBridge, EngineState
+from app.engine_bridge import EngineBridge
+from app.engine_news import EngineNews
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
 from app.layouts.desk import LayoutDesk
@@ -38,10 +36,12 @@ from app.layouts.layout import plan_of
 from app.layouts.store import LayoutStore
 from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
+from app.models.recent_menu import RecentMenu
 from app.models.session import ModelSession
 from app.notifications.bell import NAME, Bell
 from app.notifications.history import NoticeHistory
 from app.notifications.panel import NoticePanel
+from app.page import Page
 from app.panels.dock_keeper import DockKeeper
 from app.panels.docks import (
     DEFAULT_DOCKS,
@@ -64,11 +64,8 @@ from app.precision.choices import QUANTIZE
 from app.preferences.desk import SettingsDesk
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
-from engine import messages
-from engine.snapshot import EngineSnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
-from widgets.charts.series import MarkKind
 from widgets.live_charts import LiveCharts
 from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
@@ -79,22 +76,6 @@ FIRST_SIZE = (1600, 1000)
 QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
-    them may have become possible or impossible. `docks`: where they are at first; every page keeps
-    its own arrangement. `may_close(window)` is asked before the window closes; a page that says no
-    asks the user, and closes the window itself where that is wanted."""
-
-    name: str
-    icon: str
-    widget: QWidget
-    commands: tuple[Command, ...] = ()
-    changed: tuple[SignalInstance, ...] = ()
-    docks: DockPlan = DEFAULT_DOCKS
-    may_close: Callable[[QWidget], bool] = lambda window: True
 
 
 class MainWindow(QMainWindow):
@@ -119,7 +100,6 @@ class MainWindow(QMainWindow):
         self.pages = list(pages)
         self.charts_paused = False
         self._dialog: OpenModelDialog | None = None
-        self._model_name = ""
         self.setWindowTitle("Inferdeck")
         self.setMinimumSize(*MINIMUM_SIZE)
         self.setAcceptDrops(True)
@@ -145,9 +125,8 @@ class MainWindow(QMainWindow):
         self.layouts.start(self.docks, self.commands)
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
-        self._recent_menu = QMenu("Recent models", self)
+        self._recent_menu = RecentMenu(settings, self.session, self)
         self.commands.fill(self.menuBar(), {"File": [self._recent_menu]})
-        self._fill_recent()
         self._connect()
         self._restore()
         for key, kept in (
@@ -166,6 +145,9 @@ class MainWindow(QMainWindow):
         marks: MarkLog | None,
         log: LogKeeper | None,
     ) -> None:
+        self.notices = NoticeArea()
+        self.history = NoticeHistory(self)
+        self.notices.shown.connect(self.history.add)
         self.rail = NavRail()
         self.stack = QStackedWidget()
         for page in self.pages:
@@ -182,9 +164,6 @@ class MainWindow(QMainWindow):
         )
         self.rail.choose(0)
         self.strip = StatStrip(clock)
-        self.notices = NoticeArea()
-        self.history = NoticeHistory(self)
-        self.notices.shown.connect(self.history.add)
         self.load_strip = LoadStrip()
         self.work = WorkArea()
         self.engine_settings = EngineSettingsPanel(
@@ -247,21 +226,13 @@ class MainWindow(QMainWindow):
         self.flight.notice.connect(self.notices.show_notice)
         self.layouts.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
-        self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
         self.engine_settings.notice.connect(self.notices.show_notice)
         self.engine_settings.precision.way_out.connect(self._show_way_out)
         self.engine_settings.actions_changed.connect(self.commands.refresh)
-        bridge = self.bridge
-        bridge.state_changed.connect(self._on_state)
-        bridge.snapshot.connect(self._on_snapshot)
-        bridge.load_progress.connect(self._on_progress)
-        bridge.loaded.connect(self._on_loaded)
+        self.news = EngineNews(self)
         for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
-        for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
-            done.connect(lambda event: self.load_strip.end())
-        self._on_state(bridge.state)
 
     # Commands ----------------------------------------------------------------------------------
 
@@ -363,56 +334,11 @@ class MainWindow(QMainWindow):
     def _forget_dialog(self) -> None:
         self._dialog = None
 
-    def _fill_recent(self) -> None:
-        self._recent_menu.clear()
-        for model in self.settings.recent:
-            suffix = " (random weights)" if model.load_format == "dummy" else ""
-            action = self._recent_menu.addAction(f"{model.title}{suffix}".replace("&", "&&"))
-            action.setToolTip(model.path)
-            action.setEnabled(Path(model.path).exists())
-            action.triggered.connect(
-                lambda _=False, m=model: self.session.open(m.path, m.load_format)
-            )
-        self._recent_menu.setEnabled(not self._recent_menu.isEmpty())
-
     def _in_use(self) -> int:
         """Memory that the model loaded now gives back when another is loaded."""
         return self.bridge.plan.predicted if self.bridge.plan is not None else 0
 
-    # What the engine says ----------------------------------------------------------------------
-
-    def _on_state(self, state: EngineState) -> None:
-        if state is EngineState.LOADING:
-            title = self.session.opening_title
-            self.strip.set_model(title)
-            self.strip.set_state("Loading", "loading")
-            self.load_strip.begin(f"Loading {title}")
-        else:
-            self.load_strip.end()
-        if state is EngineState.CRASHED:
-            self.strip.set_state("The engine stopped", "error")
-        elif state is EngineState.EMPTY:
-            self.strip.clear()
-            self.setWindowTitle("Inferdeck")
-        self.commands.refresh()
-
-    def _on_loaded(self, event: messages.Loaded) -> None:
-        self.setWindowTitle(f"{event.model.name} – Inferdeck")
-        before, self._model_name = self._model_name, event.model.name
-        if before:  # what was measured on the model before stays, to be compared with
-            same = "again" if before == event.model.name else f"after {before}"
-            details = (f"{event.model.name} was opened {same}",)
-            self.charts.mark(event.model.name, MarkKind.MODEL, details)
-
-    def _on_progress(self, progress: messages.LoadProgress) -> None:
-        if self.load_strip.isHidden():  # nothing is being opened: a setting needs it
-            self.load_strip.begin("Applying settings")
-        self.load_strip.update_progress(progress)
-
-    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        self.strip.update_snapshot(snapshot)
-        self.charts.update_snapshot(snapshot)
-        self.engine_settings.update_snapshot(snapshot)
+    # What is said -----------------------------------------------------------------------------
 
     def _on_settings_changed(
         self, text: str, details: tuple[str, ...], chosen: dict[str, object]

@@ -7,13 +7,13 @@ from app.chat.page import ChatPage
 from app.engine_bridge import EngineBridge
 from app.hub.hub import Hub
 from app.hub.trash import Trash
-from app.main_window import Page
 from app.models.downloads import DownloadQueue
 from app.models.estimate import estimate
 from app.models.first_run import ModelsPlace
 from app.models.page import ModelsPage
 from app.models.session import ModelSession
 from app.models.welcome import WelcomePage
+from app.page import Page
 from app.panels.docks import CLOSED_DOCKS, TUNE_DOCKS, DockPlan
 from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
