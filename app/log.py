@@ -40,7 +40,7 @@ def start_logging() -> logging.Handler | None:
 
 
 def set_log_level(level: str) -> None:
-    """Write what is of this level or above: debug, info, warning, error."""
+    """Write what is of this level or above: info, warning, error."""
     for name in LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 

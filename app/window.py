@@ -219,11 +219,15 @@ class Application(QObject):
             return
         if "model" not in given:
             self.pages.welcome()
-            choice = self.settings.preferences.get("open_at_start")
-            if choice == NO_MODEL:
-                return
-            if choice == STARTER:
-                given = {**given, "model": str(starter_model())}
+        self.open_at_start(given)
+
+    def open_at_start(self, given: Mapping[str, Any]) -> None:
+        """Load what the command line names, else what the settings want for a start."""
+        wanted = self.settings.preferences.get("open_at_start")
+        if "model" not in given and wanted == NO_MODEL:
+            return
+        if "model" not in given and wanted == STARTER:
+            given = {**given, "model": str(starter_model())}
         self.open_first_model(given)
 
     def _offer_to_restore(self, remains: Remains, given: Mapping[str, Any]) -> None:

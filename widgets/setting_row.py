@@ -74,6 +74,7 @@ class SettingRow(QWidget):
         self._is_wrapped = False
         self._action = QPushButton()
         self._action.setProperty("kind", "link")
+        self._action.setAutoDefault(False)
         self._do: Callable[[], object] = lambda: None
         self._action.clicked.connect(lambda: self._do())
         self._action.hide()

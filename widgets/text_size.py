@@ -10,6 +10,9 @@ from PySide6.QtWidgets import QApplication
 from widgets.fonts import SizeRole, point_size, set_text_scale, text_scale
 from widgets.theme import renew_look
 
+KEPT_FONT = "_q_styleSheetWidgetFont"
+"""Where QStyleSheetStyle keeps a widget's own font, to go back to it with every new sheet."""
+
 
 def apply_text_size(app: QApplication, percent: int) -> None:
     """Text of `percent` of the system's size, in every widget there is and will be."""
@@ -26,5 +29,7 @@ def apply_text_size(app: QApplication, percent: int) -> None:
         if role is not None:
             font.setPointSizeF(point_size(role))
             widget.setFont(font)
+            if widget.property(KEPT_FONT) is not None:
+                widget.setProperty(KEPT_FONT, font)
     if app.styleSheet():
         renew_look(app)

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.layouts.desk import LayoutDesk
+from app.panels.docks import is_on_a_screen
 from app.settings_store import SettingsStore
 from app.window import Application
 from tests.app.fakes import FakeEngineThread
@@ -127,7 +128,7 @@ def test_panels_of_a_screen_that_is_gone_come_home(qtbot: QtBot, application: Ap
     desk(application).save_as("two screens")
     window.commands.run("layout.chat")
     desk(application).choose("two screens")
-    qtbot.waitUntil(lambda: not window.log_dock.isFloating(), timeout=2000)
+    qtbot.waitUntil(lambda: is_on_a_screen(window.log_dock.window()), timeout=2000)
     assert not window.log_dock.isHidden()
 
 

@@ -41,14 +41,14 @@ def test_errors_and_finished_work_are_listed(
 def test_downloads_and_runs_are_told_once(qtbot: QtBot, application: Application) -> None:
     queue, page = application.pages.models.queue, application.pages.quantize
     failed = Download("org/model", State.FAILED, error=ErrorInfo("No space.", "Make some."))
-    queue._downloads["org/model"] = failed
+    queue._all["org/model"] = failed
     queue.changed.emit("org/model")
     queue.changed.emit("org/model")
     assert causes(application) == ["org/model was not downloaded: No space."]
     failed.state, failed.error = State.DONE, None
     queue.finished.emit("org/model", "/cache/model")
     assert causes(application)[0] == "org/model is downloaded."
-    del queue._downloads["org/model"]
+    del queue._all["org/model"]
     page.ending = ("Quantize: done in 3 s.", False)
     page.run_over.emit()
     assert causes(application)[0] == "Quantize: done in 3 s." and len(causes(application)) == 3

@@ -155,7 +155,7 @@ def test_what_is_opened_at_the_start(
     opened_models: list[object] = []
     monkeypatch.setattr(ModelSession, "load", lambda self, config: opened_models.append(config))
     SettingsStore().preferences.set("open_at_start", choice)
-    application.start({})
+    application.open_at_start({})
     assert bool(opened_models) is loads
 
 
