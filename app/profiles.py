@@ -38,7 +38,7 @@ class ProfileStore:
 
     def __init__(self, path: Path) -> None:
         self._file = KeptFile(path, VERSION, "The profiles")
-        self._profiles = self._file.read(_parse, ())
+        self._profiles: tuple[Profile, ...] = self._file.read(_parse, ())
 
     @property
     def path(self) -> Path:

@@ -113,11 +113,11 @@ class StepField(QDoubleSpinBox):
     def _fit(self) -> None:
         self.setFixedWidth(round(WIDTH * max(1.0, text_scale())))
 
-    def validate(self, text: str, position: int) -> object:
-        state, *rest = super().validate(text, position)  # type: ignore[misc]
+    def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
+        state, text, position = super().validate(text, position)
         if state is QValidator.State.Invalid and self._number(text) is not None:
             state = QValidator.State.Intermediate
-        return (state, *rest)
+        return state, text, position
 
     def fixup(self, text: str) -> str:
         number = self._number(text)

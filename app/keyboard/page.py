@@ -98,7 +98,7 @@ class KeyboardPage(QWidget):
     def message(self) -> str:
         return self._message.text()
 
-    def find(self, text: str) -> int:
+    def search(self, text: str) -> int:
         """Show the commands in which every word of `text` occurs; how many these are."""
         chosen = self.command
         count = self.table.find(text)

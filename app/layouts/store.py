@@ -27,7 +27,7 @@ class LayoutStore:
 
     def __init__(self, path: Path) -> None:
         self._file = KeptFile(path, VERSION, "The layouts")
-        self._own = self._file.read(_parse, ())
+        self._own: tuple[Layout, ...] = self._file.read(_parse, ())
 
     @property
     def problem(self) -> str:

@@ -34,7 +34,7 @@ class NoticePanel(QWidget):
         self.model = NoticeTable(history, self)
         self.view = _make_view(self.model)
         self._chosen: Record | None = None
-        self.actions: list[QPushButton] = []
+        self.acts: list[QPushButton] = []
         self.text = QLabel()
         self.text.setTextFormat(Qt.TextFormat.PlainText)
         self.text.setWordWrap(True)
@@ -95,15 +95,15 @@ class NoticePanel(QWidget):
 
     def _choose(self) -> None:
         record = self._chosen = self.model.record(self.view.currentIndex().row())
-        for button in self.actions:
+        for button in self.acts:
             button.hide()
             button.deleteLater()
-        self.actions = []
+        self.acts = []
         for text, do in record.actions if record is not None else ():
             button = _button(text, text)
             button.clicked.connect(lambda _=False, do=do: do())
-            self._buttons.insertWidget(1 + len(self.actions), button)
-            self.actions.append(button)
+            self._buttons.insertWidget(1 + len(self.acts), button)
+            self.acts.append(button)
         notice = record.notice if record is not None else None
         self.text.setText(f"{notice.cause} {notice.remedy}".strip() if notice is not None else "")
         self.copy.setEnabled(record is not None)

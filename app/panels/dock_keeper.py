@@ -59,7 +59,7 @@ class DockKeeper(QObject):
         """Where the docks are on every page that has been seen in this layout."""
         self._states[self._page] = self._area.save()
         found = {page: self._state(page) for page in self._pages}
-        return {page: state.data() for page, state in found.items() if not state.isEmpty()}
+        return {page: bytes(state.data()) for page, state in found.items() if not state.isEmpty()}
 
     def adopt(self, states: Mapping[str, bytes]) -> None:
         """Put the docks of every page where `states` have them; pages that are not in it are as

@@ -62,7 +62,10 @@ class SettingsDialog(QDialog):
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         self.setMinimumSize(*LEAST)
         self._panel, self._preferences = panel, preferences
-        sources = {PROGRAM: ProgramSource(preferences, self), ENGINE: EngineSource(panel, self)}
+        sources: dict[str, ProgramSource | EngineSource] = {
+            PROGRAM: ProgramSource(preferences, self),
+            ENGINE: EngineSource(panel, self),
+        }
         self.views = [
             SectionView(section, sources[section.group]) for section in all_sections(machine)
         ]
@@ -149,7 +152,7 @@ class SettingsDialog(QDialog):
         return [name for view in views for name in view.shown_names]
 
     def _find(self, text: str) -> None:
-        commands = self.keyboard.find(text)
+        commands = self.keyboard.search(text)
         counts = [len(view.section.found(text)) for view in self.views]
         self.list.show_counts([*counts, commands], bool(text.strip()))
         self._show()

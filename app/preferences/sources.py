@@ -1,12 +1,13 @@
 """Where the values of the dialog's rows come from and go to: the program's store, or the engine's
-settings as the panel beside the page keeps them."""
+settings as the panel beside the page keeps them. Both kinds of source are driven alike.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from PySide6.QtCore import QObject, Signal, SignalInstance
+from PySide6.QtCore import QObject, Signal
 
 from app.panels.engine_settings import EngineSettingsPanel
 from app.preferences.schema import PREFERENCES, PreferenceError
@@ -28,26 +29,10 @@ class RowState:
     tone: HintTone = "small"
 
 
-class Source(Protocol):
-    """`changed`: some value or remark may be another."""
-
-    @property
-    def changed(self) -> SignalInstance: ...
-
-    def state(self, name: str) -> RowState: ...
-
-    def choose(self, name: str, value: Any) -> None: ...
-
-    def reset(self, name: str) -> None: ...
-
-    def dress(self, row: SettingRow) -> None:
-        """Give a row what is known of its choices."""
-
-
 class ProgramSource(QObject):
     """The program's own settings: in force when they are chosen, or at the next start."""
 
-    changed = Signal()
+    changed = Signal()  # some value or remark may be another
 
     def __init__(self, preferences: Preferences, parent: QObject) -> None:
         super().__init__(parent)
@@ -80,7 +65,7 @@ class ProgramSource(QObject):
         self.changed.emit()
 
     def dress(self, row: SettingRow) -> None:
-        pass
+        """Nothing more is known of the choices than what was declared."""
 
     def _forget(self, name: str) -> None:
         self._errors.pop(name, None)

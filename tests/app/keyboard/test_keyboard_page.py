@@ -95,9 +95,9 @@ def test_delete_takes_the_keys_away_and_escape_leaves_them(
 def test_commands_are_found_by_name_menu_and_keys(
     page: KeyboardPage, qtmodeltester: ModelTester
 ) -> None:
-    assert (page.find("chat"), page.find("ctrl+b"), page.find("open file")) == (2, 1, 1)
+    assert (page.search("chat"), page.search("ctrl+b"), page.search("open file")) == (2, 1, 1)
     assert page.command is not None and page.command.id == "model.open"
-    assert page.find("nothing like it") == 0
+    assert page.search("nothing like it") == 0
     assert page.message == NOTHING_FOUND and not page.recorder.isEnabled()
-    assert page.find("") == 3
+    assert page.search("") == 3
     qtmodeltester.check(page.table)

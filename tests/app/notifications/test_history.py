@@ -67,10 +67,10 @@ def test_the_panel_shows_acts_copies_and_clears(qtbot: QtBot, qtmodeltester: Mod
     panel.show()
     assert history.num_unread == 0
     panel.choose(0)
-    assert [button.text() for button in panel.actions] == ["Open it"]
-    panel.actions[0].click()
+    assert [button.text() for button in panel.acts] == ["Open it"]
+    panel.acts[0].click()
     panel.choose(1)
-    assert done == ["opened"] and panel.actions == []
+    assert done == ["opened"] and panel.acts == []
     panel.copy.click()
     copied = QGuiApplication.clipboard().text()
     assert copied.splitlines()[1:] == ["The file ended. Get it again.", "Traceback"]
