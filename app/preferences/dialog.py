@@ -40,6 +40,7 @@ from widgets.fonts import text_scale
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, restyle
 
 SIZE, LEAST = (880, 640), (640, 420)
+RESETTABLE = [name for name, known in PREFERENCES.items() if known.default != ()]
 NOTHING_FOUND = "No setting has these words. Titles, descriptions, ranges and flags are searched."
 
 
@@ -88,7 +89,9 @@ class SettingsDialog(QDialog):
         self.apply = _button("Apply", "Apply the changes that cost a cache rebuild or a reload")
         restyle(self.apply, kind="primary")
         self.apply.clicked.connect(panel.apply)
-        self.reset_all = _button("Program defaults", "Every setting of the program to its default")
+        self.reset_all = _button(
+            "Program defaults", "Every setting of the program to its default; the folders stay"
+        )
         self.reset_all.clicked.connect(self._reset_all)
         self.close_button = _button("Close", "Everything is kept already (Esc)")
         self.close_button.clicked.connect(self.close)
@@ -158,7 +161,7 @@ class SettingsDialog(QDialog):
         self._show()
 
     def _reset_all(self) -> None:
-        for name in PREFERENCES:
+        for name in RESETTABLE:
             self._preferences.reset(name)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
@@ -200,7 +203,7 @@ class SettingsDialog(QDialog):
         group = self.list.group
         is_engine = group == ENGINE
         self.reset_all.setVisible(group == PROGRAM)
-        self.reset_all.setEnabled(any(map(self._preferences.is_changed, PREFERENCES)))
+        self.reset_all.setEnabled(any(map(self._preferences.is_changed, RESETTABLE)))
         self.apply.setVisible(bool(self._panel.apply_text))
         self.apply.setText(self._panel.apply_text)
         is_open = self._panel.model.applied is not None

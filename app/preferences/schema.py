@@ -103,13 +103,14 @@ _ALL = (
     ),
     Preference(
         "text_size", "Look", "Text size",
-        "Size of all text and figures, against that of the system.", 100,
+        "Size of all text and figures, against that of the system. A layout may have its own: it "
+        "holds until a size is chosen here.", 100,
         minimum=80, maximum=160, unit="%", steps=(80, 90, 100, 110, 120, 130, 140, 150, 160),
         words="font zoom scale large small accessibility",
     ),
     Preference(
         "chart_span", "Look", "Time in live charts",
-        "How far back the live charts show, here and on the Tune page.", 120,
+        "How far back the live charts show, below the pages and on the Tune page.", 120,
         ((30, "30 s"), (60, "1 min"), (120, "2 min"), (300, "5 min"), (600, "10 min"),
          (1200, "20 min")),
         words="window length history seconds minutes graph",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
@@ -59,6 +60,22 @@ def test_a_refused_setting_says_why_and_shows_the_value_before(
         panel.apply()
     assert row.hint_tone == "error" and "9 GiB of 3 GiB" in row.hint
     assert row.value() is None
+
+
+def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    field = row.control.field
+    field.selectAll()
+    qtbot.keyClicks(field, "5000")
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert row.value() == 1024
+    assert row.hint_tone == "error" and "5,000 is out of range: 1 to 1,024." in row.hint
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    assert row.hint_tone == "small"
 
 
 def test_a_servers_command_is_copied_with_what_it_lacks(
