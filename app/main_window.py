@@ -193,7 +193,9 @@ class MainWindow(QMainWindow):
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
         self.log_dock = CardDock("Log", "log", self.log)
-        self.history_dock = CardDock("Notifications", "notifications", NoticePanel(self.history))
+        notices = NoticePanel(self.history)
+        self.history_dock = CardDock("Notifications", "notifications", notices)
+        self.history_dock.visibilityChanged.connect(notices.look)
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)

@@ -78,6 +78,11 @@ class NoticePanel(QWidget):
     def choose(self, row: int) -> None:
         self.view.selectRow(row)
 
+    def look(self, is_seen: bool) -> None:
+        """Its dock came to the front, or went behind another."""
+        if is_seen:
+            self._history.mark_read()
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._history.mark_read()

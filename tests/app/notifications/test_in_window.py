@@ -34,7 +34,12 @@ def test_errors_and_finished_work_are_listed(
     bell.click()
     assert not window.history_dock.isHidden()
     qtbot.waitUntil(lambda: window.history.num_unread == 0, timeout=2000)
+    window.charts_dock.raise_()  # the list lies behind
+    qtbot.waitUntil(lambda: window.history_dock.visibleRegion().isEmpty(), timeout=2000)
     open_model(qtbot, application)
+    assert window.history.num_unread == 1
+    window.history_dock.raise_()
+    qtbot.waitUntil(lambda: window.history.num_unread == 0, timeout=2000)
     assert not next(r for r in window.history.records if r.notice.key == "load").actions
 
 
