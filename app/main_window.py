@@ -115,13 +115,13 @@ class MainWindow(QMainWindow):
         self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*(c for page in self.pages for c in page.commands))
         self.compare = CompareDesk(bridge, self.engine_settings.precision, self)
+        self.commands.add(
+            *window_commands(self), *self.flight.commands(), *self.compare.commands()
+        )
         self.preferences = SettingsDesk(
             settings.preferences, self.engine_settings, self.commands, machine or Machine(), self
         )
-        self.commands.add(
-            *window_commands(self), *self.flight.commands(), *self.compare.commands(),
-            *self.preferences.commands(),
-        )  # fmt: skip
+        self.commands.add(*self.preferences.commands())
         self.layouts.start(self.docks, self.commands)
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)

@@ -150,10 +150,10 @@ class Application(QObject):
 
     def _connect(self) -> None:
         self.window.views.set_names(self.pages.name_of)
-        chat_page, tune = self.pages.chat_page, self.pages.tune
-        chat_page.composer.compare_requested.connect(self.window.compare.show)
+        self.pages.chat_page.composer.compare_requested.connect(self.window.compare.show)
+        tune = self.pages.tune
         self.window.charts_held.connect(tune.charts.set_paused)
-        latency = chat_page.latency
+        latency = self.pages.chat_page.latency
         latency.popover.name = self.pages.name_of
         latency.set_steps(self.window.views.steps_between)
         latency.popover.step_wanted.connect(self.window.views.show_step)
@@ -185,7 +185,7 @@ class Application(QObject):
             self.gpu.used.connect(charts.update_gpu_memory)
             self.effects.bind("chart_span", charts.set_window)
             charts.window_changed.connect(set_span)
-        self.effects.bind("confirm_links", partial(setattr, chat_page, "asks_about_links"))
+        self.effects.bind("confirm_links", partial(setattr, self.pages.chat_page, "asks_about_links"))
         self.effects.bind("confirm_leave", partial(setattr, quantize, "asks_to_leave"))
         history = self.window.history
         self.effects.bind("notices_kept", history.set_limit)
