@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,7 +27,6 @@ from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_
 from app.main_window import MainWindow
 from app.models.download_work import DownloadWork
 from app.models.session import ENGINE, ModelSession, config_from_arguments
-from app.notifications.finished import FinishedWork
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
@@ -39,6 +37,7 @@ from app.preferences.schema import NO_MODEL, STARTER
 from app.quantize.in_chat import CompareInChat
 from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
+from app.settled_window import SettledWindow
 from app.single_instance import SingleInstance
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
@@ -137,6 +136,7 @@ class Application(QObject):
         with styled_together(app):
             self._make_window()
         self._connect()
+        self.settled = SettledWindow(self.effects, self.bridge, self.window, self.pages)
 
     def _make_window(self) -> None:
         clock, marks = RedrawClock(), MarkLog()
@@ -180,31 +180,9 @@ class Application(QObject):
             quantize, self.window.commands, self.session, self.bridge
         )
         self.gpu = GpuMonitor(self)
-        set_span = lambda seconds: self.settings.preferences.set("chart_span", round(seconds))
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
-            self.effects.bind("chart_span", charts.set_window)
-            charts.window_changed.connect(set_span)
-        self.effects.bind("confirm_links", partial(setattr, self.pages.chat_page, "asks_about_links"))
-        self.effects.bind("confirm_leave", partial(setattr, quantize, "asks_to_leave"))
-        history = self.window.history
-        self.effects.bind("notices_kept", history.set_limit)
-        self.effects.bind("notice_seconds", self.window.notices.set_info_seconds)
-        self.finished = FinishedWork(history, self.bridge, self)
-        self.finished.follow_downloads(models.queue, models.open_downloaded)
-        self.finished.follow_runs(quantize, lambda: self.window.show_widget(quantize))
-        self.effects.follow("text_size", lambda percent: self.window.layouts.leave_text_size())
-        self.window.layouts.text_size_changed.connect(self._take_text_size)
-        self._take_text_size()
-        self.effects.follow("model_folders", lambda folders: models.library.reload())
         self.gpu.devices.connect(self.window.views.memory.update_gpus)
-
-    def _take_text_size(self) -> None:
-        """That of the layout in force, else that of the settings."""
-        app = QApplication.instance()
-        assert isinstance(app, QApplication)
-        own = self.window.layouts.text_size
-        apply_text_size(app, own or self.settings.preferences.get("text_size"))
 
     def show(self) -> None:
         self.window.show()
