@@ -1,5 +1,4 @@
-"""The window as the user has set it: what the settings, the layout and the notifications want of its
-parts."""
+"""The window as the user has set it: what settings, layout and notifications want of its parts."""
 
 from __future__ import annotations
 
