@@ -72,6 +72,7 @@ class EngineSettingsPanel(QWidget):
         self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
+        self._out_of_range: dict[str, str] = {}  # what was written last, in words
         self._ceilings: Mapping[str, str] = {}
         self._weights = 0  # bytes, of the model that is loaded
         self._delay = QTimer(self)
@@ -162,7 +163,7 @@ class EngineSettingsPanel(QWidget):
         self.actions_changed.emit()
 
     def _on_out_of_range(self, name: str, why: str) -> None:
-        self._errors[name] = ErrorInfo(why)
+        self._out_of_range[name] = why
         self._show_hints()
 
     @property
@@ -219,6 +220,7 @@ class EngineSettingsPanel(QWidget):
         if self.model.applied is None:
             return
         self._errors.pop(name, None)
+        self._out_of_range.pop(name, None)
         if SETTINGS[name].change is Change.LIVE:
             self._unsent[name] = value
             self._delay.start()
@@ -262,6 +264,7 @@ class EngineSettingsPanel(QWidget):
         """A model was loaded with `config`, of which the user had chosen `chosen`."""
         self._unsent.clear()
         self._errors.clear()
+        self._out_of_range.clear()
         self._hints.clear()
         self._weights = _weights_of(self._bridge.model)
         self.model.open(config, chosen)
@@ -398,7 +401,9 @@ class EngineSettingsPanel(QWidget):
 
     def _show_hints(self) -> None:
         for name, row in self._rows.items():
-            if name in self._errors:
+            if name in self._out_of_range:
+                row.set_hint(self._out_of_range[name], "error")
+            elif name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
             elif reason := self._idle_because(name):
                 row.set_hint(reason)

@@ -77,7 +77,7 @@ class SectionView(QWidget):
         row = SettingRow(entry.spec)
         row.wrap_hint()
         row.value_changed.connect(self._on_chosen)
-        row.refused.connect(self._source.refuse)
+        row.refused.connect(self._on_refused)
         row.reset_wanted.connect(self._source.reset)
         if isinstance(row.control, PathControl) and isinstance(self._source, EngineSource):
             browse, name = self._source.browse, entry.spec.name
@@ -92,6 +92,12 @@ class SectionView(QWidget):
             self._delay.start()
         else:
             self._source.choose(name, value)
+
+    def _on_refused(self, name: str, why: str) -> None:
+        """What took the place of what was written is chosen first; then it is said why."""
+        self._delay.stop()
+        self._send()
+        self._source.refuse(name, why)
 
     def _send(self) -> None:
         unsent, self._unsent = self._unsent, {}

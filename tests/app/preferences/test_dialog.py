@@ -80,6 +80,7 @@ def test_a_number_out_of_range_is_replaced_and_the_range_named(
     field.selectAll()
     qtbot.keyClicks(field, "9000")
     qtbot.keyClick(field, Qt.Key.Key_Return)
+    qtbot.wait(300)  # longer than a slider may take to rest
     assert dialog.isVisible() and kept.value() == 2000
     assert kept.hint_tone == "error" and "9,000 is out of range: 10 to 2,000." in kept.hint
     field.setValue(500)
@@ -99,6 +100,11 @@ def test_settings_of_the_engine_are_those_of_the_panel(
     block.control.field.setValue(64)
     qtbot.waitUntil(lambda: panel.model.pending == {"block_size": 64}, timeout=3000)
     assert panel.rows["block_size"].value() == 64
+    block.control.field.lineEdit().setText("9000")
+    qtbot.keyClick(block.control.field, Qt.Key.Key_Return)
+    assert block.hint_tone == "error" and "9,000 is out of range" in block.hint
+    block.control.field.setValue(64)
+    qtbot.waitUntil(lambda: panel.model.pending == {"block_size": 64}, timeout=3000)
     assert block.is_marked and "now 16" in block.hint
     assert dialog.apply.text() == "Apply (cache rebuild)" and not dialog.apply.isHidden()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
