@@ -1,16 +1,22 @@
-"""One registry of what the window can do; menus, shortcuts and their overview are made from it."""
+"""One registry of what the window can do; menus, shortcuts, their overview and the palette are made
+from it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 from PySide6.QtWidgets import QMenu, QMenuBar, QWidget
 
+from app.keyboard.keymap import KeyMap
 from widgets.icons import set_icon
+from widgets.key_words import key_words
 from widgets.palette.items import Entry
 
+PORTABLE = QKeySequence.SequenceFormat.PortableText
 MENUS = ("File", "View", "Chat", "Tune", "Help")
 
 
@@ -18,8 +24,10 @@ MENUS = ("File", "View", "Chat", "Tune", "Help")
 class Command:
     """One thing the user can do.
 
-    id: "area.verb", unique. where: the menu. section: commands of one section stand together,
-    with a line between sections. is_checked makes it checkable; choice names a group of which one
+    id: "area.verb", unique. where: the menu. shortcut: what the program gives it; what it has by
+    now the registry knows. section: commands of one section stand together,
+    with a line between sections. submenu: stands in that one, which is where its first command
+    would be. is_checked makes it checkable; choice names a group of which one
     is checked. is_enabled and is_checked are asked whenever the menu opens.
     """
 
@@ -31,15 +39,18 @@ class Command:
     icon: str = ""
     section: str = ""
     choice: str = ""
+    submenu: str = ""
     is_checked: Callable[[], bool] | None = None
     is_enabled: Callable[[], bool] | None = None
 
 
 class CommandRegistry:
-    """Commands in the order in which they were added, and their actions on one window."""
+    """Commands in the order in which they were added, and their actions on one window. `keymap`
+    says which keys run them."""
 
-    def __init__(self, window: QWidget) -> None:
+    def __init__(self, window: QWidget, keymap: KeyMap | None = None) -> None:
         self._window = window
+        self.keymap = keymap or KeyMap()
         self._commands: dict[str, Command] = {}
         self._actions: dict[str, QAction] = {}
         self._groups: dict[str, QActionGroup] = {}
@@ -49,6 +60,33 @@ class CommandRegistry:
             self._check(command)
             self._commands[command.id] = command
             self._actions[command.id] = self._make_action(command)
+        self.keymap.declare({command.id: command.shortcut for command in commands})
+        self.take_keys()
+
+    def remove(self, command_id: str) -> None:
+        """Take a command away, with its keys and its action; menus forget it by themselves."""
+        del self._commands[command_id]
+        self._actions.pop(command_id).deleteLater()
+        self.keymap.withdraw(command_id)
+        self.take_keys()
+
+    def take_keys(self) -> None:
+        """Give every command the keys that the map has for it now."""
+        for command_id, action in self._actions.items():
+            keys = self.keymap.keys(command_id)
+            if action.shortcut().toString(PORTABLE) != keys:
+                action.setShortcut(QKeySequence(keys))
+        key_words().tell({command_id: self.words(command_id) for command_id in self._actions})
+
+    def words(self, command_id: str) -> str:
+        """The keys of a command in this platform's words."""
+        return native(self.keymap.keys(command_id))
+
+    def __contains__(self, command_id: object) -> bool:
+        return command_id in self._commands
+
+    def command(self, command_id: str) -> Command:
+        return self._commands[command_id]
 
     def __iter__(self) -> Iterator[Command]:
         return iter(self._commands.values())
@@ -86,7 +124,7 @@ class CommandRegistry:
         self.refresh()
         return [
             Entry(
-                command.id, command.text, command.where, native(command.shortcut),
+                command.id, command.text, command.where, self.words(command.id),
                 self._actions[command.id].isEnabled(),
                 command.is_checked is not None and self._actions[command.id].isChecked(),
             )
@@ -98,28 +136,46 @@ class CommandRegistry:
         table: dict[str, list[tuple[str, str]]] = {}
         places = {name: place for place, name in enumerate(MENUS)}
         for command in sorted(self, key=lambda c: places.get(c.where, len(places))):
-            if command.shortcut:
-                text = command.text.rstrip("…")
-                table.setdefault(command.where, []).append((text, native(command.shortcut)))
+            if words := self.words(command.id):
+                table.setdefault(command.where, []).append((command.text.rstrip("…"), words))
         return table
 
     def _fill_menu(self, menu: QMenu, commands: list[Command], submenus: Iterable[QMenu]) -> None:
         sections = list(dict.fromkeys(c.section for c in commands))
+        mine = {c.section: c.submenu for c in commands if c.submenu}
         for number, section in enumerate(sections):
             if number:
                 menu.addSeparator()
             for command in commands:
-                if command.section == section:
+                if command.section == section and not command.submenu:
                     menu.addAction(self._actions[command.id])
+            if section in mine:
+                self._add_submenu(menu, mine[section])
             if number == 0:
                 for submenu in submenus:
                     menu.addMenu(submenu)
 
+    def _add_submenu(self, menu: QMenu, name: str) -> None:
+        """Made anew whenever it opens: its commands may come and go."""
+        submenu = menu.addMenu(name)
+        submenu.setToolTipsVisible(True)
+        fill = partial(self._refill, submenu, name)
+        submenu.aboutToShow.connect(fill)
+        fill()
+
+    def _refill(self, submenu: QMenu, name: str) -> None:
+        self.refresh()
+        submenu.clear()
+        commands = sorted((c for c in self if c.submenu == name), key=lambda c: not c.choice)
+        for is_plain, group in groupby(commands, key=lambda c: not c.choice):
+            if is_plain:
+                submenu.addSeparator()  # below the choices
+            for command in group:
+                submenu.addAction(self._actions[command.id])
+
     def _make_action(self, command: Command) -> QAction:
         action = QAction(command.text, self._window)
         action.setObjectName(command.id)
-        if command.shortcut:
-            action.setShortcut(QKeySequence(command.shortcut))
         if command.icon:
             set_icon(action, command.icon)
         if command.is_checked is not None:

@@ -14,6 +14,7 @@ from app.paths import data_dir
 
 LOGGERS = ("app", "engine", "widgets")
 MAX_BYTES = 1_000_000
+"""Of the log's file, where the user said nothing else."""
 MAX_LINES = 5000
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -38,6 +39,19 @@ def start_logging() -> logging.Handler | None:
     return handler
 
 
+def set_log_level(level: str) -> None:
+    """Write what is of this level or above: info, warning, error."""
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(level.upper())
+
+
+def set_log_size(megabytes: int) -> None:
+    """Of the file, before the next is begun."""
+    for handler in logging.getLogger(LOGGERS[0]).handlers:
+        if isinstance(handler, RotatingFileHandler):
+            handler.maxBytes = megabytes * MAX_BYTES
+
+
 def stop_logging(handler: logging.Handler | None) -> None:
     if handler is not None:
         for name in LOGGERS:
@@ -59,7 +73,7 @@ class LogKeeper(logging.Handler):
     """Keeps the last records for the window. `on_line` is called from the thread that logs."""
 
     def __init__(self, on_line: Callable[[], None] = lambda: None) -> None:
-        super().__init__(logging.INFO)
+        super().__init__()
         self.on_line = on_line
         self._lines: deque[LogLine] = deque(maxlen=MAX_LINES)
         self.num_lines = 0  # that ever came

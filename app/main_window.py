@@ -12,32 +12,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable
 
-from PySide6.QtCore import QByteArray, Qt, QTimer, Signal, SignalInstance
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
-    QApplication,
     QDialog,
     QHBoxLayout,
     QMainWindow,
-    QMenu,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
 
 from app.broadcast.desk import BroadcastDesk
-from app.commands import Command, CommandRegistry
+from app.commands import CommandRegistry
 from app.compare.desk import CompareDesk
-from app.engine_bridge import EngineBridge, EngineState
+from app.engine_bridge import EngineBridge
+from app.engine_news import EngineNews
 from app.flight.desk import FlightDesk
 from app.flight.recorder import FlightRecorder
+from app.layouts.desk import LayoutDesk
+from app.layouts.layout import plan_of
+from app.layouts.store import LayoutStore
 from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
+from app.models.recent_menu import RecentMenu
 from app.models.session import ModelSession
+from app.notifications.bell import NAME, Bell
+from app.notifications.history import NoticeHistory
+from app.notifications.panel import NoticePanel
+from app.page import Page
+from app.panels.dock_keeper import DockKeeper
 from app.panels.docks import (
     DEFAULT_DOCKS,
     CardDock,
@@ -56,40 +62,21 @@ from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
 from app.panels.work_area import WorkArea
 from app.precision.choices import QUANTIZE
+from app.preferences.desk import SettingsDesk
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
-from engine import messages
-from engine.snapshot import EngineSnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
-from widgets.charts.series import MarkKind
 from widgets.live_charts import LiveCharts
 from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
-from widgets.theme import SPACE_2, apply_theme
+from widgets.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
-SETTINGS_WIDTH = 320
 QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
-    them may have become possible or impossible. `docks`: where they are at first; every page keeps
-    its own arrangement. `may_close(window)` is asked before the window closes; a page that says no
-    asks the user, and closes the window itself where that is wanted."""
-
-    name: str
-    icon: str
-    widget: QWidget
-    commands: tuple[Command, ...] = ()
-    changed: tuple[SignalInstance, ...] = ()
-    docks: DockPlan = DEFAULT_DOCKS
-    may_close: Callable[[QWidget], bool] = lambda window: True
 
 
 class MainWindow(QMainWindow):
@@ -114,17 +101,19 @@ class MainWindow(QMainWindow):
         self.pages = list(pages)
         self.charts_paused = False
         self._dialog: OpenModelDialog | None = None
-        self._model_name = ""
-        self._dock_states: dict[str, QByteArray] = {}
         self.setWindowTitle("Inferdeck")
         self.setMinimumSize(*MINIMUM_SIZE)
         self.setAcceptDrops(True)
         # one clock for all: what is drawn, is drawn together
         self._make_parts(machine, clock or RedrawClock(parent=self), marks, log)
+        self.layouts = LayoutDesk(
+            LayoutStore(settings.path.with_name("layouts.json")), settings,
+            lambda: self.page.name, self._show_page_named, self,
+        )  # fmt: skip
         self._arrange()
         self.recorder = FlightRecorder(bridge, self)
         self.flight = FlightDesk(self.recorder, self)
-        self.commands = CommandRegistry(self)
+        self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*(c for page in self.pages for c in page.commands))
         self.compare = CompareDesk(
             bridge, self.engine_settings.precision, self, session, settings
@@ -134,15 +123,23 @@ class MainWindow(QMainWindow):
             *window_commands(self), *self.flight.commands(), *self.compare.commands(),
             *self.broadcast.commands(),
         )  # fmt: skip
+        self.preferences = SettingsDesk(
+            settings.preferences, self.engine_settings, self.commands, machine or Machine(), self
+        )
+        self.commands.add(*self.preferences.commands())
+        self.layouts.start(self.docks, self.commands)
         self.command_palette = Palette(self)
         self.command_palette.chosen.connect(self.commands.run)
-        self._recent_menu = QMenu("Recent models", self)
+        self._recent_menu = RecentMenu(settings, self.session, self)
         self.commands.fill(self.menuBar(), {"File": [self._recent_menu]})
-        self._fill_recent()
         self._connect()
         self._restore()
-        if settings.profiles.problem:
-            self.show_notice(Notice("profile", settings.profiles.problem, kind="warning"))
+        for key, kept in (
+            ("settings", settings), ("profile", settings.profiles), ("shortcuts", settings.keymap),
+            ("layout", self.layouts.store),
+        ):  # fmt: skip
+            if kept.problem:
+                self.show_notice(Notice(key, kept.problem, kind="warning"))
 
     # Building ----------------------------------------------------------------------------------
 
@@ -153,15 +150,25 @@ class MainWindow(QMainWindow):
         marks: MarkLog | None,
         log: LogKeeper | None,
     ) -> None:
+        self.notices = NoticeArea()
+        self.history = NoticeHistory(self)
+        self.notices.shown.connect(self.history.add)
         self.rail = NavRail()
         self.stack = QStackedWidget()
         for page in self.pages:
             self.rail.add_page(page.name, page.icon)
             self.stack.addWidget(page.widget)
-        self.rail.add_action("Open", "folder", "Open a model (Ctrl+O)", self.show_open_model)
+        self.rail.add_action("Open", "folder", "Open a model", "model.open", self.show_open_model)
+        bell = self.rail.add_action(
+            NAME, "bell", "Errors and finished work of this run", "dock.notifications",
+            self._show_history,
+        )  # fmt: skip
+        Bell(bell, self.history)
+        self.rail.add_action(
+            "Settings", "settings", "Settings", "app.settings", lambda: self.preferences.show()
+        )
         self.rail.choose(0)
         self.strip = StatStrip(clock)
-        self.notices = NoticeArea()
         self.load_strip = LoadStrip()
         self.work = WorkArea()
         self.engine_settings = EngineSettingsPanel(
@@ -191,10 +198,18 @@ class MainWindow(QMainWindow):
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
         self.log_dock = CardDock("Log", "log", self.log)
+        notices = NoticePanel(self.history)
+        self.history_dock = CardDock("Notifications", "notifications", notices)
+        self.history_dock.visibilityChanged.connect(notices.look)
         for dock, _ in self.dock_shortcuts():
             # what was behind another tab was not drawn
             dock.visibilityChanged.connect(self.charts.clock.wake)
-        self.reset_docks()
+        others = [dock for dock, _ in self.dock_shortcuts() if dock is not self.settings_dock]
+        self.docks = DockKeeper(
+            self.dock_area, self.settings_dock, others, [page.name for page in self.pages],
+            self.settings, self._plan,
+        )  # fmt: skip
+        self.docks.reset()
         right = QVBoxLayout()
         right.setSpacing(SPACE_2)
         right.addWidget(self.strip)
@@ -213,26 +228,20 @@ class MainWindow(QMainWindow):
         self.session.opened.connect(self.engine_settings.show_model)
         self.session.notice.connect(self.notices.show_notice)
         self.session.notice_gone.connect(self.notices.dismiss)
+        self.session.notice_gone.connect(self.history.end)
         self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
         self.views.bottleneck.turned.connect(self.engine_settings.change)
         self.views.bottleneck.set_refuse(self.engine_settings.refusal_of)
         self.flight.notice.connect(self.notices.show_notice)
+        self.layouts.notice.connect(self.notices.show_notice)
         self.session.wants_dialog.connect(self.show_open_model)
-        self.session.recent_changed.connect(self._fill_recent)
         self.engine_settings.changed.connect(self._on_settings_changed)
         self.engine_settings.notice.connect(self.notices.show_notice)
         self.engine_settings.precision.way_out.connect(self._show_way_out)
         self.engine_settings.actions_changed.connect(self.commands.refresh)
-        bridge = self.bridge
-        bridge.state_changed.connect(self._on_state)
-        bridge.snapshot.connect(self._on_snapshot)
-        bridge.load_progress.connect(self._on_progress)
-        bridge.loaded.connect(self._on_loaded)
+        self.news = EngineNews(self)
         for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
-        for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
-            done.connect(lambda event: self.load_strip.end())
-        self._on_state(bridge.state)
 
     # Commands ----------------------------------------------------------------------------------
 
@@ -248,14 +257,23 @@ class MainWindow(QMainWindow):
     def show_page(self, index: int) -> None:
         """Show a page, and the docks where they were on it."""
         if index != self.page_index:
-            self._dock_states[self.page.name] = self.dock_area.save()
             self.stack.setCurrentIndex(index)
-            self._restore_docks()
+            self.docks.show_page(self.page.name)
         self.rail.choose(index)
 
     def show_widget(self, widget: QWidget) -> None:
         """Show the page that `widget` is."""
         self.show_page(self.stack.indexOf(widget))
+
+    def _show_page_named(self, name: str) -> None:
+        index = self._page_named(name)
+        if index is not None:
+            self.show_page(index)
+
+    def _plan(self, page: str) -> DockPlan:
+        """Where the docks of a page are at first, in the layout that is in force."""
+        first = next((known.docks for known in self.pages if known.name == page), DEFAULT_DOCKS)
+        return plan_of(self.layouts.current.base, page, first)
 
     def _page_named(self, name: str) -> int | None:
         return next((i for i, page in enumerate(self.pages) if page.name == name), None)
@@ -283,10 +301,8 @@ class MainWindow(QMainWindow):
         return self._dialog
 
     def set_theme(self, mode: ThemeMode) -> None:
-        self.settings.theme = mode
-        app = QApplication.instance()
-        assert isinstance(app, QApplication)
-        apply_theme(app, mode)
+        self.settings.theme = mode  # the application sees to the rest
+        self.commands.refresh()
 
     def toggle_charts(self) -> None:
         self.charts_paused = not self.charts_paused
@@ -299,38 +315,17 @@ class MainWindow(QMainWindow):
             (self.charts_dock, "Ctrl+J"),
             *self.views.docks,
             (self.log_dock, "Ctrl+Shift+Y"),
+            (self.history_dock, "Ctrl+Shift+N"),
         ]
+
+    def _show_history(self) -> None:
+        self.commands.run("dock.notifications")
 
     def show_settings(self) -> None:
         """Bring the engine settings to the front."""
         self.settings_dock.show()
         self.settings_dock.raise_()
         self.engine_settings.setFocus()
-
-    def reset_docks(self) -> None:
-        """The docks where they are at the first visit of this page."""
-        views = [dock for dock, _ in self.views.docks]
-        others = [self.charts_dock, *views, self.log_dock]
-        self.dock_area.arrange(self.page.docks, self.settings_dock, others)
-        self._size_docks()
-
-    def _size_docks(self) -> None:
-        sizes = Qt.Orientation
-        self.dock_area.resizeDocks([self.settings_dock], [SETTINGS_WIDTH], sizes.Horizontal)
-        height = min(self.page.docks.height, self.height() * 2 // 5)
-        by_name = {dock.objectName(): dock for dock, _ in self.dock_shortcuts()}
-        stacks = [by_name[names[0]] for names in self.page.docks.below]
-        self.dock_area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)
-        self.dock_area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
-
-    def _restore_docks(self) -> None:
-        """As they were on this page, in this run or the one before; else as at first."""
-        name = self.page.name
-        state = self._dock_states.get(name) or self.settings.docks_of(name)
-        if not self.dock_area.restore(state):
-            self.reset_docks()
-            # Sizes of docks hold only once the window has its own.
-            QTimer.singleShot(0, self, self._size_docks)
 
     def show_shortcuts(self) -> None:
         self._show_dialog(ShortcutsDialog(self.commands))
@@ -348,56 +343,11 @@ class MainWindow(QMainWindow):
     def _forget_dialog(self) -> None:
         self._dialog = None
 
-    def _fill_recent(self) -> None:
-        self._recent_menu.clear()
-        for model in self.settings.recent:
-            suffix = " (random weights)" if model.load_format == "dummy" else ""
-            action = self._recent_menu.addAction(f"{model.title}{suffix}".replace("&", "&&"))
-            action.setToolTip(model.path)
-            action.setEnabled(Path(model.path).exists())
-            action.triggered.connect(
-                lambda _=False, m=model: self.session.open(m.path, m.load_format)
-            )
-        self._recent_menu.setEnabled(not self._recent_menu.isEmpty())
-
     def _in_use(self) -> int:
         """Memory that the model loaded now gives back when another is loaded."""
         return self.bridge.plan.predicted if self.bridge.plan is not None else 0
 
-    # What the engine says ----------------------------------------------------------------------
-
-    def _on_state(self, state: EngineState) -> None:
-        if state is EngineState.LOADING:
-            title = self.session.opening_title
-            self.strip.set_model(title)
-            self.strip.set_state("Loading", "loading")
-            self.load_strip.begin(f"Loading {title}")
-        else:
-            self.load_strip.end()
-        if state is EngineState.CRASHED:
-            self.strip.set_state("The engine stopped", "error")
-        elif state is EngineState.EMPTY:
-            self.strip.clear()
-            self.setWindowTitle("Inferdeck")
-        self.commands.refresh()
-
-    def _on_loaded(self, event: messages.Loaded) -> None:
-        self.setWindowTitle(f"{event.model.name} – Inferdeck")
-        before, self._model_name = self._model_name, event.model.name
-        if before:  # what was measured on the model before stays, to be compared with
-            same = "again" if before == event.model.name else f"after {before}"
-            details = (f"{event.model.name} was opened {same}",)
-            self.charts.mark(event.model.name, MarkKind.MODEL, details)
-
-    def _on_progress(self, progress: messages.LoadProgress) -> None:
-        if self.load_strip.isHidden():  # nothing is being opened: a setting needs it
-            self.load_strip.begin("Applying settings")
-        self.load_strip.update_progress(progress)
-
-    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        self.strip.update_snapshot(snapshot)
-        self.charts.update_snapshot(snapshot)
-        self.engine_settings.update_snapshot(snapshot)
+    # What is said -----------------------------------------------------------------------------
 
     def _on_settings_changed(
         self, text: str, details: tuple[str, ...], chosen: dict[str, object]
@@ -429,19 +379,18 @@ class MainWindow(QMainWindow):
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())
             self.resize(self.size().boundedTo(available))
-        self._restore_docks()
+        self.docks.restore()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         if not all(page.may_close(self) for page in self.pages):
             event.ignore()
             return
         self.settings.geometry = self.saveGeometry()
-        self._dock_states[self.page.name] = self.dock_area.save()
-        for name, state in self._dock_states.items():
-            self.settings.set_docks_of(name, state)
+        self.docks.keep()
         self.settings.sync()
         self.flight.close()
         self.compare.close()
         self.broadcast.close()
+        self.preferences.close()
         self.closing.emit()
         event.accept()

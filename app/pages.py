@@ -7,14 +7,14 @@ from app.chat.page import ChatPage
 from app.engine_bridge import EngineBridge
 from app.hub.hub import Hub
 from app.hub.trash import Trash
-from app.main_window import Page
 from app.models.downloads import DownloadQueue
 from app.models.estimate import estimate
 from app.models.first_run import ModelsPlace
 from app.models.page import ModelsPage
 from app.models.session import ModelSession
 from app.models.welcome import WelcomePage
-from app.panels.docks import DockPlan
+from app.page import Page
+from app.panels.docks import CLOSED_DOCKS, TUNE_DOCKS, DockPlan
 from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
 from app.quantize.place import make_quantize_page
@@ -28,12 +28,6 @@ from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
 
 CHAT_LIST, WELCOMED = "chat-list", "welcomed"
-TUNE_DOCKS = DockPlan(
-    "left",
-    (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
-    268,
-)
-QUANTIZE_DOCKS = DockPlan("closed", ())
 
 
 class Pages:
@@ -72,7 +66,7 @@ class Pages:
             ),
             Page(
                 "Quantize", "quantize", self.quantize, tuple(self.quantize.commands()),
-                (self.quantize.commands_changed,), QUANTIZE_DOCKS, self.quantize.may_close,
+                (self.quantize.commands_changed,), CLOSED_DOCKS, self.quantize.may_close,
             ),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):

@@ -1,18 +1,17 @@
 """Named sets of engine settings, kept between two runs. Imports no Qt.
 
-One JSON file with a version. A file that cannot be read is kept aside under another name, never
-overwritten; a setting that this version does not know stays in its profile and in the file.
+One JSON file with a version (see `app.kept_file`). A setting that this version does not know stays
+in its profile and in the file.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.kept_file import KeptFile, NotWrittenError
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
 
@@ -38,10 +37,17 @@ class ProfileStore:
     cannot be written raises ProfileError and changes nothing."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.problem = ""
+        self._file = KeptFile(path, VERSION, "The profiles")
+        self._profiles: tuple[Profile, ...] = self._file.read(_parse, ())
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def problem(self) -> str:
         """What happened to a file that could not be read; empty where all is well."""
-        self._profiles = self._read()
+        return self._file.problem
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -63,39 +69,12 @@ class ProfileStore:
     def delete(self, name: str) -> None:
         self._write([p for p in self._profiles if p.name != name])
 
-    # The file ----------------------------------------------------------------------------------
-
-    def _read(self) -> tuple[Profile, ...]:
-        if not self.path.exists():
-            return ()
-        try:
-            return _parse(json.loads(self.path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            self.problem = self._keep_aside(error)
-            return ()
-
-    def _keep_aside(self, error: Exception) -> str:
-        number = 1
-        while (aside := self.path.with_suffix(f".damaged-{number}.json")).exists():
-            number += 1
-        try:
-            self.path.rename(aside)
-        except OSError:
-            return f"The profiles cannot be read ({error})."
-        return f"The profiles could not be read ({error}). The file is kept as {aside}."
-
     def _write(self, profiles: list[Profile]) -> None:
         entries = [{"name": p.name, "settings": {**p.unknown, **p.settings}} for p in profiles]
-        text = json.dumps({"version": VERSION, "profiles": entries}, indent=2) + "\n"
-        fresh = self.path.with_suffix(".new")
         try:
-            fresh.write_text(text, encoding="utf-8")
-            os.replace(fresh, self.path)  # whole, or not at all
-        except OSError as error:
-            raise ProfileError(
-                f"The profiles were not written to {self.path}: {error.strerror or error}.",
-                "Check the folder's permissions and the disk's free space.",
-            ) from error
+            self._file.write({"profiles": entries})
+        except NotWrittenError as error:
+            raise ProfileError(error.cause, error.remedy) from error
         self._profiles = tuple(profiles)
 
 
@@ -104,9 +83,7 @@ def clean_name(name: str) -> str:
     return " ".join(name.split())[:LONGEST_NAME].strip()
 
 
-def _parse(stored: Any) -> tuple[Profile, ...]:
-    if stored["version"] != VERSION:
-        raise ValueError(f"it is of version {stored['version']}, this program reads {VERSION}")
+def _parse(stored: Mapping[str, Any]) -> tuple[Profile, ...]:
     return tuple(_profile(entry["name"], entry["settings"]) for entry in stored["profiles"])
 
 

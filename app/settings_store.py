@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from PySide6.QtCore import QByteArray, QSettings
 
+from app.keyboard.keymap import KeyMap
 from app.paths import settings_file
+from app.preferences.values import Preferences
 from app.profiles import ProfileStore
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
@@ -80,14 +83,31 @@ def chosen_settings(config: EngineConfig) -> dict[str, Any]:
 
 
 class SettingsStore:
-    """Typed access to the ini file, and to the `profiles`, which have a file of their own beside
-    it. Values are written when they are set."""
+    """Typed access to the ini file, and to what has a file of its own beside it. Values are written
+    when they are set."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or settings_file()
         self._ini = QSettings(str(self.path), QSettings.Format.IniFormat)
+        self.problem = self._keep_newer()
+        """What happened to a file of a newer program; empty where all is well."""
         self._ini.setValue("version", VERSION)
+        self.preferences = Preferences(self._ini)
         self.profiles = ProfileStore(self.path.with_name("profiles.json"))
+        self.keymap = KeyMap(self.path.with_name("shortcuts.json"))
+
+    def _keep_newer(self) -> str:
+        """A newer program's file is copied aside: what it knew may be read differently here."""
+        stored = self._text("version", "")
+        if not stored.isdigit() or int(stored) <= VERSION:
+            return ""
+        aside = self.path.with_suffix(f".version-{stored}.ini")
+        what = f"The settings are of version {stored}, this program reads {VERSION}."
+        try:
+            shutil.copyfile(self.path, aside)
+        except OSError as error:
+            return f"{what} They could not be copied to {aside} ({error.strerror or error})."
+        return f"{what} What it understands is used; the file as it was is kept as {aside}."
 
     def sync(self) -> None:
         """Write to the disk now."""
@@ -97,12 +117,11 @@ class SettingsStore:
 
     @property
     def theme(self) -> ThemeMode:
-        stored = self._text("look/theme", "system")
-        return cast(ThemeMode, stored) if stored in get_args(ThemeMode) else "system"
+        return cast(ThemeMode, self.preferences.get("theme"))
 
     @theme.setter
     def theme(self, mode: ThemeMode) -> None:
-        self._ini.setValue("look/theme", mode)
+        self.preferences.set("theme", mode)
 
     @property
     def geometry(self) -> QByteArray:
@@ -118,6 +137,15 @@ class SettingsStore:
 
     def set_docks_of(self, page: str, value: QByteArray) -> None:
         self._ini.setValue(f"docks/{page.lower()}", value)
+
+    @property
+    def layout(self) -> str:
+        """The name of the layout that is in force."""
+        return self._text("window/layout", "")
+
+    @layout.setter
+    def layout(self, name: str) -> None:
+        self._ini.setValue("window/layout", name)
 
     @property
     def load_choice(self) -> LoadChoice:
@@ -194,15 +222,11 @@ class SettingsStore:
     @property
     def folders(self) -> list[str]:
         """Folders in which the user keeps models."""
-        try:
-            stored = json.loads(self._text("models/folders", "[]"))
-            return [path for path in stored if isinstance(path, str)]
-        except (ValueError, TypeError):
-            return []
+        return list(self.preferences.get("model_folders"))
 
     @folders.setter
     def folders(self, paths: list[str]) -> None:
-        self._ini.setValue("models/folders", json.dumps(paths))
+        self.preferences.set("model_folders", tuple(paths))
 
     def _write_recent(self, models: list[RecentModel]) -> None:
         entries = [asdict(model) for model in models[:MAX_RECENT]]

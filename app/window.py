@@ -26,7 +26,7 @@ from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
 from app.gpu_monitor import GpuMonitor
-from app.log import LogKeeper, start_logging, stop_logging
+from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_logging
 from app.main_window import MainWindow
 from app.models.download_work import DownloadWork
 from app.models.session import ENGINE, ModelSession, config_from_arguments
@@ -35,9 +35,12 @@ from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
+from app.preferences.effects import Effects
+from app.preferences.schema import NO_MODEL, STARTER
 from app.quantize.in_chat import CompareInChat
 from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
+from app.settled_window import SettledWindow
 from app.single_instance import SingleInstance
 from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
@@ -45,6 +48,7 @@ from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
+from widgets.text_size import apply_text_size
 from widgets.theme import apply_theme, styled_together
 
 log = logging.getLogger(__name__)
@@ -64,12 +68,13 @@ def run(args: argparse.Namespace) -> int:
     check_display()
     app = make_application()
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
-    instance = SingleInstance(data_dir())
-    if not instance.claim(given):
+    instance, settings = SingleInstance(data_dir()), SettingsStore()
+    is_alone = settings.preferences.get("single_instance")
+    if is_alone and not instance.claim(given):
         print("Inferdeck is open already: its window takes it from here.")
         return 0
     handler = start_logging()
-    application = Application(app)
+    application = Application(app, settings=settings)
     instance.asked.connect(application.on_second_start)
     application.crash.marker.catch_faults()
     application.show()
@@ -114,17 +119,27 @@ def make_application() -> QApplication:
 class Application(QObject):
     """Everything that lives as long as the window, put together and taken apart in order."""
 
-    def __init__(self, app: QApplication, make_thread: ThreadFactory = engine_thread) -> None:
+    def __init__(
+        self,
+        app: QApplication,
+        make_thread: ThreadFactory = engine_thread,
+        settings: SettingsStore | None = None,
+    ) -> None:
         super().__init__()
-        self.settings = SettingsStore()
-        apply_theme(app, self.settings.theme)
+        self.settings = settings or SettingsStore()
+        self.effects = Effects(self.settings.preferences, self)
+        self.effects.bind("text_size", lambda percent: apply_text_size(app, percent))
+        self.effects.bind("theme", lambda mode: apply_theme(app, mode))
         self.log = LogKeeper()
         self.log.start()
+        self.effects.bind("log_level", set_log_level)
+        self.effects.bind("log_size", set_log_size)
         self.bridge = EngineBridge(make_thread)
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
             self._make_window()
         self._connect()
+        self.settled = SettledWindow(self.effects, self.bridge, self.window, self.pages)
 
     def _make_window(self) -> None:
         clock, marks = RedrawClock(), MarkLog()
@@ -197,6 +212,15 @@ class Application(QObject):
             return
         if "model" not in given:
             self.pages.welcome()
+        self.open_at_start(given)
+
+    def open_at_start(self, given: Mapping[str, Any]) -> None:
+        """Load what the command line names, else what the settings want for a start."""
+        wanted = self.settings.preferences.get("open_at_start")
+        if "model" not in given and wanted == NO_MODEL:
+            return
+        if "model" not in given and wanted == STARTER:
+            given = {**given, "model": str(starter_model())}
         self.open_first_model(given)
 
     def _offer_to_restore(self, remains: Remains, given: Mapping[str, Any]) -> None:

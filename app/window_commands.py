@@ -72,7 +72,7 @@ def _view(window: MainWindow) -> list[Command]:
         *pages,
         *docks,
         Command(
-            "docks.reset", "Panels back to their places", window.reset_docks, "View",
+            "docks.reset", "Panels back to their places", window.docks.reset, "View",
             section="docks",
         ),
         Command(

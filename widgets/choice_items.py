@@ -21,3 +21,18 @@ def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> N
             box.setItemText(index, text)
             box.setItemData(index, refusal or text, Qt.ItemDataRole.ToolTipRole)
             model.item(index).setEnabled(not refusal)
+
+
+def described_items(box: QComboBox) -> list[tuple[Any, str, str]]:
+    """What `describe_items` said of every entry."""
+    model = box.model()
+    assert isinstance(model, QStandardItemModel)
+    return [
+        (
+            box.itemData(index),
+            box.itemText(index),
+            "" if model.item(index).isEnabled()
+            else str(box.itemData(index, Qt.ItemDataRole.ToolTipRole) or ""),
+        )
+        for index in range(box.count())
+    ]  # fmt: skip

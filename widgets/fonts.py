@@ -14,6 +14,7 @@ from PySide6.QtGui import QFont, QFontDatabase, QFontMetricsF, QGuiApplication
 SizeRole = Literal["small", "body", "large"]
 _SCALE: dict[SizeRole, float] = {"small": 0.86, "body": 1.0, "large": 1.36}
 _SMALLEST_BODY, _LARGEST_BODY = 10.0, 14.0  # points
+_text_scale = 1.0
 
 
 @cache
@@ -26,7 +27,19 @@ def point_size(role: SizeRole) -> float:
     """Size of a role in points."""
     system = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont).pointSizeF()
     body = min(max(system, _SMALLEST_BODY), _LARGEST_BODY)
-    return round(body * _SCALE[role], 1)
+    return round(body * _SCALE[role] * _text_scale, 1)
+
+
+def text_scale() -> float:
+    """How large the user wants text, against the system's; for lengths that have to hold text."""
+    return _text_scale
+
+
+def set_text_scale(scale: float) -> None:
+    """For fonts that are asked for from now on: see `widgets.text_size`."""
+    global _text_scale
+    _text_scale = scale
+    point_size.cache_clear()
 
 
 def _with_tabular_digits(font: QFont) -> QFont:

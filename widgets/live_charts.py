@@ -41,6 +41,7 @@ class LiveCharts(QWidget):
     """
 
     span_picked = Signal(float, float)  # start and end, on the engine's clock
+    window_changed = Signal(float)  # the user chose another length of time, in seconds
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class LiveCharts(QWidget):
         theme_notifier().changed.connect(self._align_margins)
         for chart in self.charts:
             chart.window_changed.connect(self.set_window)
+            chart.window_changed.connect(self.window_changed)
             chart.share_marks(self.marks)
         self.set_window(120.0)
 

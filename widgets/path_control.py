@@ -42,6 +42,10 @@ class PathControl(QComboBox):
             self._known = list(known)
             self._fill()
 
+    @property
+    def known(self) -> Sequence[tuple[str, str]]:
+        return self._known
+
     def choose(self, path: str) -> None:
         """The user chose a folder in a dialog."""
         self.set_value(path)

@@ -9,62 +9,38 @@ A row knows a plain `RowSpec` and a value; it never knows whose setting it is.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from PySide6.QtCore import QEvent, QLocale, QObject, QSignalBlocker, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
-    QDoubleSpinBox,
     QHBoxLayout,
     QLabel,
     QPushButton,
-    QSlider,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
-from widgets.choice_items import describe_items
+from widgets.choice_items import describe_items, described_items
+from widgets.folder_list import FolderList
+from widgets.icons import set_icon
+from widgets.number_control import NumberControl
 from widgets.path_control import PathControl
+from widgets.row_spec import RowSpec, describe
 from widgets.theme import SPACE_1, SPACE_2, figure_font, restyle
 
 HintTone = Literal["small", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class RowSpec:
-    """What a row shows. `choices`: (value, text) pairs make a choice; `is_path` a choice among
-    folders; none of these and no bounds a switch; else a number.
-
-    steps: the slider's positions, ascending, in the setting's own unit; none for no slider.
-    scale: how many of the setting's units one shown unit is (2**30 for bytes shown in GiB).
-    is_whole: whether the setting's own value is an integer, whatever is shown.
-    auto: the text for None, where None is allowed.
-    """
-
-    name: str
-    label: str
-    help: str
-    badge: str
-    choices: tuple[tuple[Any, str], ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    steps: tuple[float, ...] = ()
-    unit: str = ""
-    scale: float = 1.0
-    decimals: int = 0
-    is_whole: bool = True
-    auto: str = ""
-    is_path: bool = False
 
 
 class SettingRow(QWidget):
     """A labelled control. `value_changed` is emitted for the user's changes only."""
 
     value_changed = Signal(str, object)  # name, value
+    refused = Signal(str, str)  # name, why: what was written is not allowed
+    reset_wanted = Signal(str)  # name
 
     def __init__(self, spec: RowSpec, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -83,6 +59,8 @@ class SettingRow(QWidget):
         is_switch = isinstance(control, SwitchControl)
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
+        self._head = head
+        self._reset: QToolButton | None = None
         head.addWidget(control if is_switch else QLabel(spec.label))
         head.addStretch(1)
         head.addWidget(badge)
@@ -96,11 +74,37 @@ class SettingRow(QWidget):
         self._is_wrapped = False
         self._action = QPushButton()
         self._action.setProperty("kind", "link")
+        self._action.setAutoDefault(False)
         self._do: Callable[[], object] = lambda: None
         self._action.clicked.connect(lambda: self._do())
         self._action.hide()
         layout.addWidget(self._action, 0, Qt.AlignmentFlag.AlignLeft)
         control.changed.connect(lambda value: self.value_changed.emit(spec.name, value))
+        if isinstance(control, NumberControl):
+            control.field.refused.connect(lambda why: self.refused.emit(spec.name, why))
+
+    def show_default(self, text: str) -> None:
+        """It differs from its default, which is `text`: offer the way back. "": it does not."""
+        if self._reset is None:
+            if not text:
+                return
+            self._reset = QToolButton()
+            set_icon(self._reset, "undo", "accent")
+            self._reset.clicked.connect(lambda: self.reset_wanted.emit(self.spec.name))
+            self._head.insertWidget(1, self._reset)
+        self._reset.setVisible(bool(text))
+        self._reset.setToolTip(f"Changed. Back to the default: {text}")
+        self._reset.setAccessibleName(f"{self.spec.label}: back to the default, {text}")
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the way back to the default is offered."""
+        return self._reset is not None and not self._reset.isHidden()
+
+    @property
+    def reset(self) -> QToolButton | None:
+        """The way back to the default, once it was offered."""
+        return self._reset
 
     @property
     def control(self) -> Control:
@@ -156,20 +160,17 @@ class SettingRow(QWidget):
 def _make_control(spec: RowSpec) -> Control:
     if spec.is_path:
         path = PathControl(spec.auto)
-        _describe(path, spec)
+        describe(path, spec)
         return path
+    if spec.is_folders:
+        folders = FolderList(spec.label)
+        folders.setAccessibleDescription(spec.help)
+        return folders
     if spec.choices:
         return ChoiceControl(spec)
     if spec.minimum is None and spec.maximum is None:
         return SwitchControl(spec)
     return NumberControl(spec)
-
-
-def _describe(control: QWidget, spec: RowSpec) -> None:
-    control.setAccessibleName(spec.label)
-    control.setAccessibleDescription(spec.help)
-    control.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-    control.installEventFilter(_no_wheel())
 
 
 class SwitchControl(QCheckBox):
@@ -179,7 +180,7 @@ class SwitchControl(QCheckBox):
 
     def __init__(self, spec: RowSpec) -> None:
         super().__init__(spec.label)
-        _describe(self, spec)
+        describe(self, spec)
         self.clicked.connect(lambda on: self.changed.emit(on))
 
     def value(self) -> bool:
@@ -198,11 +199,16 @@ class ChoiceControl(QComboBox):
         super().__init__()
         for value, text in spec.choices:
             self.addItem(text, value)
-        _describe(self, spec)
+        describe(self, spec)
         # what a choice says may grow; the row does not
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setMinimumContentsLength(10)
         self.activated.connect(lambda: self.changed.emit(self.value()))
+
+    def descriptions(self) -> list[tuple[Any, str, str]]:
+        """(value, text, why it cannot be chosen or "") of every entry, as `describe_items` put
+        them."""
+        return described_items(self)
 
     def value(self) -> Any:
         return self.currentData()
@@ -213,124 +219,4 @@ class ChoiceControl(QComboBox):
         self.setCurrentIndex(self.findData(value))
 
 
-class NumberControl(QWidget):
-    """A number: a slider over its usual values, and a field that takes any."""
-
-    changed = Signal(object)
-
-    def __init__(self, spec: RowSpec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.field = StepField(spec)
-        self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.slider.setRange(0, max(0, len(self._positions) - 1))
-        self.slider.setPageStep(1)
-        for control in (self.field, self.slider):
-            _describe(control, spec)
-        self.field.valueChanged.connect(self._field_changed)
-        self.slider.valueChanged.connect(self._slider_moved)
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_2)
-        if spec.steps:
-            layout.addWidget(self.slider, 1)
-            layout.addWidget(self.field)
-        else:
-            self.slider.setParent(self)
-            self.slider.hide()
-            layout.addWidget(self.field, 1)
-
-    def value(self) -> float | int | None:
-        shown = self.field.value()
-        if self.spec.auto and shown == self.field.minimum():
-            return None
-        own = shown * self.spec.scale
-        return round(own) if self.spec.is_whole else round(own, 6)
-
-    def set_value(self, value: Any) -> None:
-        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
-            self._show_number(value)
-            self.slider.setValue(self._nearest(value))
-
-    @property
-    def _positions(self) -> tuple[float | None, ...]:
-        return (None, *self.spec.steps) if self.spec.auto else self.spec.steps
-
-    def _show_number(self, value: float | None) -> None:
-        self.field.setValue(self.field.minimum() if value is None else value / self.spec.scale)
-
-    def _nearest(self, value: float | None) -> int:
-        """Index of the slider's position closest to `value`, by ratio."""
-        steps = self.spec.steps
-        if value is None or not steps:
-            return 0
-        above = bisect.bisect_left(steps, value)
-        if above == len(steps) or (above and value**2 < steps[above - 1] * steps[above]):
-            above -= 1
-        return above + bool(self.spec.auto)
-
-    def _slider_moved(self, index: int) -> None:
-        with QSignalBlocker(self.field):
-            self._show_number(self._positions[index])
-        self.changed.emit(self.value())
-
-    def _field_changed(self) -> None:
-        value = self.value()
-        with QSignalBlocker(self.slider):
-            self.slider.setValue(self._nearest(value))
-        self.changed.emit(value)
-
-
-Control = SwitchControl | ChoiceControl | NumberControl | PathControl
-
-
-class StepField(QDoubleSpinBox):
-    """The number as text. Up and down go to the next usual value."""
-
-    def __init__(self, spec: RowSpec) -> None:
-        super().__init__()
-        self._spec = spec
-        lowest = spec.minimum if spec.minimum is not None else 0
-        highest = spec.maximum if spec.maximum is not None else 2**53
-        self.setLocale(QLocale.c())
-        self.setDecimals(spec.decimals)
-        self.setGroupSeparatorShown(True)
-        self.setRange(0 if spec.auto else lowest / spec.scale, highest / spec.scale)
-        self.setSpecialValueText(spec.auto)
-        self.setSuffix(f" {spec.unit}" if spec.unit else "")
-        self.setKeyboardTracking(False)
-        self.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self.setFont(figure_font())
-        if spec.steps:
-            self.setFixedWidth(104)
-
-    def stepBy(self, steps: int) -> None:
-        usual = [step / self._spec.scale for step in self._spec.steps]
-        if not usual:
-            super().stepBy(steps)
-            return
-        if self._spec.auto:
-            usual.insert(0, self.minimum())
-        now = self.value()
-        at = bisect.bisect_right(usual, now) if steps > 0 else bisect.bisect_left(usual, now) - 1
-        self.setValue(usual[min(max(at, 0), len(usual) - 1)])
-
-
-class _NoWheel(QObject):
-    """Scrolling the panel must not turn the knob that the pointer happens to pass."""
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Wheel:
-            event.ignore()
-            return True
-        return False
-
-
-_filter: _NoWheel | None = None
-
-
-def _no_wheel() -> _NoWheel:
-    global _filter
-    if _filter is None:
-        _filter = _NoWheel()
-    return _filter
+Control = SwitchControl | ChoiceControl | NumberControl | PathControl | FolderList

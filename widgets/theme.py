@@ -27,8 +27,8 @@ from widgets.fonts import figure_font, mono_font, point_size, ui_font
 __all__ = [
     "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8",
     "SeriesColors", "Theme", "apply_theme", "figure_font", "load_theme", "mono_font",
-    "point_size", "restyle", "set_theme_folder", "styled_together", "theme", "theme_mode",
-    "theme_notifier", "ui_font",
+    "point_size", "renew_look", "restyle", "set_theme_folder", "styled_together", "theme",
+    "theme_mode", "theme_notifier", "ui_font",
 ]  # fmt: skip
 
 Mode = Literal["light", "dark"]
@@ -259,13 +259,18 @@ def _system_mode(app: QApplication) -> Mode:
 
 
 def _put_in_force(app: QApplication, mode: Mode) -> None:
-    from widgets.stylesheet import stylesheet  # imports this module
-
     global _current
     found = load_theme(mode)
-    if found is _current and app.styleSheet():
-        return
-    _current = found
+    if found is not _current or not app.styleSheet():
+        _current = found
+        renew_look(app)
+
+
+def renew_look(app: QApplication) -> None:
+    """Give the application the look in force again: its fonts have changed."""
+    from widgets.stylesheet import stylesheet  # imports this module
+
+    found = theme()
     app.setFont(ui_font())
     app.setPalette(palette(found))
     app.setStyleSheet(stylesheet(found, Path(theme_notifier().images.name)))

@@ -1,4 +1,5 @@
-"""Web addresses in a conversation: asked about before the browser gets them."""
+"""Web addresses in a conversation: the user is asked before the browser gets them, if he wants to
+be."""
 
 from __future__ import annotations
 
@@ -12,9 +13,8 @@ from PySide6.QtWidgets import QMessageBox, QWidget
 def ask_to_open(address: str, parent: QWidget, refuse: Callable[[str], object]) -> None:
     """Ask, then hand a web address to the browser. Other kinds of address are not opened:
     `refuse` is told so."""
-    url = QUrl(address, QUrl.ParsingMode.StrictMode)
-    if url.scheme() not in ("http", "https") or not url.host():
-        refuse(f"Only web addresses are opened: {address[:80]}")
+    url = _web_address(address, refuse)
+    if url is None:
         return
     box = QMessageBox(parent)
     box.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -27,3 +27,18 @@ def ask_to_open(address: str, parent: QWidget, refuse: Callable[[str], object]) 
     box.addButton(QMessageBox.StandardButton.Cancel)
     opens.clicked.connect(lambda: QDesktopServices.openUrl(url))
     box.open()
+
+
+def open_at_once(address: str, parent: QWidget, refuse: Callable[[str], object]) -> None:
+    """As `ask_to_open`, for a user who does not want to be asked."""
+    url = _web_address(address, refuse)
+    if url is not None:
+        QDesktopServices.openUrl(url)
+
+
+def _web_address(address: str, refuse: Callable[[str], object]) -> QUrl | None:
+    url = QUrl(address, QUrl.ParsingMode.StrictMode)
+    if url.scheme() not in ("http", "https") or not url.host():
+        refuse(f"Only web addresses are opened: {address[:80]}")
+        return None
+    return url

@@ -20,7 +20,7 @@ from app.chat.controller import ChatController
 from app.chat.conversation import Role
 from app.chat.draft import Draft, droppable
 from app.chat.latency import LatencyAccount
-from app.chat.links import ask_to_open
+from app.chat.links import ask_to_open, open_at_once
 from app.chat.page_commands import chat_commands
 from app.chat.presenter import Presenter
 from app.chat.token_account import TokenAccount
@@ -55,6 +55,7 @@ class ChatPage(QWidget):
     def __init__(self, controller: ChatController, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.controller = controller
+        self.asks_about_links = True  # before the browser gets them
         self.list = ConversationList()
         self.transcript = Transcript()
         self.empty = EmptyState()
@@ -180,8 +181,10 @@ class ChatPage(QWidget):
             self.controller.open(ids[max(0, min(len(ids) - 1, position))])
 
     def open_link(self, address: str) -> None:
-        """Ask, then hand a web address to the browser. Other kinds of address are not opened."""
-        ask_to_open(address, self, self.toast.show_message)
+        """Ask, unless the user said not to, then hand a web address to the browser. Other kinds of
+        address are not opened."""
+        opens = ask_to_open if self.asks_about_links else open_at_once
+        opens(address, self, self.toast.show_message)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

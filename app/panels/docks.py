@@ -47,6 +47,13 @@ class DockPlan:
 
 
 DEFAULT_DOCKS = DockPlan()
+TUNE_DOCKS = DockPlan(
+    "left",
+    (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
+    268,
+)
+CLOSED_DOCKS = DockPlan("closed", ())
+
 
 class PanelDock(QDockWidget):
     """A dock whose content brings panels of its own: a title on the window's ground."""

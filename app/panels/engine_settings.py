@@ -30,9 +30,10 @@ from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
 from engine.snapshot import EngineSnapshot, ModelInfo
+from widgets.fonts import text_scale
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
-from widgets.theme import SPACE_1, SPACE_3
+from widgets.theme import SPACE_1, SPACE_3, theme_notifier
 
 LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
@@ -71,6 +72,7 @@ class EngineSettingsPanel(QWidget):
         self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
         self._errors: dict[str, ErrorInfo] = {}
+        self._out_of_range: dict[str, str] = {}  # what was written last, in words
         self._ceilings: Mapping[str, str] = {}
         self._weights = 0  # bytes, of the model that is loaded
         self._delay = QTimer(self)
@@ -85,7 +87,8 @@ class EngineSettingsPanel(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addWidget(self._make_list(), 1)
-        self.setMinimumWidth(LEAST_WIDTH)  # the rows are cut in less
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
         layout.addWidget(self._make_foot(profiles))
         path = self._rows[MODEL].control
         assert isinstance(path, PathControl)
@@ -100,6 +103,10 @@ class EngineSettingsPanel(QWidget):
         bridge.reconfigure_failed.connect(self._on_refused)
         bridge.load_progress.connect(self._on_progress)
         self._show_values()
+
+    def _fit(self) -> None:
+        """The rows are cut in less."""
+        self.setMinimumWidth(round(LEAST_WIDTH * max(1.0, text_scale())))
 
     @property
     def rows(self) -> dict[str, SettingRow]:
@@ -122,6 +129,7 @@ class EngineSettingsPanel(QWidget):
             for spec in specs:
                 row = SettingRow(spec)
                 row.value_changed.connect(self._on_chosen)
+                row.refused.connect(self._on_out_of_range)
                 self._rows[spec.name] = row
                 layout.addWidget(row)
         layout.addStretch(1)
@@ -147,6 +155,26 @@ class EngineSettingsPanel(QWidget):
         return foot
 
     # What the user does ------------------------------------------------------------------------
+
+    def choose(self, name: str, value: Any) -> None:
+        """As if the row of `name` had been set to `value` by the user."""
+        self._rows[name].set_value(value)
+        self._on_chosen(name, value)
+        self.actions_changed.emit()
+
+    def _on_out_of_range(self, name: str, why: str) -> None:
+        self._out_of_range[name] = why
+        self._show_hints()
+
+    @property
+    def message(self) -> str:
+        """What happens to the settings just now, or why they cannot be changed."""
+        return self._message.text()
+
+    @property
+    def apply_text(self) -> str:
+        """What applying the collected changes costs; "" where none are collected."""
+        return self._apply.text() if self.model.pending else ""
 
     def apply(self) -> None:
         """Send everything that was collected."""
@@ -211,6 +239,7 @@ class EngineSettingsPanel(QWidget):
         if self.model.applied is None:
             return
         self._errors.pop(name, None)
+        self._out_of_range.pop(name, None)
         if SETTINGS[name].change is Change.LIVE:
             self._unsent[name] = value
             self._delay.start()
@@ -254,6 +283,7 @@ class EngineSettingsPanel(QWidget):
         """A model was loaded with `config`, of which the user had chosen `chosen`."""
         self._unsent.clear()
         self._errors.clear()
+        self._out_of_range.clear()
         self._hints.clear()
         self._weights = _weights_of(self._bridge.model)
         self.model.open(config, chosen)
@@ -390,7 +420,9 @@ class EngineSettingsPanel(QWidget):
 
     def _show_hints(self) -> None:
         for name, row in self._rows.items():
-            if name in self._errors:
+            if name in self._out_of_range:
+                row.set_hint(self._out_of_range[name], "error")
+            elif name in self._errors:
                 row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
             elif reason := self._idle_because(name):
                 row.set_hint(reason)

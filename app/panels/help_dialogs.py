@@ -17,6 +17,7 @@ from app.log import log_file
 from app.paths import config_dir, data_dir
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, SPACE_6, mono_font
 
+CHANGE_KEYS = "app.keyboard"
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "pyqtgraph")
 
 
@@ -79,6 +80,13 @@ class _TableDialog(QDialog):
 class ShortcutsDialog(_TableDialog):
     def __init__(self, commands: CommandRegistry) -> None:
         super().__init__("Keyboard shortcuts", "", commands.shortcuts())
+        if CHANGE_KEYS in commands:
+            change = QPushButton("Change…")
+            change.setToolTip("Give other keys to any command")
+            change.setAutoDefault(False)
+            change.clicked.connect(self.accept)
+            change.clicked.connect(commands.action(CHANGE_KEYS).trigger)
+            self.buttons.insertWidget(1, change)
 
 
 class AboutDialog(_TableDialog):

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
+from widgets.fonts import text_scale
 from widgets.icons import set_icon
-from widgets.theme import SPACE_1, SPACE_2
+from widgets.key_words import set_key_tip
+from widgets.theme import SPACE_1, SPACE_2, theme_notifier
 
 WIDTH = 72
 ICON = QSize(20, 20)
@@ -22,7 +24,8 @@ class NavRail(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", True)
-        self.setFixedWidth(WIDTH)
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
         self._group = QButtonGroup(self)
         self._group.setExclusive(True)
         self._group.idClicked.connect(self.page_chosen)
@@ -36,17 +39,23 @@ class NavRail(QFrame):
         layout.addStretch(1)
         layout.addLayout(self._actions)
 
+    def _fit(self) -> None:
+        self.setFixedWidth(round(WIDTH * max(1.0, text_scale())))
+
     def add_page(self, text: str, icon: str) -> None:
         button = _nav_button(text, icon)
         button.setCheckable(True)
         index = len(self._group.buttons())
-        button.setToolTip(f"{text} (Ctrl+{index + 1})")
+        set_key_tip(button, text, f"page.{text.lower()}")
         self._group.addButton(button, index)
         self._pages.addWidget(button)
 
-    def add_action(self, text: str, icon: str, tip: str, do: Callable[[], object]) -> QToolButton:
+    def add_action(
+        self, text: str, icon: str, tip: str, command: str, do: Callable[[], object]
+    ) -> QToolButton:
+        """`command`: whose keys the tooltip names."""
         button = _nav_button(text, icon)
-        button.setToolTip(tip)
+        set_key_tip(button, tip, command)
         button.clicked.connect(lambda: do())
         self._actions.addWidget(button)
         return button

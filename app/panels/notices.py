@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QFrame,
@@ -28,12 +29,13 @@ from widgets.icons import icon_pixmap, set_icon
 from widgets.theme import SPACE_2, SPACE_3, theme_notifier
 
 Kind = Literal["info", "warning", "error"]
-_ICONS: dict[Kind, tuple[str, str]] = {
+ICONS: dict[Kind, tuple[str, str]] = {
     "info": ("info", "text_muted"),
     "warning": ("warning", "warning"),
     "error": ("error", "danger"),
 }
 COPIED_MS = 1500
+STAYS = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,15 @@ def error_notice(
 
 
 class NoticeArea(QWidget):
-    """The notices in force, the newest on top. Takes no room while there is none."""
+    """The notices in force, the newest on top. Takes no room while there is none. `shown(Notice)`
+    tells of each."""
+
+    shown = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._frames: dict[str, NoticeFrame] = {}
+        self._info_ms = STAYS
         self._layout = QVBoxLayout(self)
         self._layout.setContentsMargins(0, 0, 0, 0)
         self._layout.setSpacing(SPACE_2)
@@ -80,6 +86,13 @@ class NoticeArea(QWidget):
         self._frames[notice.key] = frame
         self._layout.insertWidget(0, frame)
         self.show()
+        if notice.kind == "info" and self._info_ms:
+            QTimer.singleShot(self._info_ms, frame, partial(self.dismiss, notice.key))
+        self.shown.emit(notice)
+
+    def set_info_seconds(self, seconds: int) -> None:
+        """How long a notice that is neither warning nor error stays; 0: until it is closed."""
+        self._info_ms = seconds * 1000
 
     def dismiss(self, key: str) -> None:
         """Take a notice away; nothing happens where there is none of that key."""
@@ -167,7 +180,7 @@ class NoticeFrame(QFrame):
         return button
 
     def _paint_icon(self) -> None:
-        name, color = _ICONS[self.notice.kind]
+        name, color = ICONS[self.notice.kind]
         self._icon.setPixmap(icon_pixmap(name, color, 16, self.devicePixelRatioF()))
 
 

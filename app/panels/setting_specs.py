@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
 from engine.kv_dtype import NAMES as KV_DTYPES
-from widgets.setting_row import RowSpec
+from widgets.row_spec import RowSpec
 
 GIB = 2**30
 

@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
 )
 
 from widgets.icons import set_icon
+from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_2, SPACE_3
 
 
@@ -40,8 +41,10 @@ class SettingsFoot(QWidget):
         self.profiles.setMenu(profiles)
         self.profiles.setToolTip("Named sets of settings: choose, save, delete; and the defaults")
         self.copy = QPushButton("Copy as…")
-        self.copy.setToolTip(
-            "These settings as the command line of vLLM, SGLang or TensorRT-LLM (Ctrl+Alt+C)"
+        set_key_tip(
+            self.copy,
+            "These settings as the command line of vLLM, SGLang or TensorRT-LLM",
+            "tune.server_command",
         )
         buttons = QHBoxLayout()
         buttons.setSpacing(SPACE_2)

@@ -87,6 +87,10 @@ class SettingsModel:
         """What the user chose, `auto` left as it is; the default where nothing was chosen."""
         return self.chosen.get(name, SETTINGS[name].default)
 
+    def wanted(self, name: str) -> Any:
+        """What the user wants, applied or not; the default where he chose nothing."""
+        return self.pending.get(name, self._before(name))
+
     def is_pending(self, name: str) -> bool:
         return name in self.pending
 

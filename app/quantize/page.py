@@ -87,6 +87,7 @@ class QuantizePage(QWidget):
         self.ending: tuple[str, bool] | None = None  # what came of the last run; whether an error
         self._made_plan: QuantizePlan | None = None
         self._shows_made = False
+        self.asks_to_leave = True  # while a run is going on
         self.leaving = LeaveGuard(self.cancel, self)
         self.recipe = RecipeForm(rates, folder)
         self.evaluate = EvaluateForm()
@@ -177,7 +178,10 @@ class QuantizePage(QWidget):
         self._forms.focusNextPrevChild(True)
 
     def may_close(self, window: QWidget) -> bool:
-        """Whether the window may close now; while a run is going on the user is asked."""
+        """Whether the window may close now; while a run is going on the user is asked, unless he
+        does not want that."""
+        if not self.asks_to_leave:
+            return True
         return self.leaving.may_close(self.run.title if self.run is not None else "", window)
 
     def close_down(self, timeout_s: float) -> None:

@@ -23,6 +23,7 @@ from app.screenshot.camera import (
 )
 from app.screenshot.many import take_broadcast
 from app.screenshot.quantize import take_quantize
+from app.screenshot.settings import take_settings
 from app.suggestions import long_prompts, suggestions_for
 
 LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
@@ -54,6 +55,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _tune(camera)
     yield from take_quantize(camera)
     yield from _palette(camera)
+    yield from take_settings(camera)
     yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)
     yield from _open_model(camera)
     camera.window.resize(SMALL)

@@ -27,6 +27,7 @@ from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad
 from app.tune.load_plan import LoadPlan, LoadState
 from widgets.elided_line import ElidedLine
 from widgets.icons import set_icon
+from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
 
 SHOW_MS = 250
@@ -254,10 +255,11 @@ class LoadBar(QFrame):
         """Everything: the button, what may be chosen, the line below."""
         is_on = self._load.is_on
         self.button.setText("Stop load" if is_on else "Start load")
-        self.button.setToolTip(
-            "Stop sending, and abort what is in flight (Ctrl+Alt+L)" if is_on
-            else "Send requests of this workload to the engine, until you stop (Ctrl+Alt+L)"
+        tip = (
+            "Stop sending, and abort what is in flight" if is_on
+            else "Send requests of this workload to the engine, until you stop"
         )  # fmt: skip
+        set_key_tip(self.button, tip, "tune.load")
         set_icon(self.button, *(("stop", "text") if is_on else ("play", "accent_text")))
         restyle(self.button, kind="" if is_on else "primary")
         self.button.setEnabled(is_on or self._bridge.is_ready)

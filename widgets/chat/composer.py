@@ -21,6 +21,7 @@ from widgets.chat.buttons import IconButton
 from widgets.chat.context_meter import ContextMeter
 from widgets.chat.records import AttachmentRecord
 from widgets.icons import set_icon
+from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
 
 MAX_LINES = 8
@@ -52,12 +53,10 @@ class Composer(QWidget):
         super().__init__(parent)
         self.files = AttachmentList()
         self.files.removed.connect(self.attachment_removed)
-        self.attach = IconButton(
-            "attach", "Attach text files (Ctrl+Shift+A)", self.attach_requested.emit
-        )
-        self.compare = IconButton(
-            "compare", "Compare side by side on this prompt (Ctrl+Alt+P)", self._compare
-        )
+        self.attach = IconButton("attach", "Attach text files", self.attach_requested.emit)
+        set_key_tip(self.attach, "Attach text files", "chat.attach")
+        self.compare = IconButton("compare", "Compare side by side on this prompt", self._compare)
+        set_key_tip(self.compare, "Compare side by side on this prompt", "chat.compare")
         self.meter = ContextMeter()
         self._has_files = self._has_system_prompt = False
         self.input = ComposerInput()

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 from widgets.chat.conversation_items import ConversationDelegate, ConversationModel
 from widgets.chat.records import ConversationRecord
 from widgets.icons import icon, set_icon
+from widgets.key_words import key_words
 from widgets.theme import SPACE_2
 
 SEARCH_DELAY_MS = 120
@@ -43,11 +44,13 @@ class ConversationList(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.new_button = QPushButton("New chat     Ctrl+N")
+        self.new_button = QPushButton()
         self.new_button.setProperty("kind", "primary")
         self.new_button.setAccessibleName("New chat")
         self.new_button.clicked.connect(self.new_requested)
         self.search = SearchField()
+        self._name_keys()
+        key_words().changed.connect(self._name_keys)
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.setInterval(SEARCH_DELAY_MS)
@@ -83,6 +86,13 @@ class ConversationList(QWidget):
         column.addWidget(self.view, 1)
         column.addWidget(self.archive)
         self.setMinimumWidth(160)
+
+    def _name_keys(self) -> None:
+        for show, text, command in (
+            (self.new_button.setText, "New chat", "chat.new"),
+            (self.search.setPlaceholderText, "Search chats", "chat.search"),
+        ):
+            show(f"{text}     {key_words().of(command)}".rstrip())
 
     def set_conversations(self, records: Sequence[ConversationRecord], current: str) -> None:
         """Show `records` with `current` selected ("": none)."""
@@ -230,7 +240,6 @@ class SearchField(QLineEdit):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setPlaceholderText("Search chats     Ctrl+K")
         self.setAccessibleName("Search chats")
         self.setClearButtonEnabled(False)
         glass = self.addAction(icon("search"), QLineEdit.ActionPosition.LeadingPosition)

@@ -17,6 +17,7 @@ from PySide6.QtGui import (
 )
 
 from widgets.chat.markdown import Item, Line, Span, Table
+from widgets.fonts import text_scale
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, Theme, mono_font, ui_font
 
 INDENT = 24
@@ -108,7 +109,8 @@ def table_format(table: Table, before: Item | None, colors: Theme) -> QTextTable
 
 
 @cache
-def _font(kind: str, level: int, bold: bool, italic: bool, code: bool) -> QFont:
+def _font(kind: str, level: int, bold: bool, italic: bool, code: bool, scale: float) -> QFont:
+    """`scale`: that of all text; fonts of another are other fonts."""
     if code or kind == "code":
         font = mono_font("small" if kind == "code" else "body")
         font.setPointSizeF(font.pointSizeF() * (1.06 if kind == "code" else 0.94))
@@ -126,13 +128,19 @@ def _font(kind: str, level: int, bold: bool, italic: bool, code: bool) -> QFont:
     return font
 
 
-@cache
 def char_format(
     span: Span, kind: str, level: int, is_quoted: bool, colors: Theme
 ) -> QTextCharFormat:
     """The format of `span._replace(text="")` in a line of `kind`."""
+    return _char_format(span, kind, level, is_quoted, colors, text_scale())
+
+
+@cache
+def _char_format(
+    span: Span, kind: str, level: int, is_quoted: bool, colors: Theme, scale: float
+) -> QTextCharFormat:
     made = QTextCharFormat()
-    made.setFont(_font(kind, level, span.bold, span.italic, span.code))
+    made.setFont(_font(kind, level, span.bold, span.italic, span.code, scale))
     color = span.color or ("text_muted" if is_quoted else "text")
     if span.code:
         made.setBackground(QBrush(colors.color("code_background")))

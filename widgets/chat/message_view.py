@@ -25,6 +25,7 @@ from widgets.chat.message_text import MessageText
 from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
 from widgets.chat.reasoning_block import ReasoningBlock
 from widgets.chat.records import MessageRecord
+from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 BUBBLE_SHARE = 0.76
@@ -272,7 +273,7 @@ class VersionSwitcher(QWidget):
         self._after = IconButton("chevron-right", "Version after", lambda: self.stepped.emit(1))
         self._label = QToolButton()
         self._label.setFont(figure_font("small"))
-        self._label.setToolTip("Branches of this chat (Ctrl+Shift+G)")
+        set_key_tip(self._label, "Branches of this chat", "chat.branches")
         self._label.setCursor(Qt.CursorShape.PointingHandCursor)
         self._label.clicked.connect(self.overview)
         row = QHBoxLayout(self)

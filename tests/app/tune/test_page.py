@@ -76,7 +76,7 @@ def test_the_second_page_has_its_own_arrangement_of_the_docks(
     window.show_page(1)
     assert area.dockWidgetArea(window.settings_dock) == left
     assert window.charts_dock.isHidden() and window.views.blocks_dock.isHidden()
-    window.reset_docks()
+    window.docks.reset()
     assert not window.views.blocks_dock.isHidden() and window.charts_dock.isHidden()
 
 

@@ -1,0 +1,71 @@
+"""What the engine says, shown in the window: its state, how far loading is, its figures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject
+
+from app.engine_bridge import EngineState
+from engine import messages
+from engine.snapshot import EngineSnapshot
+from widgets.charts.series import MarkKind
+
+if TYPE_CHECKING:
+    from app.main_window import MainWindow
+
+
+class EngineNews(QObject):
+    """Follows the bridge of a window from now on."""
+
+    def __init__(self, window: MainWindow) -> None:
+        super().__init__(window)
+        self._window = window
+        self._model_name = ""
+        bridge = window.bridge
+        bridge.state_changed.connect(self._on_state)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.load_progress.connect(self._on_progress)
+        bridge.loaded.connect(self._on_loaded)
+        for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
+            done.connect(self._on_done)
+        self._on_state(bridge.state)
+
+    def _on_state(self, state: EngineState) -> None:
+        window, strip = self._window, self._window.strip
+        if state is EngineState.LOADING:
+            title = window.session.opening_title
+            strip.set_model(title)
+            strip.set_state("Loading", "loading")
+            window.load_strip.begin(f"Loading {title}")
+        else:
+            window.load_strip.end()
+        if state is EngineState.CRASHED:
+            strip.set_state("The engine stopped", "error")
+        elif state is EngineState.EMPTY:
+            strip.clear()
+            window.setWindowTitle("Inferdeck")
+        window.commands.refresh()
+
+    def _on_done(self, event: object) -> None:
+        self._window.load_strip.end()
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        self._window.setWindowTitle(f"{event.model.name} – Inferdeck")
+        before, self._model_name = self._model_name, event.model.name
+        if before:  # what was measured on the model before stays, to be compared with
+            same = "again" if before == event.model.name else f"after {before}"
+            details = (f"{event.model.name} was opened {same}",)
+            self._window.charts.mark(event.model.name, MarkKind.MODEL, details)
+
+    def _on_progress(self, progress: messages.LoadProgress) -> None:
+        strip = self._window.load_strip
+        if strip.isHidden():  # nothing is being opened: a setting needs it
+            strip.begin("Applying settings")
+        strip.update_progress(progress)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        window = self._window
+        window.strip.update_snapshot(snapshot)
+        window.charts.update_snapshot(snapshot)
+        window.engine_settings.update_snapshot(snapshot)

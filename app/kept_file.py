@@ -1,0 +1,72 @@
+"""A JSON file of ours with a version, kept between two runs. Imports no Qt.
+
+A file that cannot be read, or that a newer program wrote, is kept aside under another name, never
+overwritten; a file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine.errors import InferdeckError
+
+T = TypeVar("T")
+
+
+class NotWrittenError(InferdeckError):
+    """The file cannot be written."""
+
+
+class KeptFile:
+    """`what`: what is in it, as a sentence begins: "The profiles"."""
+
+    def __init__(self, path: Path, version: int, what: str) -> None:
+        self.path, self.version, self.what = path, version, what
+        self.problem = ""
+        """What happened to a file that could not be read; empty where all is well."""
+
+    def read(self, parse: Callable[[Mapping[str, Any]], T], nothing: T) -> T:
+        """What `parse` makes of the file; `nothing` where there is none, or none to be read.
+        `parse` may raise what Python raises for data of another form."""
+        if not self.path.exists():
+            return nothing
+        try:
+            return parse(self._content())
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, InferdeckError) as error:
+            self.problem = self._keep_aside(error)
+            return nothing
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Raises NotWrittenError; then the file is as it was."""
+        text = json.dumps({"version": self.version, **content}, indent=2) + "\n"
+        fresh = self.path.with_suffix(".new")
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, self.path)  # whole, or not at all
+        except OSError as error:
+            raise NotWrittenError(
+                f"{self.what} were not written to {self.path}: {error.strerror or error}.",
+                "Check the folder's permissions and the disk's free space.",
+            ) from error
+
+    def _content(self) -> Mapping[str, Any]:
+        stored = json.loads(self.path.read_text(encoding="utf-8"))
+        if stored["version"] != self.version:
+            raise ValueError(
+                f"it is of version {stored['version']}, this program reads {self.version}"
+            )
+        return dict(stored)
+
+    def _keep_aside(self, error: Exception) -> str:
+        number = 1
+        while (aside := self.path.with_suffix(f".damaged-{number}.json")).exists():
+            number += 1
+        try:
+            self.path.rename(aside)
+        except OSError:
+            return f"{self.what} cannot be read ({error})."
+        return f"{self.what} could not be read ({error}). The file is kept as {aside}."

@@ -1,0 +1,67 @@
+"""Opens the settings dialog, of which there is one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import shiboken6
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from app.commands import Command, CommandRegistry
+from app.panels.engine_settings import EngineSettingsPanel
+from app.panels.setting_specs import Machine
+from app.preferences.dialog import SettingsDialog
+from app.preferences.section_list import KEYBOARD
+from app.preferences.values import Preferences
+
+OPEN = "app.settings"
+
+
+class SettingsDesk(QObject):
+    def __init__(
+        self,
+        preferences: Preferences,
+        panel: EngineSettingsPanel,
+        registry: CommandRegistry,
+        machine: Machine,
+        window: QWidget,
+    ) -> None:
+        super().__init__(window)
+        self._preferences, self._panel, self._registry = preferences, panel, registry
+        self._machine, self._window = machine, window
+        self._dialog: SettingsDialog | None = None
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(OPEN, "Settings…", self.show, "File", "Ctrl+,", "settings", "settings"),
+            Command(
+                "app.keyboard", "Change keyboard shortcuts…", partial(self.show, KEYBOARD), "Help",
+                section="help",
+            ),
+        ]  # fmt: skip
+
+    @property
+    def dialog(self) -> SettingsDialog | None:
+        """The one that is open."""
+        is_there = self._dialog is not None and shiboken6.isValid(self._dialog)
+        return self._dialog if is_there else None
+
+    def show(self, section: str = "") -> None:
+        """The dialog in front, at a section if one is named."""
+        dialog = self.dialog
+        if dialog is None:
+            dialog = self._dialog = SettingsDialog(
+                self._preferences, self._panel, self._registry, self._machine, self._window
+            )
+        if section:
+            dialog.show_section(section)
+        dialog.show()
+        dialog.raise_()
+        dialog.activateWindow()
+
+    def close(self) -> None:
+        """With the main window it goes."""
+        dialog = self.dialog
+        if dialog is not None:
+            dialog.close()

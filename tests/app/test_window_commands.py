@@ -1,0 +1,54 @@
+"""What the window can do: menus, palette and help are made from the registry of commands."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from app.window import Application
+from tests.app.window_fixtures import application, script
+
+__all__ = ["application", "script"]
+
+
+def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
+    application: Application,
+) -> None:
+    commands = list(application.window.commands)
+    assert {c.where for c in commands} == {"File", "View", "Chat", "Tune", "Help"}
+    shortcuts = [c.shortcut for c in commands if c.shortcut]
+    assert len(shortcuts) == len(set(shortcuts))
+    wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
+    assert wanted <= set(shortcuts)
+    menus = [action.text() for action in application.window.menuBar().actions()]
+    assert menus == ["File", "View", "Chat", "Tune", "Help"]
+
+
+def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:
+    window = application.window
+    window.activateWindow()
+    control, shift = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
+    qtbot.keyClick(window, Qt.Key.Key_P, control | shift)
+    palette = window.command_palette
+    qtbot.waitUntil(palette.isVisible)
+    known = {palette.model.entry(row).id: row for row in range(palette.model.rowCount())}
+    assert set(known) == {c.id for c in window.commands} - {"help.palette"}
+    assert not palette.model.entry(known["chat.stop"]).is_enabled  # nothing is being written
+    qtbot.keyClicks(palette.field, "light")
+    qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+    assert palette.isHidden() and window.settings.theme == "light"
+    window.show_palette()
+    first = palette.model.entry(0)
+    assert (first.id, first.is_checked) == ("theme.light", True)
+
+
+def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Application) -> None:
+    window = application.window
+    window.commands.run("help.shortcuts")
+    window.commands.run("help.about")
+    dialogs = [w for w in window.children() if hasattr(w, "sections")]
+    texts = [dialog.text() for dialog in dialogs]
+    assert any("Open model: Ctrl+O" in text for text in texts)
+    assert any("torch:" in text and "Qt: 6" in text for text in texts)
+    for dialog in dialogs:
+        dialog.reject()

@@ -1,0 +1,194 @@
+"""The engine's settings in the real window: sent, collected, refused, undone, kept as profiles."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QGuiApplication
+from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
+from pytestqt.qtbot import QtBot
+
+from app.panels.server_dialog import ServerDialog
+from app.servers.speculation import SETTINGS_OF_IT
+from app.settings_store import SettingsStore
+from app.window import Application
+from engine.config import SETTINGS
+from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application, open_model, script, send
+
+__all__ = ["application", "script"]
+
+
+def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    thread = application.bridge._thread
+    assert isinstance(thread, FakeEngineThread)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        for position in (5, 6, 7, 8):
+            row.control.slider.setValue(position)
+    sent = [c for c in thread.commands if type(c).__name__ == "Reconfigure"]
+    assert [dict(c.changes) for c in sent] == [{"max_num_seqs": row.value()}]  # type: ignore[union-attr]
+    marks = [mark.text for chart in application.window.charts.charts for mark in chart.marks]
+    assert marks and set(marks) == {f"max_num_seqs 16 → {row.value()}"}
+
+
+def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.rows["block_size"].control.field.setValue(64)
+    assert panel.rows["block_size"].hint == "not applied yet: now 16"
+    assert not panel._apply.isHidden() and panel._apply.text() == "Apply (cache rebuild)"
+    qtbot.wait(300)
+    assert application.bridge.config is not None and application.bridge.config.block_size == 16
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config.block_size == 64 and panel._apply.isHidden()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._undo.click()
+    assert panel.rows["block_size"].value() == 16
+
+
+def test_a_refused_setting_says_why_and_shows_the_value_before(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.failing_settings = ("kv_cache_memory_bytes",)
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows["kv_cache_memory_bytes"]
+    row.control.field.setValue(2.0)
+    with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=3000):
+        panel.apply()
+    assert row.hint_tone == "error" and "9 GiB of 3 GiB" in row.hint
+    assert row.value() is None
+
+
+def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    field = row.control.field
+    field.selectAll()
+    qtbot.keyClicks(field, "5000")
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert row.value() == 1024
+    assert row.hint_tone == "error" and "5,000 is out of range: 1 to 1,024." in row.hint
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    assert row.hint_tone == "small"
+
+
+def test_a_servers_command_is_copied_with_what_it_lacks(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.rows["batching"].control.setCurrentIndex(1)
+    panel.rows["batching"].control.activated.emit(1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        pass
+    panel._copy.click()
+    [dialog] = application.window.findChildren(ServerDialog)
+    for server, begin in (
+        ("vLLM", "vllm serve /models/tiny"),
+        ("SGLang", "python3 -m sglang.launch_server"),
+        ("TensorRT-LLM", "cat > "),
+    ):
+        dialog.choose(server)
+        assert "Batching (static)" in dialog.comments.text()
+        dialog.copy_button.click()
+        copied = QGuiApplication.clipboard().text()
+        assert copied.startswith(begin)
+        assert f"# {server} has no equivalent of: Batching (static)." in copied
+        assert "verify it there" in copied
+    dialog.reject()
+
+
+def choose_setting(qtbot: QtBot, application: Application, name: str, value: float) -> None:
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.window.engine_settings.rows[name].control.field.setValue(value)
+
+
+def run_and_wait(qtbot: QtBot, application: Application, command: str) -> None:
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.window.commands.run(command)
+
+
+def test_settings_are_undone_and_redone_by_commands(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    undo, redo = (application.window.commands.action(f"tune.{n}") for n in ("undo", "redo"))
+    assert not undo.isEnabled() and not redo.isEnabled()
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    assert undo.isEnabled()
+    run_and_wait(qtbot, application, "tune.undo")
+    assert row.value() == 16 and redo.isEnabled() and not undo.isEnabled()
+    run_and_wait(qtbot, application, "tune.redo")
+    assert row.value() == 32 and not redo.isEnabled()
+
+
+def entry(menu: QMenu, text: str) -> QAction:
+    """The entry of a menu, which is filled as if it were opened."""
+    menu.aboutToShow.emit()
+    return next(action for action in menu.actions() if action.text() == text)
+
+
+def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    menu = panel.profiles
+    assert not entry(menu, "No profile is saved yet").isEnabled()
+    choose_setting(qtbot, application, "max_num_seqs", 64)
+    application.window.commands.run("tune.save_profile")
+    [dialog] = application.window.findChildren(QInputDialog)
+    dialog.setTextValue("  many &  at once ")
+    dialog.accept()
+    assert entry(menu, "many && at once").isChecked()
+    run_and_wait(qtbot, application, "tune.defaults")
+    assert panel.rows["max_num_seqs"].value() == 16
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        entry(menu, "many && at once").trigger()
+    assert panel.rows["max_num_seqs"].value() == 64
+    entry(entry(menu, "Delete a profile").menu(), "many && at once").trigger()
+    assert application.settings.profiles.profiles == ()
+    notice = application.window.notices.notice("profile")
+    assert notice is not None and "many & at once" in notice.cause
+    application.window.notices.frame("profile").buttons[0].click()
+    assert [p.name for p in SettingsStore().profiles.profiles] == ["many & at once"]
+
+
+def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
+    qapp: QApplication, application: Application
+) -> None:
+    application.shutdown()
+    path = application.settings.profiles.path
+    path.write_text("{ not json", encoding="utf-8")
+    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
+    notice = again.window.notices.notice("profile")
+    assert notice is not None and "profiles.damaged-1.json" in notice.cause
+    assert path.with_name("profiles.damaged-1.json").read_text(encoding="utf-8") == "{ not json"
+    again.shutdown()
+
+
+def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, script: Script) -> None:
+    script.replies, script.step_s = 400, 0.005
+    open_model(qtbot, application)
+    send(qtbot, application, "question")
+    rows = application.window.engine_settings.rows
+    qtbot.waitUntil(lambda: rows["max_num_seqs"].hint == "1 running · 0 waiting", timeout=3000)
+    assert rows["block_size"].hint == "waste 25.0 % now"
+    assert rows["kv_cache_memory_bytes"].hint == "64.0 MiB · 2,048 tokens · 0 preemptions"
+    assert rows["max_num_batched_tokens"].hint.startswith("largest step 2.0 ms at")
+    for name, row in rows.items():
+        assert row.hint or name == "seed" or name in SETTINGS_OF_IT  # nothing was drafted
+
+
+def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_control(
+    application: Application,
+) -> None:
+    for name, row in application.window.engine_settings.rows.items():
+        control = getattr(row.control, "field", row.control)
+        assert control.accessibleName() == SETTINGS[name].label
+        assert SETTINGS[name].help in row.toolTip()

@@ -1,0 +1,44 @@
+"""The real window over a scripted engine thread, and words for what tests do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.chat.conversation import State
+from app.window import Application
+from tests.app.fakes import FakeEngineThread, Script
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def application(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Application]:
+    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
+    made.show()
+    yield made
+    made.shutdown()
+
+
+def open_model(qtbot: QtBot, application: Application, path: str = "/models/tiny") -> None:
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open(path)
+
+
+def send(qtbot: QtBot, application: Application, text: str) -> None:
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send(text)
+    qtbot.waitUntil(
+        lambda: application.pages.chat.current.path()[-1].state is State.STREAMING, timeout=5000
+    )
+
+
+def wait_idle(qtbot: QtBot, application: Application) -> None:
+    chat = application.pages.chat
+    qtbot.waitUntil(lambda: not any(c.open_replies for c in chat.conversations), timeout=8000)

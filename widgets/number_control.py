@@ -1,0 +1,160 @@
+"""A number of a setting: a slider over its usual values, and a field that takes any."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any
+
+from PySide6.QtCore import QLocale, QSignalBlocker, Qt, Signal
+from PySide6.QtGui import QValidator
+from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QSlider, QWidget
+
+from widgets.fonts import text_scale
+from widgets.row_spec import RowSpec, describe
+from widgets.theme import SPACE_2, figure_font, theme_notifier
+
+WIDTH = 104
+
+
+class NumberControl(QWidget):
+    """A number: a slider over its usual values, and a field that takes any."""
+
+    changed = Signal(object)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.field = StepField(spec)
+        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self.slider.setRange(0, max(0, len(self._positions) - 1))
+        self.slider.setPageStep(1)
+        for control in (self.field, self.slider):
+            describe(control, spec)
+        self.field.valueChanged.connect(self._field_changed)
+        self.slider.valueChanged.connect(self._slider_moved)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        if spec.steps:
+            layout.addWidget(self.slider, 1)
+            layout.addWidget(self.field)
+        else:
+            self.slider.setParent(self)
+            self.slider.hide()
+            layout.addWidget(self.field, 1)
+
+    def value(self) -> float | int | None:
+        shown = self.field.value()
+        if self.spec.auto and shown == self.field.minimum():
+            return None
+        own = shown * self.spec.scale
+        return round(own) if self.spec.is_whole else round(own, 6)
+
+    def set_value(self, value: Any) -> None:
+        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
+            self._show_number(value)
+            self.slider.setValue(self._nearest(value))
+
+    @property
+    def _positions(self) -> tuple[float | None, ...]:
+        return (None, *self.spec.steps) if self.spec.auto else self.spec.steps
+
+    def _show_number(self, value: float | None) -> None:
+        self.field.setValue(self.field.minimum() if value is None else value / self.spec.scale)
+
+    def _nearest(self, value: float | None) -> int:
+        """Index of the slider's position closest to `value`, by ratio."""
+        steps = self.spec.steps
+        if value is None or not steps:
+            return 0
+        above = bisect.bisect_left(steps, value)
+        if above == len(steps) or (above and value**2 < steps[above - 1] * steps[above]):
+            above -= 1
+        return above + bool(self.spec.auto)
+
+    def _slider_moved(self, index: int) -> None:
+        with QSignalBlocker(self.field):
+            self._show_number(self._positions[index])
+        self.changed.emit(self.value())
+
+    def _field_changed(self) -> None:
+        value = self.value()
+        with QSignalBlocker(self.slider):
+            self.slider.setValue(self._nearest(value))
+        self.changed.emit(value)
+
+
+class StepField(QDoubleSpinBox):
+    """The number as text. Up and down go to the next usual value. A number out of range can be
+    written: the nearest that is allowed takes its place, and `refused` says why."""
+
+    refused = Signal(str)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__()
+        self._spec = spec
+        self._refusal = ""
+        self.editingFinished.connect(self._tell)
+        lowest = spec.minimum if spec.minimum is not None else 0
+        highest = spec.maximum if spec.maximum is not None else 2**53
+        self.setLocale(QLocale.c())
+        self.setDecimals(spec.decimals)
+        self.setGroupSeparatorShown(True)
+        self.setRange(0 if spec.auto else lowest / spec.scale, highest / spec.scale)
+        self.setSpecialValueText(spec.auto)
+        self.setSuffix(f" {spec.unit}" if spec.unit else "")
+        self.setKeyboardTracking(False)
+        self.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.setFont(figure_font())
+        if spec.steps:
+            self._fit()
+            theme_notifier().changed.connect(self._fit)
+
+    def _fit(self) -> None:
+        self.setFixedWidth(round(WIDTH * max(1.0, text_scale())))
+
+    def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
+        state, text, position = super().validate(text, position)
+        if state is QValidator.State.Invalid and self._number(text) is not None:
+            state = QValidator.State.Intermediate
+        return state, text, position
+
+    def fixup(self, text: str) -> str:
+        number = self._number(text)
+        if number is None:
+            return super().fixup(text)
+        nearest = min(max(number, self.minimum()), self.maximum())
+        if number != nearest:
+            spec = self._spec
+            lowest = spec.minimum / spec.scale if spec.minimum is not None else self.minimum()
+            self._refusal = (
+                f"{self._words(number)} is out of range: "
+                f"{self.textFromValue(lowest)} to {self._words(self.maximum())}."
+            )
+        return self._words(nearest)
+
+    def _words(self, number: float) -> str:
+        return self.textFromValue(number) + self.suffix()
+
+    def _number(self, text: str) -> float | None:
+        bare = text.removesuffix(self.suffix()).replace(",", "").strip()
+        try:
+            return float(bare)
+        except ValueError:
+            return None
+
+    def _tell(self) -> None:
+        refusal, self._refusal = self._refusal, ""
+        if refusal:
+            self.refused.emit(refusal)
+
+    def stepBy(self, steps: int) -> None:
+        usual = [step / self._spec.scale for step in self._spec.steps]
+        if not usual:
+            super().stepBy(steps)
+            return
+        if self._spec.auto:
+            usual.insert(0, self.minimum())
+        now = self.value()
+        at = bisect.bisect_right(usual, now) if steps > 0 else bisect.bisect_left(usual, now) - 1
+        self.setValue(usual[min(max(at, 0), len(usual) - 1)])

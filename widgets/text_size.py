@@ -1,0 +1,35 @@
+"""The size of all text, changed while the window is open."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+
+from widgets.fonts import SizeRole, point_size, set_text_scale, text_scale
+from widgets.theme import renew_look
+
+KEPT_FONT = "_q_styleSheetWidgetFont"
+"""Where QStyleSheetStyle keeps a widget's own font, to go back to it with every new sheet."""
+
+
+def apply_text_size(app: QApplication, percent: int) -> None:
+    """Text of `percent` of the system's size, in every widget there is and will be."""
+    if percent / 100 == text_scale():
+        return
+    roles: tuple[SizeRole, ...] = get_args(SizeRole)
+    before = {point_size(role): role for role in roles}
+    set_text_scale(percent / 100)
+    for widget in app.allWidgets():
+        if not widget.testAttribute(Qt.WidgetAttribute.WA_SetFont):
+            continue
+        font = widget.font()  # its own: the application's does not reach it
+        role = before.get(round(font.pointSizeF(), 1))
+        if role is not None:
+            font.setPointSizeF(point_size(role))
+            widget.setFont(font)
+            if widget.property(KEPT_FONT) is not None:
+                widget.setProperty(KEPT_FONT, font)
+    if app.styleSheet():
+        renew_look(app)
