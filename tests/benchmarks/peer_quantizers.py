@@ -9,6 +9,7 @@ their own, which has no need of this repository's packages. All compute in float
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,35 +37,34 @@ def run_peer(
         "group_size": recipe.group_size,
         "tokens": list(tokens),
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(task, file)
-        file.flush()
-        command = [python, str(Path(__file__).resolve()), name, file.name]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as written:
+        json.dump(task, written)
+        written.flush()
+        command = [python, str(Path(__file__).resolve()), name, written.name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=MAX_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise RuntimeError(str(error)) from error
     if done.returncode:
         raise RuntimeError((done.stderr or done.stdout).strip()[-800:])
+    for file in model.glob("tokenizer*"):
+        shutil.copy(file, output)
 
 
 def autoawq(task: dict[str, Any]) -> None:
     import torch
     from awq import AutoAWQForCausalLM
-    from transformers import AutoTokenizer
 
     model = AutoAWQForCausalLM.from_pretrained(
         task["model"], torch_dtype=torch.float32, device_map="cpu", safetensors=True
     )
-    tokenizer = AutoTokenizer.from_pretrained(task["model"])
     settings = {"w_bit": 4, "q_group_size": task["group_size"], "zero_point": True,
                 "version": "GEMM"}  # fmt: skip
     model.quantize(
-        tokenizer, quant_config=settings, calib_data=task["tokens"],
+        None, quant_config=settings, calib_data=task["tokens"],
         max_calib_samples=len(task["tokens"]), max_calib_seq_len=len(task["tokens"][0]),
     )  # fmt: skip
     model.save_quantized(task["output"])
-    tokenizer.save_pretrained(task["output"])
 
 
 def llmcompressor(task: dict[str, Any]) -> None:
@@ -73,10 +73,10 @@ def llmcompressor(task: dict[str, Any]) -> None:
     from llmcompressor import oneshot
     from llmcompressor.modifiers.awq import AWQModifier
     from llmcompressor.modifiers.gptq import GPTQModifier
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
+    torch.Tensor.pin_memory = lambda self, *_: self  # AWQ pins even where there is no accelerator
     model = AutoModelForCausalLM.from_pretrained(task["model"], dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(task["model"])
     is_awq = task["method"] == "awq"
     weights = {
         "num_bits": 4, "type": "int", "strategy": "group", "group_size": task["group_size"],
@@ -88,12 +88,11 @@ def llmcompressor(task: dict[str, Any]) -> None:
         {"input_ids": task["tokens"], "attention_mask": [[1] * len(t) for t in task["tokens"]]}
     )
     oneshot(
-        model=model, tokenizer=tokenizer, dataset=tokens,
+        model=model, dataset=tokens,
         recipe=[modifier(config_groups=groups, ignore=["lm_head"])],
         max_seq_length=len(task["tokens"][0]), num_calibration_samples=len(task["tokens"]),
     )  # fmt: skip
     model.save_pretrained(task["output"], save_compressed=True)
-    tokenizer.save_pretrained(task["output"])
 
 
 def main() -> None:
