@@ -16,6 +16,7 @@ from engine.kernels import e4m3
 from engine.kernels.tiles import few_rows, many_rows
 from engine.kernels.weights import Weights
 from engine.quantization.codes import FloatCodes, IntCodes, TableCodes
+from engine.quantization.scheme import grouped_title
 
 _MANY = 48  # rows from which x @ W^T is faster than W @ x^T
 
@@ -127,8 +128,9 @@ class GroupedWeights(TiledWeights):
 
     @property
     def title(self) -> str:
-        groups = self._scales.shape[1]
-        return f"int{self.bits}" + (f", groups of {self.group_size}" if groups > 1 else "")
+        if self._scales.shape[1] == 1:
+            return f"int{self.bits}"
+        return grouped_title(self.bits, self.group_size)
 
     @property
     def nbytes(self) -> int:
