@@ -64,7 +64,7 @@ def table_rows(model: nn.Module, dtype: torch.dtype) -> tuple[int, ...]:
     for module in model.modules():
         if _is_rotary(module):
             try:
-                real: Any = type(module)(module.config)  # type: ignore[call-arg]
+                real: Any = type(module)(module.config)
             except Exception:  # built in a way of its own: not the known pattern
                 continue
             tables = _tables(real, 1, dtype)

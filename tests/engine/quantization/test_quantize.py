@@ -22,7 +22,7 @@ from engine.errors import (
     UnsupportedModelError,
 )
 from engine.loading.checkpoint import Checkpoint
-from engine.quantization import output_folder, quantize, shards
+from engine.quantization import layer_by_layer, output_folder, quantize, shards
 from engine.quantization.codes import Codes
 from engine.quantization.layer_by_layer import LayerByLayer
 from engine.quantization.recipe import METHODS, Recipe
@@ -252,7 +252,7 @@ class TestNothingIsLeftBehind:
         def broken(work: LayerWork, store: Any) -> None:
             raise RuntimeError("broken")
 
-        monkeypatch.setattr(quantize, "awq_layer", broken)
+        monkeypatch.setattr(layer_by_layer, "awq_layer", broken)
         with pytest.raises(RuntimeError, match="broken"):
             run(folder, tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
