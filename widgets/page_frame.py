@@ -48,7 +48,8 @@ class PageFrame(QWidget):
         self._split.setChildrenCollapsible(False)
         self._split.addWidget(self._left())
         self._split.addWidget(right)
-        self._split.setSizes([left_width, 2 * left_width])
+        self._widths = [left_width, 2 * left_width]
+        self._split.setSizes(self._widths)
         for index, share in enumerate(stretch):
             self._split.setStretchFactor(index, share)
         whole = QVBoxLayout(self)
@@ -68,5 +69,11 @@ class PageFrame(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         is_narrow = self.width() < self._narrow
-        sides = Qt.Orientation
-        self._split.setOrientation(sides.Vertical if is_narrow else sides.Horizontal)
+        if is_narrow == (self._split.orientation() is Qt.Orientation.Vertical):
+            return
+        if is_narrow:
+            self._widths = self._split.sizes()
+            self._split.setOrientation(Qt.Orientation.Vertical)
+        else:  # heights would become widths
+            self._split.setOrientation(Qt.Orientation.Horizontal)
+            self._split.setSizes(self._widths)

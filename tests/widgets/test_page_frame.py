@@ -26,3 +26,6 @@ def test_tabs_choose_the_form_and_a_narrow_page_stacks(qtbot: QtBot) -> None:
     assert second.isVisible() and not first.isVisible()
     frame.resize(480, 700)
     assert split.orientation() is Qt.Orientation.Vertical and second.isVisible()
+    frame.resize(900, 400)
+    assert split.orientation() is Qt.Orientation.Horizontal
+    assert abs(split.sizes()[0] - left) < 20  # as it was, not as high as it was
