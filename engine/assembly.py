@@ -26,7 +26,7 @@ from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, machine_info
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
-from engine.quantization.scheme import METHODS, scheme_of
+from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
 from engine.speculation.draft_source import check_draft, check_head
@@ -273,6 +273,4 @@ def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
     """How the weights of linear layers are held, for people; "" for plain numbers."""
     if checkpoint.quantization is not None:
         return checkpoint.quantization.title
-    if config.quantization == "int4":
-        return f"int4, groups of {config.quantization_group_size}"
-    return config.quantization if config.quantization in METHODS else ""
+    return scheme_of(config, None, checkpoint.name).title

@@ -18,6 +18,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.kv_dtype import KVDtype, KVWidths
+from engine.layers.rotary import bytes_of_tables
 from engine.loading.architecture import describe_checkpoint
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import free_memory
@@ -28,13 +29,14 @@ from engine.speculation.eagle3.shape import read_shape
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
-_FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, tables, the sampler
+_FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
     """The numbers of a model that decide its memory. `kv`: what a token takes in all layers, which
-    may differ in heads and head dimensions."""
+    may differ in heads and head dimensions; `table_rows`: bytes per position of each rotary table,
+    which has as many rows as the context that is served, at most `longest`."""
 
     weights: int
     kv: KVWidths
@@ -44,6 +46,13 @@ class ModelSizes:
     num_heads: int
     head_dim: int
     vocab_size: int
+    table_rows: tuple[int, ...] = ()
+    longest: int | None = None
+
+    def loaded_bytes(self, max_model_len: int) -> int:
+        """Weights with their rotary tables: what a loaded model takes."""
+        length = min(max_model_len, self.longest or max_model_len)
+        return self.weights + bytes_of_tables(self.table_rows, length)
 
     def kv_bytes_per_token(self, dtype: KVDtype) -> int:
         return self.kv.bytes_per_token(dtype, self.itemsize)
@@ -117,11 +126,11 @@ def plan(
     activations = activation_bytes(sizes, config)
     draft_weights = draft_per_block = 0
     if draft is not None:
-        draft_weights = draft.weights
+        draft_weights = draft.loaded_bytes(config.max_model_len)
         draft_per_block = config.block_size * draft.kv_bytes_per_token(config.kv_dtype)
     per_token = sizes.kv_bytes_per_token(config.kv_dtype)
     bytes_per_block = config.block_size * per_token + draft_per_block
-    weights = sizes.weights + draft_weights
+    weights = sizes.loaded_bytes(config.max_model_len) + draft_weights
     base = weights + activations
     if config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // bytes_per_block
@@ -262,4 +271,6 @@ def _sizes(held: _Held, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
         num_heads=report.num_heads,
         head_dim=report.head_dim,
         vocab_size=report.vocab_size,
+        table_rows=report.table_rows,
+        longest=report.context_length,
     )

@@ -92,7 +92,7 @@ def _need(config: EngineConfig, in_use: int) -> Need:
     return Need(
         max_model_len=resolved.max_model_len,
         dtype=resolved.dtype,
-        weights=sizes.weights,
+        weights=sizes.loaded_bytes(resolved.max_model_len),
         activations=activation_bytes(sizes, resolved),
         kv_cache=blocks_of(resolved.max_model_len, resolved) * bytes_per_block,
         free=free,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut, QShowEvent
-from PySide6.QtWidgets import QFrame, QSplitter, QStackedWidget, QTabBar, QVBoxLayout, QWidget
+from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.commands import Command
 from app.hub.hub import Hub
@@ -36,7 +36,7 @@ from app.tasks import Task, run_task
 from app.units import format_bytes
 from engine.errors import ErrorInfo
 from widgets.chat.toast import Toast
-from widgets.theme import SPACE_2
+from widgets.page_frame import PageFrame
 
 NARROW = 620
 """Below this width list and card stand above each other."""
@@ -78,32 +78,15 @@ class ModelsPage(QWidget):
         self._connect()
 
     def _build(self) -> None:
-        self.tabs = QTabBar()
-        self.tabs.setAccessibleName("Where to look for models")
-        self.tabs.addTab("On this machine")
-        self.tabs.addTab("On the hub")
-        self.tabs.setExpanding(False)
-        stack = QStackedWidget()
-        stack.addWidget(self.library)
-        stack.addWidget(self.search)
-        self.tabs.currentChanged.connect(stack.setCurrentIndex)
-        left = QFrame()
-        left.setProperty("panel", True)
-        column = QVBoxLayout(left)
-        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.tabs)
-        column.addWidget(stack, 1)
-        self._split = QSplitter()
-        self._split.setChildrenCollapsible(False)
-        self._split.addWidget(left)
-        self._split.addWidget(self.detail)
-        self._split.setSizes([LIST_WIDTH, 2 * LIST_WIDTH])
-        self._split.setStretchFactor(0, 2)
-        self._split.setStretchFactor(1, 3)
+        forms = (("On this machine", self.library), ("On the hub", self.search))
+        frame = PageFrame(
+            "Where to look for models", forms, self.detail,
+            left_width=LIST_WIDTH, narrow=NARROW, stretch=(2, 3),
+        )  # fmt: skip
+        self.tabs = frame.tabs
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(self._split)
+        whole.addWidget(frame)
 
     def _connect(self) -> None:
         for pane in (self.library, self.search):
@@ -174,12 +157,6 @@ class ModelsPage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.library.reload()  # other programs download as well
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        is_narrow = self.width() < NARROW
-        sides = Qt.Orientation
-        self._split.setOrientation(sides.Vertical if is_narrow else sides.Horizontal)
 
     # One model ---------------------------------------------------------------------------------
 

@@ -125,6 +125,7 @@ def look_at(config: EngineConfig) -> Checkpoint:
     Reads no weights. Raises InferdeckError."""
     import torch
 
+    from engine.layers.rotary import bytes_of_tables, table_rows
     from engine.loading import checkpoint as files
     from engine.loading.architecture import build_on_meta
     from engine.loading.footprint import predicted_bytes
@@ -142,6 +143,8 @@ def look_at(config: EngineConfig) -> Checkpoint:
         for method in (("none",) if stored else ("none", *ROUNDED))
         for head in SETTINGS[HEAD].choices
     }
+    length = config.max_model_len or opened.max_position_embeddings
+    tables = bytes_of_tables(table_rows(reference, dtype), length) if length else 0
     shapes = weights_to_hold(reference).values()
     return Checkpoint(
         path=config.model,
@@ -149,7 +152,7 @@ def look_at(config: EngineConfig) -> Checkpoint:
         group_size=group,
         method=stored.method if stored else "",
         stored=stored.title if stored else "",
-        weights=weights,
+        weights={key: size + tables for key, size in weights.items()},
         disk_bytes=opened.disk_bytes,
         held=sum(_product(shape) for shape in shapes),
         rounding={} if stored else {method: _rounding_s(method, group) for method in ROUNDED},

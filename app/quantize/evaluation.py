@@ -10,6 +10,7 @@ from typing import Any
 from app.quantize.texts import TextChoice, evaluation_text
 from engine.config import SETTINGS, EngineConfig
 from engine.evaluation import EvaluationTask, plain, read_prompts
+from engine.evaluation.stages import ANSWERS, SPEED, TEXT
 
 CANDIDATE_SETTINGS = tuple(
     name
@@ -61,6 +62,13 @@ class EvaluationPlan:
             changes["model"] = self.reference.path
         reference = plain(candidate, **changes)
         return candidate, reference if changes or reference != candidate else None
+
+    @property
+    def last_work(self) -> str:
+        """What each side does last, as `engine.evaluation.stages` names it."""
+        if self.measure_speed:
+            return SPEED
+        return ANSWERS if self.prompts else TEXT
 
     def task(self) -> EvaluationTask:
         """Reads the text and the prompts. Raises ConfigError or TextError."""

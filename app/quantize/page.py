@@ -15,32 +15,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QHideEvent, QKeySequence, QResizeEvent, QShortcut, QShowEvent
-from PySide6.QtWidgets import QFrame, QSplitter, QStackedWidget, QTabBar, QVBoxLayout, QWidget
+from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.commands import Command
 from app.quantize.command_line import evaluate_command, quantize_command
-from app.quantize.comparison_view import ComparisonView
 from app.quantize.evaluate_form import EvaluateForm
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
-from app.quantize.fields import wrapped
 from app.quantize.keeping import Keeper
 from app.quantize.leave import LeaveGuard
-from app.quantize.made_view import MadeView
 from app.quantize.page_commands import QUANTIZE, REPORTS, page_commands
 from app.quantize.plan import QuantizePlan
 from app.quantize.prediction import work_of
 from app.quantize.recipe_form import RecipeForm
 from app.quantize.report_list import ReportList
-from app.quantize.report_view import ReportView
 from app.quantize.reports_desk import ReportsDesk
+from app.quantize.results_side import ResultsSide
 from app.quantize.run import Run
-from app.quantize.run_view import RunView
 from app.quantize.start_panel import StartPanel
 from app.quantize.time_words import elapsed
 from app.quantize.work import Outcome
 from widgets.chat.toast import Toast
-from widgets.theme import SPACE_2, SPACE_4
+from widgets.page_frame import PageFrame
 
 if TYPE_CHECKING:
     from engine.evaluation.report import EvaluationReport
@@ -98,8 +94,9 @@ class QuantizePage(QWidget):
             self.evaluate, "Evaluate", "Measure; it can be cancelled at any moment"
         )
         self.reports = ReportList()
-        self.run_view, self.made, self.report = RunView(), MadeView(), ReportView()
-        self.comparison = ComparisonView()
+        self._right = ResultsSide()
+        self.run_view, self.made = self._right.run_view, self._right.made
+        self.report, self.comparison = self._right.report, self._right.comparison
         self._build()
         self.toast = Toast(self)
         self.desk = ReportsDesk(keeper, self.reports, self.toast, self)
@@ -108,45 +105,22 @@ class QuantizePage(QWidget):
         self._show_right()
 
     def _build(self) -> None:
-        self.tabs = QTabBar()
-        self.tabs.setAccessibleName("Quantize, evaluate, or look at reports")
-        for text in ("Quantize", "Evaluate", "Reports"):
-            self.tabs.addTab(text)
-        self.tabs.setExpanding(False)
-        self._forms = QStackedWidget()
-        for form in (self.quantize_panel, self.evaluate_panel, self.reports):
-            self._forms.addWidget(form)
-        left = QFrame()
-        left.setProperty("panel", True)
-        column = QVBoxLayout(left)
-        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_2)
-        column.addWidget(self.tabs)
-        column.addWidget(self._forms, 1)
-        self.hint = wrapped("muted")
-        self.hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        empty = QFrame()
-        empty.setProperty("panel", True)
-        inside = QVBoxLayout(empty)
-        inside.setContentsMargins(*(4 * (2 * SPACE_4,)))
-        inside.addWidget(self.hint)
-        self._empty = empty
-        self._right = QStackedWidget()
-        for widget in (empty, self.run_view, self.made, self.report, self.comparison):
-            self._right.addWidget(widget)
-        self._split = QSplitter()
-        self._split.setChildrenCollapsible(False)
-        self._split.addWidget(left)
-        self._split.addWidget(self._right)
-        self._split.setSizes([LEFT_WIDTH, 2 * LEFT_WIDTH])
-        self._split.setStretchFactor(0, 0)
-        self._split.setStretchFactor(1, 1)
+        forms = (
+            ("Quantize", self.quantize_panel),
+            ("Evaluate", self.evaluate_panel),
+            ("Reports", self.reports),
+        )
+        self._frame = PageFrame(
+            "Quantize, evaluate, or look at reports", forms, self._right,
+            left_width=LEFT_WIDTH, narrow=NARROW,
+        )  # fmt: skip
+        self.tabs = self._frame.tabs
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(self._split)
+        whole.addWidget(self._frame)
 
     def _connect(self) -> None:
-        self.tabs.currentChanged.connect(self._on_tab)
+        self.tabs.currentChanged.connect(self._show_right)
         self.recipe.changed.connect(self._offer)
         self.evaluate.changed.connect(self._offer)
         self.quantize_panel.start_wanted.connect(self.start_quantizing)
@@ -174,8 +148,8 @@ class QuantizePage(QWidget):
         """Come to the front with one of the three."""
         self.wants_front.emit()
         self.tabs.setCurrentIndex(tab)
-        self._forms.setFocus()
-        self._forms.focusNextPrevChild(True)
+        self._frame.forms.setFocus()
+        self._frame.forms.focusNextPrevChild(True)
 
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now; while a run is going on the user is asked, unless he
@@ -218,12 +192,6 @@ class QuantizePage(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self.seen.emit()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        is_narrow = self.width() < NARROW
-        sides = Qt.Orientation
-        self._split.setOrientation(sides.Vertical if is_narrow else sides.Horizontal)
 
     # Runs --------------------------------------------------------------------------------------
 
@@ -320,10 +288,6 @@ class QuantizePage(QWidget):
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _on_tab(self, tab: int) -> None:
-        self._forms.setCurrentIndex(tab)
-        self._show_right()
-
     def _offer(self) -> None:
         """Buttons and words below the forms."""
         busy = "" if self.run is None else "A run is going on: one at a time."
@@ -338,18 +302,14 @@ class QuantizePage(QWidget):
 
     def _show_right(self) -> None:
         """The run, what was made, the chosen reports, or what will come."""
-        tab, chosen = self.tabs.currentIndex(), self.reports.selection
+        tab, chosen, right = self.tabs.currentIndex(), self.reports.selection, self._right
         if tab == REPORTS and len(chosen) > 1:
-            self.comparison.show_reports(chosen)
-            self._right.setCurrentWidget(self.comparison)
+            right.show_reports(chosen)
         elif tab == REPORTS and chosen:
-            self.report.show_report(chosen[0], self.desk.made(chosen[0]))
-            self._right.setCurrentWidget(self.report)
+            right.show_report(chosen[0], self.desk.made(chosen[0]))
         elif tab != REPORTS and self.run is not None:
-            self.run_view.show_run(self.run)
-            self._right.setCurrentWidget(self.run_view)
+            right.show_run(self.run)
         elif tab == QUANTIZE and self._shows_made:
-            self._right.setCurrentWidget(self.made)
+            right.show_made()
         else:
-            self.hint.setText(HINTS[tab])
-            self._right.setCurrentWidget(self._empty)
+            right.show_hint(HINTS[tab])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from PySide6.QtCore import QObject, Signal
 
 from app.quantize.evaluation import EvaluationPlan
+from app.quantize.pace import Pace
 from app.quantize.plan import QuantizePlan, model_name
 from app.quantize.time_words import elapsed, left
 from app.quantize.work import Job, Outcome, evaluating, quantizing
@@ -52,6 +53,7 @@ class Run(QObject):
         self.report: EvaluationReport | None = None
         self.num_layers = 0
         self._layers_began: float | None = None
+        self._pace: Pace | None = None
         self._job: Job | None = None
 
     def start(self) -> None:
@@ -62,6 +64,7 @@ class Run(QObject):
 
     def _measure(self) -> None:
         assert self.evaluate is not None
+        self._pace = Pace(self.evaluate.last_work, self.evaluate.configs()[1] is not None)
         self._begin(Job(evaluating(self.evaluate), self), self._on_measured)
 
     def _begin(self, job: Job, done: object) -> None:
@@ -145,14 +148,13 @@ class Run(QObject):
             self._layers_began = seconds
         spent = seconds - self._layers_began
         rest = spent / done * (stage.total - done) if done else None
-        time = " · ".join(part for part in (elapsed(seconds), left(rest)) if part)
         place = f"Layer {min(done + 1, stage.total)} of {stage.total}"
         words = (
             stage.text
             if done == stage.total
             else f"{place}: {stage.text[:1].lower()}" + (stage.text[1:])
         )
-        return RunFigures(self.title, words, time, done / stage.total)
+        return RunFigures(self.title, words, _time(seconds, rest), done / stage.total)
 
     def _measuring(self) -> RunFigures:
         stage, seconds = self.job.progress.stage, self.job.seconds
@@ -162,4 +164,10 @@ class Run(QObject):
         elif stage.total:
             words += f": {stage.done:,} of {stage.total:,} {unit}"
         fraction = stage.done / stage.total if stage.total else None
-        return RunFigures(self.title, words, elapsed(seconds), fraction)
+        rest = self._pace.left(stage, seconds) if self._pace is not None else None
+        return RunFigures(self.title, words, _time(seconds, rest), fraction)
+
+
+def _time(seconds: float, rest: float | None) -> str:
+    """ "0:12 · about 40 s left"."""
+    return " · ".join(part for part in (elapsed(seconds), left(rest)) if part)

@@ -91,11 +91,12 @@ def _divergence(report: EvaluationReport) -> list[Tile]:
         mean, p1 = found.similarity.mean, found.similarity.p1
         is_over = mean > SIMILARITY_BAR
         words = "over" if is_over else "under"
-        lowest = "" if p1 is None else f" · p1 {percent(p1, 1)}"
+        lowest = "" if p1 is None else f" · p1\u00a0{percent(p1, 1)}"
         tiles.append(
             Tile(
                 "Similarity of final states", percent(mean, 2),
-                f"{words} the 99 % that is asked for{lowest}", "better" if is_over else "worse",
+                f"{words} the 99\u00a0% that is asked for{lowest}",
+                "better" if is_over else "worse",
                 "Cosine of what goes into the output head, mean over the tokens; over 99 % is "
                 "what people quote as good",
             )

@@ -12,9 +12,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from engine.kernels import e4m3
 from engine.kernels.tiles import few_rows, many_rows
 from engine.kernels.weights import Weights
 from engine.quantization.codes import FloatCodes, IntCodes, TableCodes
+from engine.quantization.scheme import grouped_title
 
 _MANY = 48  # rows from which x @ W^T is faster than W @ x^T
 
@@ -42,8 +44,9 @@ class Fp8Weights(TiledWeights):
 
     def __init__(self, codes: FloatCodes, dtype: torch.dtype) -> None:
         self.shape, self.dtype = codes.shape, dtype
-        self._values, self._scales = codes.values, codes.scales.float()
+        self._values, self._scales = codes.values.view(torch.int8), codes.scales.float()
         self._block = codes.block
+        self._has_nan = e4m3.has_nan(self._values)  # a damaged checkpoint: kept as it is
 
     @property
     def title(self) -> str:
@@ -58,7 +61,11 @@ class Fp8Weights(TiledWeights):
     def fill(self, tile: Tensor, start: int) -> None:
         rows, columns = self._block
         end = start + len(tile)
-        tile.copy_(self._values[start:end])
+        values = self._values[start:end]
+        if self._has_nan:
+            tile.copy_(values.view(torch.float8_e4m3fn))
+        else:
+            e4m3.decode_into(values, tile)
         places = torch.arange(start, end) // rows
         scales = self._scales.index_select(0, places)
         if columns < self.shape[1]:
@@ -121,8 +128,9 @@ class GroupedWeights(TiledWeights):
 
     @property
     def title(self) -> str:
-        groups = self._scales.shape[1]
-        return f"int{self.bits}" + (f", groups of {self.group_size}" if groups > 1 else "")
+        if self._scales.shape[1] == 1:
+            return f"int{self.bits}"
+        return grouped_title(self.bits, self.group_size)
 
     @property
     def nbytes(self) -> int:

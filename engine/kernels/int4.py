@@ -21,9 +21,10 @@ from engine.kernels.select import choose_int4
 from engine.kernels.tiles import TILE_BYTES, widened
 from engine.kernels.weights import Weights
 from engine.quantization.codes import IntCodes
+from engine.quantization.scheme import grouped_title
 
 GROUP_SIZES = (32, 64, 128, 256)
-_PACKED_ROWS = 4096  # outputs packed at a time: the operation wants int32
+_PACKED_ROWS = 512  # outputs packed at a time: the operation wants int32
 
 
 class Int4Weights(Weights):
@@ -43,7 +44,7 @@ class Int4Weights(Weights):
 
     @property
     def title(self) -> str:
-        return f"int4, groups of {self.group_size}"
+        return grouped_title(4, self.group_size)
 
     @property
     def nbytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -55,6 +55,28 @@ def table_swaps(model: nn.Module, max_model_len: int, dtype: torch.dtype) -> Ite
             tables = _tables(module, max_model_len, dtype)
             if tables is not None:
                 yield ModuleSwap(TABLE, parent, name, module, RotaryTable(tables))
+
+
+def table_rows(model: nn.Module, dtype: torch.dtype) -> tuple[int, ...]:
+    """Bytes per position of each table that `table_swaps` would make. The model may be on the meta
+    device."""
+    rows = []
+    for module in model.modules():
+        if _is_rotary(module):
+            try:
+                real: Any = type(module)(module.config)
+            except Exception:  # built in a way of its own: not the known pattern
+                continue
+            tables = _tables(real, 1, dtype)
+            if tables is not None:
+                rows.append(sum(t.nbytes for pair in tables.values() for t in pair))
+    return tuple(rows)
+
+
+def bytes_of_tables(rows: Sequence[int], max_model_len: int) -> int:
+    """Of tables with `rows` bytes per position; one that would be too large is not made."""
+    sizes = [row * max_model_len for row in rows]
+    return sum(size for size in sizes if size <= _TABLE_BYTES)
 
 
 def has_rotary(model: nn.Module) -> bool:

@@ -81,6 +81,7 @@ class ModelReport:
     weights_bytes: int = 0
     kv_bytes_per_token: int = 0
     kv_layout: tuple[LayerKV, ...] = ()
+    table_rows: tuple[int, ...] = ()
     has_tokenizer: bool = False
     quantization: str = ""
 
@@ -109,6 +110,7 @@ def describe_checkpoint(
     checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, scheme: Scheme | None = None
 ) -> ModelReport:
     """As `describe_model`, of a checkpoint that is open."""
+    from engine.layers.rotary import table_rows
     from engine.loading.footprint import predicted_bytes
     from engine.quantization.scheme import Scheme
 
@@ -149,6 +151,7 @@ def describe_checkpoint(
             PLAIN, dtype.itemsize
         ),
         kv_layout=layout,
+        table_rows=table_rows(model, dtype),
     )
 
 

@@ -1,15 +1,17 @@
 """Fills linear layers whose weights are held in few bits, one layer after the other.
 
-    on disk                          while it is filled        what stays
-    q_proj.weight   [Q, H] bf16  \\
-    k_proj.weight   [K, H] bf16   >  [Q + K + V, H] plain  ->  codes  ->  packed
-    v_proj.weight   [V, H] bf16  /   (or codes, read as such)
+    on disk                       one after the other         together       what stays
+    q_proj.weight   [Q, H] bf16   plain -> codes  \
+    k_proj.weight   [K, H] bf16   plain -> codes   >  codes [Q + K + V, H]  ->  packed
+    v_proj.weight   [V, H] bf16   plain -> codes  /
+                                  (or read as codes)
 
-So memory rises by the plain form of one weight at most.
+So memory rises by less than the plain form of one decoder layer.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -74,13 +76,14 @@ def fill(target: Target, values: Values, scheme: Scheme, dtype: torch.dtype) -> 
     """Read, round where a part is plain, and pack."""
     module = target.module
     if isinstance(module, Linear):
-        parts = [part for name in target.names for part in values(name, None)]
+        found = itertools.chain.from_iterable(values(name, None) for name in target.names)
+        parts = _rounded(found, scheme)
         _check_shape(target, sum(part.shape[0] for part in parts), module.out_features)
-        module.hold(hold(_rounded(parts, scheme), dtype))
+        module.hold(hold(parts, dtype))
         return
     (name,) = target.names
     held = [
-        hold(_rounded(list(values(name, expert)), scheme), dtype)
+        hold(_rounded(values(name, expert), scheme), dtype)
         for expert in range(module.num_experts)
     ]
     module.hold(name.rpartition(".")[2], held)
@@ -111,14 +114,15 @@ def outcome(model: nn.Module) -> str:
     return "; ".join(f"{title} ({count})" for title, count in counts.items())
 
 
-def _rounded(parts: list[Codes | Tensor], scheme: Scheme) -> list[Codes | Tensor]:
-    """Plain parts become codes where the scheme says so; together, where all are plain."""
+def _rounded(parts: Iterable[Codes | Tensor], scheme: Scheme) -> list[Codes | Tensor]:
+    """Plain parts become codes where the scheme says so, each before the next is read."""
     if scheme.method == "none":
-        return parts
-    plain = [part for part in parts if isinstance(part, Tensor)]
-    if len(plain) == len(parts):
-        return [scheme.rounded(plain[0] if len(plain) == 1 else torch.cat(plain))]
-    return [scheme.rounded(p) if isinstance(p, Tensor) else p for p in parts]
+        return list(parts)
+
+    def rounded(part: Codes | Tensor) -> Codes | Tensor:
+        return scheme.rounded(part) if isinstance(part, Tensor) else part
+
+    return list(map(rounded, parts))  # a loop's variable would keep a part while the next is read
 
 
 def _check_shape(target: Target, found: int, wanted: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import UnsupportedModelError
+from engine.kernels import int4
 from engine.kernels.int8_rows import CHUNK_ROWS
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
@@ -56,6 +57,8 @@ def build_few_bits(
         prepared, notices = _fill_dummy(request, scheme, reference, shapes, agreed)
     else:
         prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
+    if stored is None:
+        notices += _slow_groups(scheme)
     model = prepared.model
     compute_buffers(model, request.device)
     notices += freeze_rotary(model, request.max_model_len)
@@ -63,6 +66,16 @@ def build_few_bits(
         for swap in list(table_swaps(model, request.max_model_len, dtype)):
             swap.apply()
     return Built(model, notices, kernels)
+
+
+def _slow_groups(scheme: Scheme) -> list[str]:
+    if scheme.method != "int4" or scheme.group_size in int4.GROUP_SIZES:
+        return []
+    *sizes, last = map(str, int4.GROUP_SIZES)
+    return [
+        f"Groups of {scheme.group_size} are made plain in each product, which is slow: the kernels "
+        f"for 4 bits know groups of {', '.join(sizes)} and {last}."
+    ]
 
 
 def _read(
@@ -243,9 +256,10 @@ class DiskValues:
             matrix = self._matrices.get(info)
             if matrix is not None:
                 yield matrix.read(self._reader)
+            elif is_turned:
+                yield self._reader.read(info).t().contiguous()
             else:
-                plain = self._reader.read(info)
-                yield plain.t().contiguous() if is_turned else plain
+                yield self._reader.read(info)
         if name in self._conversions:
             found = convert(self._conversions[name], self._reference, self._reader)[name]
             plain = found if expert is None else found[expert]

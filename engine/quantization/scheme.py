@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import ConfigError
-from engine.quantization.codes import Codes
+from engine.quantization.codes import Codes, stack
 from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ METHODS = ("int8", "int4", "nf4", "fp8")
 _ROUTERS = ("gate", "router", "shared_expert_gate")
 _EXPERTS = ("gate_up_proj", "up_proj", "down_proj")
 _LEAST_GROUP = 32
+_TILE, _TILE_ROWS = 2**16, 64  # elements that are rounded at a time; rows come in such multiples
 
 
 class Scheme(NamedTuple):
@@ -37,11 +38,24 @@ class Scheme(NamedTuple):
     head: str = "none"
 
     @property
+    def title(self) -> str:
+        """How linear weights are held, for people: "int4, groups of 128"; "" for plain numbers."""
+        if self.method == "int4":
+            return grouped_title(4, self.group_size)
+        return "" if self.method == "none" else self.method
+
+    @property
     def is_plain(self) -> bool:
         return self.method == "none" and self.head == "none"
 
     def rounded(self, weight: Tensor) -> Codes:
-        """The nearest codes of weight [N, K]."""
+        """The nearest codes of weight [N, K], made tile by tile: what stands between is small."""
+        rows = _TILE_ROWS * max(1, _TILE // (_TILE_ROWS * weight.shape[1]))
+        codes = stack([self._rounded(tile) for tile in weight.split(rows)])
+        assert codes is not None  # blocks of NF4 end where a tile does
+        return codes
+
+    def _rounded(self, weight: Tensor) -> Codes:
         if self.method == "int4":
             size = fitting_group(weight.shape[1], self.group_size)
             return round_asymmetric(weight, bits=4, group_size=size)
@@ -61,6 +75,10 @@ class Scheme(NamedTuple):
         if self.method == "nf4":
             return count // 2 + count // 64 * 4
         return count + 4 * outputs
+
+
+def grouped_title(bits: int, group_size: int) -> str:
+    return f"int{bits}, groups of {group_size}"
 
 
 PLAIN = Scheme()

@@ -8,12 +8,14 @@ measured against the memory's bandwidth, so that a slow one cannot make the othe
 
 kv: tokens that a cache of the same size holds.
 
-quality: the starter model in every precision against itself in float32 on its built-in text:
-rounded while loading, AWQ and GPTQ with calibration, and the KV cache in 8 bits.
+quality: what every precision costs the starter model (`quality.py`); AWQ and GPTQ also as other
+programs make them, with `--peer autoawq=PYTHON --peer llmcompressor=PYTHON` of environments that
+have them.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import statistics
 import sys
@@ -21,20 +23,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from app.bench.bandwidth import read_bandwidth
-from app.paths import shapes_dir, starter_model
-from app.quality.texts import builtin_text
+from app.paths import shapes_dir
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.evaluation import EvaluationTask, plain, run
 from engine.machine import default_threads
-from engine.quantization.quantize import quantize
-from engine.quantization.recipe import Recipe
-from resources.starter.corpus import make_conversation
-from resources.starter.dataset import is_held_out
-from resources.starter.sample import written
+from tests.benchmarks.peer_quantizers import PEERS
+from tests.benchmarks.quality import print_quality, quality, quality_goals
 from tests.benchmarks.report import (
     Goal,
     arguments,
@@ -207,98 +203,11 @@ def kv(shape: str, threads: int) -> dict[str, float]:
     return {name: count / tokens["auto"] for name, count in tokens.items()}
 
 
-# -- quality ----------------------------------------------------------------------------------
-
-
-def calibration_text(conversations: int = 200) -> str:
-    """Conversations of the share that training used; what is measured is of the other."""
-    rng = Random("calibration")
-    made = (make_conversation(rng) for _ in range(4 * conversations))
-    seen = [conversation for conversation in made if not is_held_out(conversation)]
-    return "".join(map(written, seen[:conversations]))
-
-
-def quality(threads: int, folder: Path) -> dict[str, Any]:
-    model = starter_model()
-    builtin = builtin_text("starter")
-    text, calibration = builtin.read(), calibration_text()
-    base = EngineConfig(model=str(model), num_threads=threads, kv_cache_memory_bytes=2**26)
-    candidates = {
-        "bfloat16": base.replace(dtype="bfloat16"),
-        "int8": base.replace(quantization="int8"),
-        "int8, int8 head": base.replace(quantization="int8", quantization_head="int8"),
-        "fp8": base.replace(quantization="fp8"),
-        "nf4": base.replace(quantization="nf4"),
-        "KV int8": base.replace(kv_cache_dtype="int8"),
-        "KV fp8": base.replace(kv_cache_dtype="fp8"),
-    }
-    for size in (128, 64):
-        candidates[f"int4, groups of {size}"] = base.replace(
-            quantization="int4", quantization_group_size=size
-        )
-        for method in ("awq", "gptq"):
-            made = folder / f"{method}-{size}"
-            recipe = Recipe(method=method, bits=4, group_size=size)
-            quantize(model, recipe, made, [calibration])
-            candidates[f"{method}, groups of {size}"] = base.replace(model=str(made))
-    found: dict[str, Any] = {}
-    for name, config in candidates.items():
-        print(f"\rstarter: {name}          ", end="", file=sys.stderr, flush=True)
-        task = EvaluationTask(
-            config, reference=plain(base, dtype="float32"), text=text, scored=builtin.scored(text)
-        )
-        report = run(task)
-        assert report.divergence is not None and report.divergence.similarity is not None
-        found[name] = {
-            "perplexity": report.candidate_loss.perplexity,
-            "perplexity_change": report.perplexity_change,
-            "kl_mean": report.divergence.kl.mean,
-            "kl_p99": report.divergence.kl.p99,
-            "top1_agreement": report.divergence.top1_agreement,
-            "similarity": report.divergence.similarity.mean,
-            "similarity_p1": report.divergence.similarity.p1,
-            "weights_bytes": report.candidate.weights_bytes,
-        }
-    print(file=sys.stderr)
-    return found
-
-
-def print_quality(found: dict[str, Any]) -> None:
-    rows = [
-        [
-            name,
-            f"{f['perplexity']:.3f} ({f['perplexity_change']:+.2%})",
-            f"{f['kl_mean']:.5f}",
-            f"{f['kl_p99']:.4f}",
-            f"{f['top1_agreement']:.2%}",
-            f"{f['similarity']:.3%}",
-            f"{f['similarity_p1']:.3%}",
-        ]
-        for name, f in found.items()
-    ]
-    header = ["starter", "perplexity", "KL mean", "KL p99", "top-1", "similarity", "its p1"]
-    print_table(header, rows)
-
-
-def quality_goals(found: dict[str, Any]) -> list[Goal]:
-    def worse(name: str) -> float:
-        return 100 * float(found[name]["perplexity_change"])
-
-    goals = [
-        at_least(f"{name}: similarity at least 99.9 %", 100 * found[name]["similarity"], 99.9, " %")
-        for name in ("int8", "fp8")
-    ]
-    goals += [
-        at_most(f"{name}: perplexity within 1 %", worse(name), 1.0, " %")
-        for name in ("int8", "KV int8", "KV fp8")
-    ]
-    best = min((f"awq, groups of {size}" for size in (128, 64)),
-               key=lambda name: found[name]["kl_mean"])  # fmt: skip
-    return [
-        *goals,
-        at_least(f"{best}: similarity at least 99 %", 100 * found[best]["similarity"], 99.0, " %"),
-        at_most(f"{best}: perplexity within 3 %", worse(best), 3.0, " %"),
-    ]
+def _peer(text: str) -> tuple[str, str]:
+    name, _, python = text.partition("=")
+    if name not in PEERS or not python:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PYTHON with one of {list(PEERS)}")
+    return name, python
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -306,6 +215,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", action="append", choices=("speed", "kv", "quality"))
     parser.add_argument("--format", action="append", choices=FORMATS, dest="formats")
     parser.add_argument("--shape", action="append", choices=SHAPES)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER",
+                        help="of the quality part: what is made and measured stays there, and is "
+                        "not made again")  # fmt: skip
+    parser.add_argument("--peer", action="append", type=_peer, default=[], metavar="NAME=PYTHON",
+                        help=f"of the quality part: {' or '.join(PEERS)}")  # fmt: skip
     args = parser.parse_args(argv)
     parts = args.part or ["speed", "kv", "quality"]
     threads = args.num_threads or default_threads()
@@ -331,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 ]
         if "quality" in parts:
             with tempfile.TemporaryDirectory() as folder:
-                report["quality"] = quality(threads, Path(folder))
+                kept = args.keep or Path(folder)
+                kept.mkdir(parents=True, exist_ok=True)
+                report["quality"] = quality(threads, kept, dict(args.peer))
             print_quality(report["quality"])
             goals += quality_goals(report["quality"])
     report["others_share"] = others.share

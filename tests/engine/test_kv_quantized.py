@@ -78,15 +78,6 @@ def test_the_largest_float32_is_no_infinity(name: str) -> None:
     assert found.isfinite().all() and (found[..., ::2] > 3e38).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_fp8_is_read_as_torch_reads_float8_e4m3fn(dtype: torch.dtype) -> None:
-    codes = torch.arange(-128, 128).to(torch.int8)
-    codes = codes[(codes != 0x7F) & (codes != -1)]  # NaN, which is never written
-    found = FORMATS["fp8"].decode(codes, dtype)
-    assert found.dtype is dtype
-    assert torch.equal(found, codes.view(torch.float8_e4m3fn).to(dtype))
-
-
 @given(magnitude=magnitudes, seed=st.integers(0, 2**31))
 def test_fp8_writes_no_nan(magnitude: float, seed: int) -> None:
     """In torch 2.11 the conversion of anything that rounds above 448 is NaN."""

@@ -35,6 +35,16 @@ def config(**changes: object) -> EngineConfig:
     return EngineConfig().replace(**{"max_model_len": 4096, **changes})
 
 
+def test_rotary_tables_count_as_weights_as_far_as_they_are_made() -> None:
+    sizes = replace(LLAMA_1B, table_rows=(256, 2**15), longest=2048)
+    assert sizes.loaded_bytes(1024) == LLAMA_1B.weights + 1024 * (256 + 2**15)
+    # the second would have more than 64 MiB; nobody asks for more rows than the model has positions
+    assert sizes.loaded_bytes(2**20) == LLAMA_1B.weights + 2048 * (256 + 2**15)
+    longer = replace(sizes, longest=None)
+    assert longer.loaded_bytes(4096) == LLAMA_1B.weights + 4096 * 256
+    assert LLAMA_1B.loaded_bytes(4096) == LLAMA_1B.weights
+
+
 @given(
     total=st.integers(1, 256).map(lambda n: n * GIB),
     free_share=st.floats(0.0, 1.0),

@@ -10,7 +10,7 @@ output    7      5      3      1      6     4    2    0      of the 8 in a word
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from engine.quantization.formats.checkpoint_format import (
 from engine.quantization.formats.packing import pack, unpack
 from engine.quantization.formats.settings import CHECK_SETTINGS, Settings
 from engine.quantization.formats.tensor import QuantizedTensor
-from engine.quantization.formats.writing import Writer, half_refusal
+from engine.quantization.formats.writing import Made, Writer, half_refusal
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of 8 outputs the k-th nibble of a word holds
 _BACK = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble holds the k-th output
@@ -117,22 +117,14 @@ class AWQWriter(Writer):
             return f"groups of {codes.group_size} do not divide {inputs} inputs"
         return half_refusal(codes.scales)
 
-    def quantization_config(
-        self,
-        *,
-        bits: int,
-        group_size: int,
-        symmetric: bool,
-        modules_to_not_convert: Sequence[str] = (),
-        desc_act: bool = False,
-    ) -> dict[str, Any]:
+    def _config(self, made: Made) -> dict[str, Any]:
         return {
             "quant_method": "awq",
-            "bits": bits,
-            "group_size": group_size,
-            "zero_point": not symmetric,
+            "bits": made.bits,
+            "group_size": made.group_size,
+            "zero_point": not made.symmetric,
             "version": "gemm",
-            "modules_to_not_convert": list(modules_to_not_convert) or None,
+            "modules_to_not_convert": list(made.left_out) or None,
         }
 
     def _members(self, codes: Codes) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from engine.quantization.formats.checkpoint_format import (
 )
 from engine.quantization.formats.settings import CHECK_SETTINGS, Settings
 from engine.quantization.formats.tensor import Misfit, QuantizedTensor
-from engine.quantization.formats.writing import Writer
+from engine.quantization.formats.writing import Made, Writer
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _NESTED = ("weight.nested_absmax", "weight.nested_quant_map")
@@ -187,15 +187,7 @@ class BitsAndBytesWriter(Writer):
             return f"its kernels know blocks of {_BLOCKS}, and these are of {codes.block_size}"
         return ""
 
-    def quantization_config(
-        self,
-        *,
-        bits: int,
-        group_size: int,
-        symmetric: bool,
-        modules_to_not_convert: Sequence[str] = (),
-        desc_act: bool = False,
-    ) -> dict[str, Any]:
+    def _config(self, made: Made) -> dict[str, Any]:
         return {
             "quant_method": "bitsandbytes",
             "load_in_4bit": True,
@@ -204,7 +196,7 @@ class BitsAndBytesWriter(Writer):
             "bnb_4bit_use_double_quant": False,
             "bnb_4bit_compute_dtype": "bfloat16",
             "bnb_4bit_quant_storage": "uint8",
-            "llm_int8_skip_modules": list(modules_to_not_convert) or None,
+            "llm_int8_skip_modules": list(made.left_out) or None,
         }
 
     def _members(self, codes: Codes) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from engine.quantization.codes import Codes, FloatCodes, IntCodes
 from engine.quantization.formats.packing import pack
-from engine.quantization.formats.writing import Writer
+from engine.quantization.formats.writing import Made, Writer
 
 # Engines multiply int8 weights of this layout with int8 activations, a scale per token.
 _PER_TOKEN = {
@@ -45,25 +44,17 @@ class CompressedTensorsWriter(Writer):
             return f"groups of {codes.group_size} do not divide {inputs} inputs"
         return ""
 
-    def quantization_config(
-        self,
-        *,
-        bits: int,
-        group_size: int,
-        symmetric: bool,
-        modules_to_not_convert: Sequence[str] = (),
-        desc_act: bool = False,
-    ) -> dict[str, Any]:
-        whole = group_size == -1
+    def _config(self, made: Made) -> dict[str, Any]:
+        whole = made.group_size == -1
         layout = self.layout or (
-            "int-quantized" if bits == 8 and symmetric and whole else "pack-quantized"
+            "int-quantized" if made.bits == 8 and made.symmetric and whole else "pack-quantized"
         )
         weights = {
-            "num_bits": bits,
+            "num_bits": made.bits,
             "type": "float" if layout == "float-quantized" else "int",
-            "symmetric": symmetric,
+            "symmetric": made.symmetric,
             "strategy": "channel" if whole else "group",
-            "group_size": None if whole else group_size,
+            "group_size": None if whole else made.group_size,
             "dynamic": False,
         }
         group = {
@@ -78,7 +69,7 @@ class CompressedTensorsWriter(Writer):
             "format": layout,
             "quantization_status": "compressed",
             "config_groups": {"group_0": group},
-            "ignore": list(modules_to_not_convert),
+            "ignore": list(made.left_out),
             "kv_cache_scheme": None,
             "global_compression_ratio": None,
         }

@@ -12,7 +12,7 @@ neighbour, and adding 1 to every number of the word as one sum gives both back.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from engine.quantization.formats.checkpoint_format import (
 from engine.quantization.formats.packing import pack, per_word, unpack
 from engine.quantization.formats.settings import CHECK_SETTINGS, Settings
 from engine.quantization.formats.tensor import Misfit, QuantizedTensor
-from engine.quantization.formats.writing import Writer, half_refusal
+from engine.quantization.formats.writing import Made, Writer, half_refusal
 
 _ONES = {4: 0x11111111, 8: 0x01010101}  # 1 in every number of a word
 
@@ -143,28 +143,20 @@ class GPTQWriter(Writer):
                 )
         return half_refusal(codes.scales)
 
-    def quantization_config(
-        self,
-        *,
-        bits: int,
-        group_size: int,
-        symmetric: bool,
-        modules_to_not_convert: Sequence[str] = (),
-        desc_act: bool = False,
-    ) -> dict[str, Any]:
+    def _config(self, made: Made) -> dict[str, Any]:
         config: dict[str, Any] = {
             "quant_method": "gptq",
-            "bits": bits,
-            "group_size": group_size,
-            "desc_act": desc_act,
-            "sym": symmetric,
+            "bits": made.bits,
+            "group_size": made.group_size,
+            "desc_act": made.desc_act,
+            "sym": made.symmetric,
             "static_groups": False,
             "true_sequential": True,
-            "lm_head": not any(n.endswith("lm_head") for n in modules_to_not_convert),
+            "lm_head": not any(n.endswith("lm_head") for n in made.left_out),
             "checkpoint_format": self.layout or "gptq",
             "pack_dtype": "int32",
         }
-        left = [n for n in modules_to_not_convert if not n.endswith("lm_head")]
+        left = [n for n in made.left_out if not n.endswith("lm_head")]
         if left:
             config["dynamic"] = {f"-:^{re.escape(name)}$": {} for name in left}
         return config

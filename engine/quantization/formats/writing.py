@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
 from engine.quantization.codes import Codes
+
+
+class Made(NamedTuple):
+    """What `quantization_config` says of the weights; `left_out`: modules that stay plain."""
+
+    bits: int
+    group_size: int
+    symmetric: bool
+    left_out: Sequence[str]
+    desc_act: bool
 
 
 class Writer(ABC):
@@ -52,7 +62,6 @@ class Writer(ABC):
         module = name.removesuffix(".weight")
         return {f"{module}.{end}": t.contiguous() for end, t in self._members(codes).items()}
 
-    @abstractmethod
     def quantization_config(
         self,
         *,
@@ -64,6 +73,10 @@ class Writer(ABC):
     ) -> dict[str, Any]:
         """`quantization_config` of config.json. group_size -1: a scale per output.
         modules_to_not_convert: every linear module that stays plain, by its dense name."""
+        return self._config(Made(bits, group_size, symmetric, modules_to_not_convert, desc_act))
+
+    @abstractmethod
+    def _config(self, made: Made) -> dict[str, Any]: ...
 
     @abstractmethod
     def _members(self, codes: Codes) -> dict[str, Tensor]: ...

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QPushButton
+from PySide6.QtWidgets import QPushButton, QSplitter
 from pytestqt.qtbot import QtBot
 
 from app.hub.download import ModelDownload
@@ -34,6 +34,7 @@ from app.settings_store import RecentModel, SettingsStore
 from engine.config import EngineConfig
 from tests.app.hub.server import HubServer, Model
 from tests.app.test_open_model import report
+from widgets.page_frame import PageFrame
 
 GIB = 2**30
 
@@ -202,9 +203,10 @@ def test_folders_without_models_stay_on_the_list_with_the_reason(tmp_path: Path)
 def test_list_and_card_stand_above_each_other_where_it_is_narrow(
     qtbot: QtBot, page: ModelsPage
 ) -> None:
-    assert page._split.orientation() is Qt.Orientation.Horizontal
+    split = page.findChild(PageFrame).findChild(QSplitter)
+    assert split.orientation() is Qt.Orientation.Horizontal
     page.resize(500, 640)
-    assert page._split.orientation() is Qt.Orientation.Vertical
+    assert split.orientation() is Qt.Orientation.Vertical
     choose(qtbot, page, shape_sources()[0])
     assert page.detail.primary.isVisible()
     page.grab()

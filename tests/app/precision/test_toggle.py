@@ -63,25 +63,13 @@ def scripted(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Appli
     made.shutdown()
 
 
-def test_a_switch_that_fails_shows_the_old_precision_again(
-    qtbot: QtBot, scripted: Application, script: Script
-) -> None:
-    script.failing_settings = ("quantization",)
-    panel = panel_of(scripted)
-    choose(scripted, "quantization", "int8")
-    assert "requests pause and resume" in panel._message.text().lower()
-    with qtbot.waitSignal(scripted.bridge.reconfigure_failed, timeout=3000):
-        panel.apply()
-    row = panel.rows["quantization"]
-    assert row.value() == "auto" and row.hint_tone == "error" and "9 GiB" in row.hint
-
-
 def test_the_time_of_the_last_switch_is_said_before_the_next(
     qtbot: QtBot, scripted: Application
 ) -> None:
     panel = panel_of(scripted)
     for weights in ("int8", "auto"):
         choose(scripted, "quantization", weights)
+        assert "requests pause and resume" in panel._message.text().lower()
         with qtbot.waitSignal(scripted.bridge.reconfigured, timeout=3000):
             panel.apply()
     assert "done in 0.01 s" in panel._message.text()

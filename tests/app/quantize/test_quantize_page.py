@@ -145,7 +145,7 @@ def test_a_disk_that_is_full_is_said_where_it_began(
     def full(run: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("engine.quantization.quantize._Run.copy_rest", full)
+    monkeypatch.setattr("engine.quantization.layer_by_layer.LayerByLayer.copy_rest", full)
     choose_starter(qtbot, page, "int8", short_text)
     page.quantize_panel.start.click()
     wait_for_end(qtbot, page)

@@ -12,7 +12,14 @@ from torch import nn
 from engine.kernels.linear import Linear
 from engine.layers.norm import FusedRMSNorm, norm_swaps
 from engine.layers.packing import QKV, PackedLinear, Part, gate_up_swaps, qkv_swaps
-from engine.layers.rotary import RotaryTable, apply_halves, apply_swaps, table_swaps
+from engine.layers.rotary import (
+    RotaryTable,
+    apply_halves,
+    apply_swaps,
+    bytes_of_tables,
+    table_rows,
+    table_swaps,
+)
 from engine.layers.swap import ForwardSwap, ModuleSwap
 from engine.layers.verify import keep_what_agrees
 from engine.loading.architecture import build_on_meta
@@ -154,6 +161,16 @@ class TestRotary:
             found = swap.replacement(torch.zeros(1), positions, **key)
             expected = swap.original(torch.zeros(1), positions, **key)
             assert all(torch.equal(f, e) for f, e in zip(found, expected, strict=True))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_neox", "phi3", "gpt_oss", "gpt2"])
+    def test_what_the_tables_take_is_known_from_the_class_alone(
+        self, family: str, dtype: torch.dtype
+    ) -> None:
+        model = make_model(family)
+        made = [swap.replacement for swap in table_swaps(model, 48, dtype)]
+        size = sum(b.nbytes for table in made for b in table.buffers())
+        assert bytes_of_tables(table_rows(model.to("meta"), dtype), 48) == size
 
     def test_a_table_that_would_be_too_large_is_not_made(self) -> None:
         assert not list(table_swaps(make_model("llama"), 2**21, torch.float32))

@@ -31,6 +31,7 @@ from engine.quantization.scheme import (
     weights_to_hold,
 )
 from tests.engine.loading.live_bytes import live_bytes
+from tests.engine.loading.peak import allocated
 from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.tiny_models import FAMILIES, make_model, make_prompts, save
 
@@ -237,30 +238,50 @@ class TestDummy:
         assert dummy.weights_bytes == pytest.approx(real.weights_bytes, rel=0.02)
 
 
+def test_groups_that_no_kernel_knows_are_named(tmp_path: Path) -> None:
+    folder = save(make_model("llama", hidden_size=96), tmp_path)
+    (notice,) = load(folder, scheme=Scheme("int4", 96)).notices
+    assert "Groups of 96" in notice and "32, 64, 128 and 256" in notice
+    assert not load(folder, scheme=Scheme("int4", 32)).notices
+
+
+SIZES = {
+    "num_hidden_layers": 4, "hidden_size": 512, "intermediate_size": 1024,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
+}  # fmt: skip
+LAYER = 2 * (512 * 512 * 3 + 3 * 512 * 1024)
+"""Bytes of a layer of that size in bfloat16."""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in bfloat16."""
+    return save(make_model("llama", **SIZES).bfloat16(), tmp_path_factory.mktemp("plain"))
+
+
 class TestMemoryWhileLoading:
     @pytest.mark.parametrize("method", METHODS)
-    def test_peak_is_one_layer_above_the_result(self, method: str, tmp_path: Path) -> None:
-        sizes = {"num_hidden_layers": 8, "hidden_size": 256, "intermediate_size": 512}
-        model = make_model("llama", **sizes)
-        layer = sum(p.nbytes for p in model.model.layers[0].parameters())
-        save(model, tmp_path)
-        del model
-        gc.collect()
-        before = live_bytes()
-        peaks: list[int] = []
-        calls = itertools.count()
+    def test_peak_is_one_layer_above_the_result(self, method: str, plain: Path) -> None:
+        self._check_peak(plain, Scheme(method))
 
-        def watch() -> bool:
-            if next(calls) % 2 == 0:
-                peaks.append(live_bytes())
-            return False
+    @pytest.mark.parametrize(
+        ("method", "options"),
+        [("awq", {"group_size": 64}), ("gptq", {"group_size": 64, "bits": 8}), ("fp8", {})],
+    )
+    def test_that_of_a_quantized_checkpoint_too(
+        self, method: str, options: dict[str, Any], tmp_path: Path
+    ) -> None:
+        make_quantized(tmp_path, method, model=SIZES, **options)
+        self._check_peak(tmp_path, Scheme())
 
-        loaded = load(tmp_path, scheme=Scheme(method), cancelled=watch)
+    def _check_peak(self, folder: Path, scheme: Scheme) -> None:
+        load(folder, dtype=torch.bfloat16, scheme=scheme)  # what is kept between loads is there now
         gc.collect()
-        result = live_bytes() - before
         read_buffer = 16 * 2**20
-        assert max(peaks) - before <= result + 2 * layer + read_buffer
-        assert result <= loaded.weights_bytes + 2**18
+        with allocated() as peak:
+            loaded = load(folder, dtype=torch.bfloat16, scheme=scheme)
+        assert peak.bytes <= peak.left + LAYER + read_buffer
+        assert 0.9 * loaded.weights_bytes < peak.left < 1.2 * loaded.weights_bytes + 2**21
 
     def test_cancelling_between_layers_keeps_nothing(self, tmp_path: Path) -> None:
         save(make_model("llama"), tmp_path)

@@ -22,8 +22,9 @@ from engine.errors import (
     UnsupportedModelError,
 )
 from engine.loading.checkpoint import Checkpoint
-from engine.quantization import output_folder, quantize, shards
+from engine.quantization import layer_by_layer, output_folder, quantize, shards
 from engine.quantization.codes import Codes
+from engine.quantization.layer_by_layer import LayerByLayer
 from engine.quantization.recipe import METHODS, Recipe
 from engine.quantization.results import RESULT_FILE, QuantizeResult
 from engine.quantization.work import LayerWork
@@ -62,13 +63,13 @@ def test_the_folder_says_what_was_computed(
     """By the published formula, bit for bit; all other tensors keep name, dtype and values."""
     source = models.save(tmp_path / "source", family, moe_intermediate_size=64)
     computed: dict[str, Tensor] = {}
-    original = quantize._Run.store
+    original = LayerByLayer.store
 
     def store(self: Any, piece: Any, codes: Codes) -> None:
         computed[piece.disk_name] = codes.dequantize()
         original(self, piece, codes)
 
-    monkeypatch.setattr(quantize._Run, "store", store)
+    monkeypatch.setattr(LayerByLayer, "store", store)
     result = run(source, tmp_path / "out", method, symmetric=None if method == "awq" else False)
     read = models.dense_tensors(tmp_path / "out")
     before = models.tensors_of(source)
@@ -251,7 +252,7 @@ class TestNothingIsLeftBehind:
         def broken(work: LayerWork, store: Any) -> None:
             raise RuntimeError("broken")
 
-        monkeypatch.setattr(quantize, "awq_layer", broken)
+        monkeypatch.setattr(layer_by_layer, "awq_layer", broken)
         with pytest.raises(RuntimeError, match="broken"):
             run(folder, tmp_path / "out")
         assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,187 @@
+"""The work of `quantize`: every layer read, rounded and written, then what is left of the model."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import LoadCancelled
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.tensor_reader import TensorReader
+from engine.loading.weight_map import WeightMap
+from engine.quantization.awq import awq_layer
+from engine.quantization.codes import Codes
+from engine.quantization.decoder import Decoder
+from engine.quantization.formats import Writer, writer
+from engine.quantization.gptq_layer import gptq_layer
+from engine.quantization.grid import Grid
+from engine.quantization.layer_error import error_of, outputs_of, rounded_to_nearest
+from engine.quantization.output_folder import OutputFolder
+from engine.quantization.recipe import Recipe
+from engine.quantization.results import LayerResult, LinearResult
+from engine.quantization.rounding import round_fp8, round_int8, round_nf4
+from engine.quantization.targets import LayerTargets, Piece, Targets
+from engine.quantization.work import STORED, LayerWork
+
+Progress = Callable[[str, int, int], None]
+OnLayer = Callable[[LayerResult], None]
+
+
+@dataclass
+class LayerByLayer:
+    """One quantization, with all that it needs. `check` raises where the user cancelled."""
+
+    checkpoint: Checkpoint
+    model: nn.Module
+    weights: WeightMap
+    targets: Targets
+    recipe: Recipe
+    folder: OutputFolder
+    reader: TensorReader
+    progress: Progress
+    check: Callable[[], None]
+    on_layer: OnLayer
+
+    def __post_init__(self) -> None:
+        self.writer: Writer = writer(self.recipe.facts.format)
+        self.grid = Grid(
+            self.recipe.chosen_bits, self.recipe.group_size, self.recipe.is_symmetric,
+            _scale_dtype(self.recipe, self.checkpoint),
+        )  # fmt: skip
+        self._written: set[str] = set()
+
+    def rounded(self) -> list[LayerResult]:
+        """Without a text: one matrix in memory at a time."""
+        results = []
+        for layer in self.targets.layers:
+            began = time.perf_counter()
+            linears = []
+            for piece in layer.pieces:
+                self.check()
+                self.progress("Rounding", layer.index, len(self.targets.layers))
+                weight = self.reader.read(piece.info)
+                linears.append(self._round(piece, weight.t() if piece.is_transposed else weight))
+            results.append(
+                LayerResult(layer.index, layer.path, time.perf_counter() - began, tuple(linears))
+            )
+            self.on_layer(results[-1])
+        return results
+
+    def calibrated(self, sequences: Sequence[Sequence[int]]) -> list[LayerResult]:
+        self.progress("Embedding the text", 0, len(self.targets.layers))
+        decoder = Decoder(self.checkpoint, self.model, self.weights, self.reader)
+        decoder.start(sequences, lambda: is_cancelled(self.check))
+        results = []
+        for layer in self.targets.layers:
+            results.append(self._calibrated_layer(decoder, layer))
+            self.on_layer(results[-1])
+        return results
+
+    def copy_rest(self) -> None:
+        """Every tensor that was not quantized and not changed, as it is on disk."""
+        for name, info in self.checkpoint.tensors.items():
+            if name not in self._written:
+                self.folder.tensors.copy(name, info)
+
+    def config(self) -> dict[str, Any]:
+        """config.json of the model, with what a reader needs to know of the quantization."""
+        config = copy.deepcopy(dict(self.checkpoint.raw_config))
+        facts = self.recipe.facts
+        settings = self.writer.quantization_config(
+            bits=self.recipe.chosen_bits,
+            group_size=self.recipe.group_size if facts.is_grouped else -1,
+            symmetric=self.recipe.is_symmetric,
+            modules_to_not_convert=_to_name(self.targets, facts.format),
+            desc_act=self.recipe.uses_desc_act,
+        )
+        return {**config, "quantization_config": settings}
+
+    def store(self, piece: Piece, codes: Codes) -> None:
+        for name, tensor in self.writer.tensors(piece.disk_name, codes).items():
+            self.folder.tensors.add(name, tensor)
+        self._written.add(piece.disk_name)
+
+    def _calibrated_layer(self, decoder: Decoder, layer: LayerTargets) -> LayerResult:
+        began = time.perf_counter()
+
+        def stage(name: str) -> None:
+            self.check()
+            self.progress(name, layer.index, len(self.targets.layers))
+
+        stage("Reading the layer")
+        decoder.load_layer(layer.index)
+        work = LayerWork(decoder, layer, self.recipe, self.grid, self.check, stage)
+        stage("Rounding to compare with")
+        wanted = outputs_of(work)
+        with rounded_to_nearest(work):
+            rounding_error = error_of(work, wanted)
+        method = awq_layer if self.recipe.method == "awq" else gptq_layer
+        method(work, self.store)
+        self._store_changed(work)
+        stage("Carrying the text on")
+        error = error_of(work, wanted)
+        decoder.advance(layer.index, self.check)
+        decoder.drop_layer(layer.index)
+        return LayerResult(
+            layer.index, layer.path, time.perf_counter() - began, tuple(work.results), error,
+            rounding_error,
+        )  # fmt: skip
+
+    def _store_changed(self, work: LayerWork) -> None:
+        """Norms, routers and the like that took scales in."""
+        quantized = {piece.info for piece in work.targets.pieces}
+        names = {(i.file, i.offset): name for name, i in self.checkpoint.tensors.items()}
+        for info, name, part in work.targets.placements:
+            if work.local(name) in work.changed and info not in quantized:
+                tensor = self.model.get_parameter(name).data
+                value = (tensor[part] if part else tensor).to(STORED[info.dtype])
+                disk_name = names[info.file, info.offset]
+                self.folder.tensors.add(disk_name, value)
+                self._written.add(disk_name)
+
+    def _round(self, piece: Piece, weight: Tensor) -> LinearResult:
+        weight = weight.float()
+        method = self.recipe.method
+        codes: Codes
+        if method == "int8":
+            codes = round_int8(weight)
+        elif method == "fp8":
+            codes = round_fp8(weight)
+        elif method == "nf4":
+            codes = round_nf4(weight)
+        else:
+            codes = self.grid.round(weight)
+        size = float(weight.norm())
+        error = float((codes.dequantize() - weight).norm()) / size if size else 0.0
+        self.store(piece, codes)
+        return LinearResult(piece.module, piece.shape, error)
+
+
+def _scale_dtype(recipe: Recipe, checkpoint: Checkpoint) -> torch.dtype:
+    """Readers of compressed-tensors keep scales in the model's number format."""
+    is_bfloat16 = checkpoint.dtype == "bfloat16"
+    own = recipe.facts.format == "compressed-tensors" and is_bfloat16
+    return torch.bfloat16 if own else torch.float16
+
+
+def _to_name(targets: Targets, format_name: str) -> list[str]:
+    """Modules that readers must leave alone. Those of AWQ compare by part of a name: one that is
+    part of a quantized module's ("mlp.gate" of "mlp.gate_proj") would keep that one out too."""
+    if format_name != "awq":
+        return targets.kept
+    quantized = [piece.module for piece in targets.pieces]
+    return [name for name in targets.kept if not any(name in other for other in quantized)]
+
+
+def is_cancelled(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except LoadCancelled:
+        return True
+    return False

@@ -1,0 +1,105 @@
+"""Other programs that quantize, on the same model, tokens, bits and groups.
+
+    python tests/benchmarks/peer_quantizers.py NAME TASK.json      with the Python that has them
+
+Each has its own idea of which torch and transformers it wants, so they run in an environment of
+their own, which has no need of this repository's packages. All compute in float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.quantization.recipe import Recipe
+
+PEERS = {"autoawq": ("awq",), "llmcompressor": ("awq", "gptq")}
+"""What each of them makes."""
+
+MAX_S = 1200
+
+
+def run_peer(
+    name: str, python: str, model: Path, recipe: Recipe, output: Path, tokens: Sequence[list[int]]
+) -> None:
+    """Let `python` make `output` of `model`. Raises RuntimeError with what it said last."""
+    task = {
+        "model": str(model),
+        "output": str(output),
+        "method": recipe.method,
+        "group_size": recipe.group_size,
+        "tokens": list(tokens),
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as written:
+        json.dump(task, written)
+        written.flush()
+        command = [python, str(Path(__file__).resolve()), name, written.name]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MAX_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RuntimeError(str(error)) from error
+    if done.returncode:
+        raise RuntimeError((done.stderr or done.stdout).strip()[-800:])
+    for file in model.glob("tokenizer*"):
+        shutil.copy(file, output)
+
+
+def autoawq(task: dict[str, Any]) -> None:
+    import torch
+    from awq import AutoAWQForCausalLM
+
+    model = AutoAWQForCausalLM.from_pretrained(
+        task["model"], torch_dtype=torch.float32, device_map="cpu", safetensors=True
+    )
+    settings = {"w_bit": 4, "q_group_size": task["group_size"], "zero_point": True,
+                "version": "GEMM"}  # fmt: skip
+    model.quantize(
+        None, quant_config=settings, calib_data=task["tokens"],
+        max_calib_samples=len(task["tokens"]), max_calib_seq_len=len(task["tokens"][0]),
+    )  # fmt: skip
+    model.save_quantized(task["output"])
+
+
+def llmcompressor(task: dict[str, Any]) -> None:
+    import torch
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.awq import AWQModifier
+    from llmcompressor.modifiers.gptq import GPTQModifier
+    from transformers import AutoModelForCausalLM
+
+    torch.Tensor.pin_memory = lambda self, *_: self  # AWQ pins even where there is no accelerator
+    model = AutoModelForCausalLM.from_pretrained(task["model"], dtype=torch.float32)
+    is_awq = task["method"] == "awq"
+    weights = {
+        "num_bits": 4, "type": "int", "strategy": "group", "group_size": task["group_size"],
+        "symmetric": not is_awq,
+    }  # fmt: skip
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    modifier = AWQModifier if is_awq else GPTQModifier
+    tokens = Dataset.from_dict(
+        {"input_ids": task["tokens"], "attention_mask": [[1] * len(t) for t in task["tokens"]]}
+    )
+    oneshot(
+        model=model, dataset=tokens,
+        recipe=[modifier(config_groups=groups, ignore=["lm_head"])],
+        max_seq_length=len(task["tokens"][0]), num_calibration_samples=len(task["tokens"]),
+    )  # fmt: skip
+    model.save_pretrained(task["output"], save_compressed=True)
+
+
+def main() -> None:
+    name, file = sys.argv[1:]
+    task = json.loads(Path(file).read_text())
+    {"autoawq": autoawq, "llmcompressor": llmcompressor}[name](task)
+
+
+if __name__ == "__main__":
+    main()
