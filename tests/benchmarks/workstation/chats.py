@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from app.chat.conversation import Conversation, Message, Role
 from app.chat.figures import Figures
 from app.storage import ChatStore
 from app.storage.records import StoredConversation, StoredMessage
+from app.storage.rows import put_conversation, put_message
 
 REPLY = """Here is what a *block* of the KV cache is, **in short**:
 
@@ -58,7 +61,15 @@ def many(count: int) -> Iterator[tuple[StoredConversation, list[StoredMessage]]]
         yield conversation(f"Chat {number} about blocks and steps", 2, 3600.0 * (number + 1))
 
 
-def fill(store: ChatStore, chats: Iterator[tuple[StoredConversation, list[StoredMessage]]]) -> None:
-    for record, messages in chats:
-        store.add_messages(record, *messages)
-    store.flush()
+def fill(path: Path, chats: Iterator[tuple[StoredConversation, list[StoredMessage]]]) -> None:
+    """Put chats into a new store, all of them in one go."""
+
+    def put(connection: sqlite3.Connection) -> None:
+        for record, messages in chats:
+            put_conversation(connection, record)
+            for message in messages:
+                put_message(connection, message)
+
+    store = ChatStore(path)
+    store._writer.submit(put).result()
+    store.close()

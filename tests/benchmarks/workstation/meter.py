@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from PySide6.QtCore import QAbstractEventDispatcher, QEventLoop, QObject, QTimer
+from PySide6.QtCore import QAbstractEventDispatcher, QEventLoop, QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 SMOOTH_MS, STALL_MS = 50.0, 100.0
+BEAT_MS = 10
 
 
 class Frames(NamedTuple):
-    """Milliseconds of frames: of the GUI thread's own time, or of the clock where it says so."""
+    """Milliseconds of frames: of the GUI thread's own time."""
 
     median: float
     p99: float
@@ -67,56 +68,61 @@ def frame_ms(do: Callable[[], object]) -> float:
 
 
 class Turn(NamedTuple):
-    """From the GUI thread's awakening to its next rest: seconds of the clock and of its own.
-    `noted`: somebody called `note` meanwhile."""
+    """What the GUI thread did between two rests: seconds of its own time. `noted`: somebody called
+    `note` meanwhile."""
 
-    at: float
-    wall: float
     own: float
     noted: bool
 
 
 class LoopMeter(QObject):
-    """Every turn of the event loop. A turn is what nobody can interrupt: the user waits for it."""
+    """Every turn of the event loop, and for how long a beat of 10 ms had to wait for one to end.
+
+    The environment must have QT_NO_GLIB=1: with Qt's own dispatcher text and its painting are one
+    turn.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.turns: list[Turn] = []
+        self.waits: list[float] = []  # seconds of the clock
         self._noted = False
-        self._began = (time.perf_counter(), time.thread_time())
-        dispatcher = QAbstractEventDispatcher.instance()
-        dispatcher.awake.connect(self._awake)
-        dispatcher.aboutToBlock.connect(self._rests)
+        self._own = time.thread_time()
+        self._beat_at = time.perf_counter()
+        self._beat = QTimer(self)
+        self._beat.setTimerType(Qt.TimerType.PreciseTimer)
+        self._beat.timeout.connect(self._on_beat)
+        self._beat.start(BEAT_MS)
+        QAbstractEventDispatcher.instance().aboutToBlock.connect(self._rests)
 
     def note(self, *_: Any) -> None:
         """Something that is looked for happens in this turn."""
         self._noted = True
 
     def restart(self) -> None:
-        self.turns, self._noted = [], False
+        self.turns, self.waits, self._noted = [], [], False
 
-    def _awake(self) -> None:
-        self._began = (time.perf_counter(), time.thread_time())
+    def stop(self) -> None:
+        self._beat.stop()
 
     def _rests(self) -> None:
-        began, own = self._began
+        own = time.thread_time()
+        self.turns.append(Turn(own - self._own, self._noted))
+        self._noted, self._own = False, own
+
+    def _on_beat(self) -> None:
         now = time.perf_counter()
-        self.turns.append(Turn(began, now - began, time.thread_time() - own, self._noted))
-        self._noted = False
-        self._began = (now, time.thread_time())
+        self.waits.append(max(0.0, now - self._beat_at - BEAT_MS / 1e3))
+        self._beat_at = now
 
-    def between(self, start: float, end: float) -> list[Turn]:
-        return [turn for turn in self.turns if start <= turn.at < end]
-
-
-def loop_figures(turns: Sequence[Turn], seconds: float) -> dict[str, Any]:
-    """Of the turns of so many seconds: the thread's share, stalls, and frames (noted turns)."""
-    walls = [turn.wall * 1e3 for turn in turns]
-    return {
-        "gui_ms_per_s": sum(turn.own for turn in turns) * 1e3 / seconds,
-        "frame_ms": Frames.of([t.wall * 1e3 for t in turns if t.noted])._asdict(),
-        "own_ms": Frames.of([t.own * 1e3 for t in turns if t.noted])._asdict(),
-        "longest_ms": max(walls, default=0.0),
-        "over_50_ms": sum(wall > SMOOTH_MS for wall in walls),
-        "over_100_ms": sum(wall > STALL_MS for wall in walls),
-    }
+    def figures(self, seconds: float) -> dict[str, Any]:
+        """Of so many seconds since the last restart: the thread's share, waits, and frames (noted
+        turns)."""
+        waits = [wait * 1e3 for wait in self.waits]
+        return {
+            "gui_ms_per_s": sum(turn.own for turn in self.turns) * 1e3 / seconds,
+            "frame_ms": Frames.of([t.own * 1e3 for t in self.turns if t.noted])._asdict(),
+            "longest_wait_ms": max(waits, default=0.0),
+            "over_50_ms": sum(wait > SMOOTH_MS for wait in waits),
+            "over_100_ms": sum(wait > STALL_MS for wait in waits),
+        }

@@ -61,7 +61,9 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "figures": {name: found._asdict() for name, found in frames.items()}
         | {"filling_ms": filling},
         "goals": [
-            at_most(f"{name}: ten frames a second", found.max, MAX_FRAME_MS, " ms at most").as_dict()
+            at_most(
+                f"{name}: ten frames a second", found.max, MAX_FRAME_MS, " ms at most"
+            ).as_dict()
             for name, found in frames.items()
         ],
     }
