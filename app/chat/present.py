@@ -32,10 +32,23 @@ _WAITING = {
 }
 
 
+def message_records(controller: ChatController, conversation: Conversation) -> list[MessageRecord]:
+    """Of all messages on the screen, first to last."""
+    numbers = conversation.numbering()
+    return [
+        message_record(controller, conversation, message, numbers[message.id])
+        for message in conversation.path()
+    ]
+
+
 def message_record(
-    controller: ChatController, conversation: Conversation, message: Message
+    controller: ChatController,
+    conversation: Conversation,
+    message: Message,
+    numbers: tuple[int, int] | None = None,
 ) -> MessageRecord:
-    version, count = conversation.version_of(message)
+    """`numbers`: of its version, where they are known."""
+    version, count = numbers or conversation.version_of(message)
     figures = message.figures
     error = message.error
     precisions = precisions_of(message.passages)

@@ -9,9 +9,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 
 from app.engine_bridge import SNAPSHOT_INTERVAL_MS
@@ -86,14 +88,12 @@ def workstation(
 def show_all_docks(application: Application) -> None:
     """Every dock open and in view, none behind another."""
     window = application.window
-    from PySide6.QtCore import Qt
-
     area, sides = window.dock_area, Qt.DockWidgetArea
     docks = [dock for dock, _ in window.dock_shortcuts() if dock is not window.settings_dock]
     rows = (docks[: len(docks) // 2], docks[len(docks) // 2 :])
     for row in rows:
         area.addDockWidget(sides.BottomDockWidgetArea, row[0], Qt.Orientation.Vertical)
-        for before, dock in zip(row, row[1:], strict=False):
+        for before, dock in pairwise(row):
             area.splitDockWidget(before, dock, Qt.Orientation.Horizontal)
     for dock in docks:
         dock.show()

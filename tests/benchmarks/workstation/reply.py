@@ -56,8 +56,8 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "rows": rows,
         "notes": [
             f"{name}: {found['tokens_per_s']:.0f} tokens/s, GUI thread "
-            f"{found['gui_ms_per_s']:.0f} ms a second, longest wait {found['longest_wait_ms']:.0f} ms, "
-            f"{found['over_50_ms']} over 50 ms"
+            f"{found['gui_ms_per_s']:.0f} ms a second, "
+            f"longest wait {found['longest_wait_ms']:.0f} ms, {found['over_50_ms']} over 50 ms"
             for name, found in figures.items()
         ],
         "figures": figures | {"scrolled": scrolled._asdict()},
@@ -114,10 +114,7 @@ def _write(
 
 def _scroll(application: Application) -> Frames:
     bar = application.pages.chat_page.transcript.verticalScrollBar()
-    found = []
-    for _ in range(200):
-        found.append(frame_ms(lambda: bar.setValue(bar.value() - NOTCH)))
-    return Frames.of(found)
+    return Frames.of([frame_ms(lambda: bar.setValue(bar.value() - NOTCH)) for _ in range(200)])
 
 
 if __name__ == "__main__":

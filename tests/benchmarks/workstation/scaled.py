@@ -76,7 +76,8 @@ class Scaled:
         )
         return dataclasses.replace(
             self._real, time=self._time, step_index=self._index, blocks=self._blocks(),
-            requests=self._requests(), counters=counters, steps=steps, ttft=(Sample(self._time, 0.08),), itl=tuple(gaps),
+            requests=self._requests(), counters=counters, steps=steps,
+            ttft=(Sample(self._time, 0.08),), itl=tuple(gaps),
             speculation=SpeculationSnapshot(
                 "ngram", rounds=self._index, drafted_per_position=(self._index,) * 4,
                 accepted_per_position=(self._index // 2,) * 4, draft_steps=self._index,

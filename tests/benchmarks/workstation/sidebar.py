@@ -46,7 +46,8 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "notes": [
             f"the window is made in {full:.2f} s, with an empty list in {empty:.2f} s",
             f"sending, and a reply of {REPLY_TOKENS:,} tokens: GUI thread "
-            f"{loop['gui_ms_per_s']:.0f} ms a second, longest wait {loop['longest_wait_ms']:.0f} ms",
+            f"{loop['gui_ms_per_s']:.0f} ms a second, "
+            f"longest wait {loop['longest_wait_ms']:.0f} ms",
         ],
         "figures": {
             "make_window_s": full, "make_window_empty_s": empty, "sending": loop,
