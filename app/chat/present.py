@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from functools import lru_cache
 
 from app.chat.attachments import Attachment
 from app.chat.controller import ChatController
@@ -140,8 +141,13 @@ def found_record(found: Found) -> ConversationRecord:
 
 def date_text(moment: float, now: float) -> str:
     """A moment as one says it: 14:05, yesterday, Mon, 12 Mar, 12 Mar 2025."""
-    then, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
-    days = (today.date() - then.date()) // timedelta(days=1)
+    return _date_text(moment, datetime.fromtimestamp(now).date())
+
+
+@lru_cache(maxsize=2**15)  # there may be ten thousand in the list
+def _date_text(moment: float, today: date) -> str:
+    then = datetime.fromtimestamp(moment)
+    days = (today - then.date()) // timedelta(days=1)
     if days <= 0:
         return f"{then:%H:%M}"
     if days == 1:

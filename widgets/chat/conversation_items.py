@@ -43,6 +43,7 @@ class ConversationModel(QAbstractListModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.records: list[ConversationRecord] = []
+        self._rows: dict[str, int] = {}
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
         return 0 if parent.isValid() else len(self.records)
@@ -79,25 +80,28 @@ class ConversationModel(QAbstractListModel):
         return self.records[index.row()]
 
     def index_of(self, conversation_id: str) -> QModelIndex:
-        for row, record in enumerate(self.records):
-            if record.id == conversation_id:
-                return self.index(row)
-        return QModelIndex()
+        row = self._rows.get(conversation_id)
+        return QModelIndex() if row is None else self.index(row)
 
     def set_records(self, records: Sequence[ConversationRecord]) -> None:
         if [r.id for r in records] == [r.id for r in self.records]:
-            for record in records:
-                self.update_record(record)
+            for row, record in enumerate(records):
+                self._put(row, record)
             return
         self.beginResetModel()
         self.records = list(records)
+        self._rows = {record.id: row for row, record in enumerate(self.records)}
         self.endResetModel()
 
     def update_record(self, record: ConversationRecord) -> None:
-        index = self.index_of(record.id)
-        if index.isValid() and self.records[index.row()] != record:
-            self.records[index.row()] = record
-            self.dataChanged.emit(index, index)
+        row = self._rows.get(record.id)
+        if row is not None:
+            self._put(row, record)
+
+    def _put(self, row: int, record: ConversationRecord) -> None:
+        if self.records[row] != record:
+            self.records[row] = record
+            self.dataChanged.emit(self.index(row), self.index(row))
 
 
 class ConversationDelegate(QStyledItemDelegate):

@@ -19,6 +19,7 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 from typing import Any
 
 from tests.benchmarks.gui_overhead import Worker
@@ -31,14 +32,19 @@ from tests.benchmarks.report import (
     watch_others,
     write_json,
 )
+from tests.benchmarks.workstation import engine
 
-PARTS = ("views", "messages", "reply", "sidebar")
+PARTS = ("views", "messages", "reply", "sidebar", "memory", "engine")
 
 
 def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:
     environment = {"QT_NO_GLIB": "1"}  # see meter.LoopMeter
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         environment["QT_QPA_PLATFORM"] = os.environ.get("QT_QPA_PLATFORM", "offscreen")
+    if name == "engine":  # it starts processes of its own
+        with tempfile.TemporaryDirectory() as folder:
+            places = {"INFERDECK_DATA_DIR": folder, "INFERDECK_CONFIG_DIR": folder}
+            return engine.measure(args.quick, args.num_threads, environment | places)
     options = json.dumps({"quick": args.quick, "minutes": args.minutes})
     with Worker(f"tests.benchmarks.workstation.{name}", options, environment) as worker:
         return worker.answer()

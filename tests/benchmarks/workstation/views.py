@@ -117,7 +117,8 @@ def _frame(application: Application, snapshot: EngineSnapshot, update: Update) -
     def do() -> None:
         update(snapshot)
         clock._tick()  # now, instead of at its next beat
-        drain()
+        while clock._rest.isActive():
+            drain()
 
     taken = frame_ms(do)
     clock._timer.stop()
