@@ -12,22 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt, QTimer, Signal
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QApplication,
     QFrame,
     QHBoxLayout,
-    QPushButton,
     QScrollArea,
     QVBoxLayout,
     QWidget,
 )
 
+from widgets.chat.jump_button import JumpButton
 from widgets.chat.message_view import AssistantMessageView, MessageView, UserMessageView
 from widgets.chat.records import MessageRecord
-from widgets.icons import set_icon
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
+from widgets.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
 """Longer lines of text are hard to follow."""
@@ -339,20 +338,3 @@ def _may_go(view: MessageView) -> bool:
     is_edited = isinstance(view, UserMessageView) and view.is_editing
     is_marked = view.text.textCursor().hasSelection()
     return not (view.record.is_open or is_used or is_edited or is_marked)
-
-
-class JumpButton(QPushButton):
-    """Floats above the end of the transcript while the user reads further up."""
-
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__("Newest", parent)
-        self.setToolTip("Jump to the newest text (End)")
-        self.setAccessibleName("Jump to the newest text")
-        set_icon(self, "chevron-down")
-        self.hide()
-
-    def place(self, area: QRect) -> None:
-        """At the lower right of `area`."""
-        size = self.sizeHint()
-        x = area.right() - size.width() - SPACE_4
-        self.setGeometry(x, area.bottom() - size.height() - SPACE_1, size.width(), size.height())
