@@ -59,7 +59,7 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         ("at the end", f"{late[-1, 1]:,.0f}", *(f"{n:,}" for n in after)),
     ]
     return {
-        "title": f"{minutes:g} minutes of generation, all docks open, {writer.num_tokens:,} tokens",
+        "title": f"{minutes:g} min of generation, all docks open, {writer.num_tokens:,} tokens",
         "origin": f"the real engine with scripted steps of 2 ms, {NUM_CHATS} chats at a time of "
         f"{REPLY_TOKENS:,} tokens each, deleted when they have ended",
         "header": ("", "MiB resident", "Python objects", "Qt objects", "timers"),
@@ -75,7 +75,7 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
             "counts": [before._asdict(), warm[0]._asdict(), after._asdict()],
         },
         "goals": [
-            at_most(f"memory is flat over {minutes:g} minutes of generation", grown, FLAT_MIB,
+            at_most(f"memory is flat over {minutes:g} min of generation", grown, FLAT_MIB,
                     " MiB more").as_dict()
         ],
     }  # fmt: skip
