@@ -107,6 +107,9 @@ class EngineBridge(QObject):
         self._timer.setSingleShot(True)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._on_timer)
+        self._state_timer = QTimer(self)  # a state is shown in a turn of its own, after the text
+        self._state_timer.setSingleShot(True)
+        self._state_timer.timeout.connect(self._flush_snapshots)
         self.state = EngineState.EMPTY
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
@@ -177,6 +180,7 @@ class EngineBridge(QObject):
         self._deliver()
         self._flush_outputs()
         self._timer.stop()
+        self._state_timer.stop()
         self._snapshots.clear()
 
     def _submit(self, command: messages.Command) -> None:
@@ -220,8 +224,8 @@ class EngineBridge(QObject):
         self._deliver()
         self._flush_outputs()
         self._flush_progress()
-        if self._snapshot_due_ms() <= 0:
-            self._flush_snapshots()
+        if self._snapshots and self._snapshot_due_ms() <= 0:
+            self._state_timer.start(0)
         self._run_timer()
 
     def _run_timer(self) -> None:
@@ -230,7 +234,7 @@ class EngineBridge(QObject):
             return
         if self._outputs or self._progress:
             wait = self._pace.interval_ms
-        elif self._snapshots:
+        elif self._snapshots and not self._state_timer.isActive():
             wait = max(self._pace.interval_ms, self._snapshot_due_ms())
         else:
             return

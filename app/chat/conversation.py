@@ -166,6 +166,17 @@ class Conversation:
         versions = self.versions(message.parent_id)
         return versions.index(message) + 1, len(versions)
 
+    def numbering(self) -> dict[str, tuple[int, int]]:
+        """`version_of` for all messages together."""
+        families: dict[str | None, list[str]] = {}
+        for message in self.messages.values():
+            families.setdefault(message.parent_id, []).append(message.id)
+        return {
+            message_id: (number, len(family))
+            for family in families.values()
+            for number, message_id in enumerate(family, 1)
+        }
+
     def add(
         self,
         role: Role,

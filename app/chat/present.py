@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from functools import lru_cache
 
 from app.chat.attachments import Attachment
 from app.chat.controller import ChatController
@@ -32,10 +33,23 @@ _WAITING = {
 }
 
 
+def message_records(controller: ChatController, conversation: Conversation) -> list[MessageRecord]:
+    """Of all messages on the screen, first to last."""
+    numbers = conversation.numbering()
+    return [
+        message_record(controller, conversation, message, numbers[message.id])
+        for message in conversation.path()
+    ]
+
+
 def message_record(
-    controller: ChatController, conversation: Conversation, message: Message
+    controller: ChatController,
+    conversation: Conversation,
+    message: Message,
+    numbers: tuple[int, int] | None = None,
 ) -> MessageRecord:
-    version, count = conversation.version_of(message)
+    """`numbers`: of its version, where they are known."""
+    version, count = numbers or conversation.version_of(message)
     figures = message.figures
     error = message.error
     precisions = precisions_of(message.passages)
@@ -128,8 +142,13 @@ def found_record(found: Found) -> ConversationRecord:
 
 def date_text(moment: float, now: float) -> str:
     """A moment as one says it: 14:05, yesterday, Mon, 12 Mar, 12 Mar 2025."""
-    then, today = datetime.fromtimestamp(moment), datetime.fromtimestamp(now)
-    days = (today.date() - then.date()) // timedelta(days=1)
+    return _date_text(moment, datetime.fromtimestamp(now).date())
+
+
+@lru_cache(maxsize=2**15)  # there may be ten thousand in the list
+def _date_text(moment: float, today: date) -> str:
+    then = datetime.fromtimestamp(moment)
+    days = (today - then.date()) // timedelta(days=1)
     if days <= 0:
         return f"{then:%H:%M}"
     if days == 1:

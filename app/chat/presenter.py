@@ -12,6 +12,7 @@ from app.chat.present import (
     conversation_record,
     found_record,
     message_record,
+    message_records,
     model_text,
     preset_records,
     sampling_fields,
@@ -82,7 +83,7 @@ class Presenter(QObject):
 
     def _show_messages(self) -> None:
         current = self._controller.current
-        records = [message_record(self._controller, current, m) for m in current.path()]
+        records = message_records(self._controller, current)
         self._page.transcript.set_messages(records)
         self._page.stack.setCurrentWidget(self._page.transcript if records else self._page.empty)
         self._page.toast.raise_()  # a stacked layout lifts what it shows

@@ -14,6 +14,8 @@ from engine.step_cost import CostedStep, Split, Work, cost_step, cost_steps, mod
 
 MOST_STEPS = 200
 """Of which the account is the mean: seconds of a large model, one second of a small one."""
+MOST_ENTRIES = 8192
+"""Of them together: where hundreds of requests run, fewer steps say as much."""
 
 
 class Chosen(StrEnum):
@@ -74,13 +76,25 @@ class StepAccount:
             return None
         return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
 
+    def _newest(self) -> list[StepRecord]:
+        """As many of the last steps as MOST_ENTRIES allows, oldest first; one at least."""
+        found: list[StepRecord] = []
+        count = 0
+        for step in reversed(self._steps):
+            count += len(step.entries)
+            if found and count > MOST_ENTRIES:
+                break
+            found.append(step)
+        return found[::-1]
+
     def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
         """None without peaks, or without a step of the kind chosen."""
         snapshot, peaks = self._snapshot, self.peaks
         if snapshot is None or peaks is None:
             return None
         model = model_cost(snapshot)
-        costed = [s for s in cost_steps(self._steps, model, peaks) if chosen.takes(s.step)]
+        steps = self._newest()
+        costed = [s for s in cost_steps(steps, model, peaks) if chosen.takes(s.step)]
         if not costed:
             return None
         situation = Situation(costed, model, peaks, snapshot)

@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
@@ -15,7 +17,7 @@ from app.panels.bottleneck import NO_MODEL, BottleneckPanel
 from app.panels.knob_apply import turn_of
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
-from app.panels.step_account import Chosen
+from app.panels.step_account import MOST_ENTRIES, Chosen, StepAccount
 from app.panels.step_words import FASTER
 from app.peaks import PeaksStore
 from app.window import Application
@@ -79,6 +81,23 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     assert panel.measure.isEnabled() and FASTER in panel.peaks_line.text()
     panel.close_model()
     assert panel._empty.text() == NO_MODEL
+
+
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=60))
+def test_large_batches_count_for_fewer_steps(sizes: list[int]) -> None:
+    account = StepAccount()
+    entry = StepEntry("r", "decode", 1, num_context=9, num_logits=1)
+    records = [
+        StepRecord(index, index * 0.1, 0.01, (entry,) * size, size, 0)
+        for index, size in enumerate(sizes)
+    ]
+    account.update(seen(1.0, *records))
+    found = account._newest()
+    assert found == records[-len(found) :] and found
+    count = sum(len(step.entries) for step in found)
+    assert len(found) == 1 or count <= MOST_ENTRIES
+    if len(found) < len(records):
+        assert count + len(records[-len(found) - 1].entries) > MOST_ENTRIES
 
 
 def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckPanel) -> None:

@@ -75,6 +75,17 @@ def test_the_path_follows_the_versions_shown_last(steps: list[tuple[int, bool]])
         assert all(m.shown == max(v.shown for v in c.versions(m.parent_id)) for m in path)
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))
+def test_all_versions_are_numbered_together_as_one_by_one(steps: list[tuple[int, bool]]) -> None:
+    conversation = Conversation()
+    ids: list[str | None] = [None]
+    for place, is_user in steps:
+        role = Role.USER if is_user else Role.ASSISTANT
+        ids.append(conversation.add(role, ids[place % len(ids)]).id)
+    numbers = conversation.numbering()
+    assert numbers == {m.id: conversation.version_of(m) for m in conversation.messages.values()}
+
+
 def test_a_prompt_alternates_and_begins_with_the_system_prompt() -> None:
     c = Conversation(system_prompt="Be brief.")
     failed = exchange(c, None, "one", "")

@@ -211,6 +211,23 @@ def test_shutdown_in_mid_reply_hands_on_the_end_of_every_request(
     assert bridge._thread is None
 
 
+def test_a_state_is_shown_in_another_turn_than_text(qtbot: QtBot, bridge: EngineBridge) -> None:
+    _load(qtbot, bridge)
+    heard = Listener(bridge)
+    bridge.add_request("before", "hello")
+    qtbot.waitUntil(lambda: any(e.finish_reason for e in heard.events), timeout=3000)
+    qtbot.waitUntil(lambda: bool(heard.snapshots) and not bridge._timer.isActive(), timeout=3000)
+    order: list[str] = []
+    bridge.outputs.connect(lambda batch: order.append("text"))
+    bridge.snapshot.connect(lambda snapshot: order.append("state"))
+    event = m.OutputEvent("r", "word", (1,), time.perf_counter(), 1, 4, 0)
+    bridge._inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
+    bridge._last_snapshot_at = 0.0
+    bridge._on_timer()
+    assert order == ["text"]  # a first token may come now: the state waits, and not for long
+    qtbot.waitUntil(lambda: order == ["text", "state"], timeout=1000)
+
+
 def test_merged_snapshot_is_the_last_with_the_steps_of_all(
     qtbot: QtBot, bridge: EngineBridge
 ) -> None:

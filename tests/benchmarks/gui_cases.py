@@ -78,19 +78,19 @@ def engine_factory(case: Case) -> Callable[..., LLMEngine]:
     def make(config: EngineConfig, *callbacks: Any) -> LLMEngine:
         engine = LLMEngine(config, *callbacks)
         if case.is_scripted:
-            _script(engine)
+            script(engine, SCRIPT, lambda: SCRIPTED_STEP_S)
         return engine
 
     return make
 
 
-def _script(engine: LLMEngine) -> None:
-    """In place of the model: sleep as a GPU computes, then answer with the next word of SCRIPT."""
-    tokens = itertools.cycle(engine.tokenizer.encode(SCRIPT))
+def script(engine: LLMEngine, text: str, step_s: Callable[[], float]) -> None:
+    """In place of the model: sleep as a GPU computes, then answer with the next word of `text`."""
+    tokens = itertools.cycle(engine.tokenizer.encode(text))
     vocab_size = engine.model_info.vocab_size
 
     def execute(batch: Any) -> torch.Tensor:
-        time.sleep(SCRIPTED_STEP_S)
+        time.sleep(step_s())
         logits = torch.zeros(len(batch.logits_indices), vocab_size)
         logits[:, next(tokens)] = 10.0
         return logits

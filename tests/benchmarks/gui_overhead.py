@@ -1,6 +1,7 @@
 """What the window costs the engine: the same work headless, with the window, with it hidden.
 
-    python -m tests.benchmarks.gui_overhead [--case NAME ...] [--rounds N] [--profile] [--quick]
+    python -m tests.benchmarks.gui_overhead [--case NAME ...] [--rounds N]
+        [--profile] [--all-docks] [--quick]
 
 Two processes live through a case: one has the engine alone and no Qt, one the real window with the
 engine in its thread. Only one of them works at a time; they take turns in short segments, so that
@@ -107,7 +108,10 @@ def measure(
 ) -> dict[str, Any]:
     """Run one case: all segments of both processes, then the first tokens."""
     quick = args.quick
-    argument = json.dumps({"case": case.name, "quick": quick, "num_threads": args.num_threads})
+    argument = json.dumps(
+        {"case": case.name, "quick": quick, "num_threads": args.num_threads,
+         "all_docks": args.all_docks}
+    )  # fmt: skip
     segments: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
     with ExitStack() as stack:
         workers = []
@@ -199,6 +203,7 @@ def main() -> int:
     names = list(cases(quick=False))
     parser.add_argument("--case", action="append", choices=names, help="default: all")
     parser.add_argument("--profile", action="store_true", help="where the GUI thread's time goes")
+    parser.add_argument("--all-docks", action="store_true", help="every dock open and in view")
     parser.add_argument("--rounds", type=int, help="default: 8, or 3 with --quick")
     args = parser.parse_args()
     rounds = args.rounds or (3 if args.quick else 8)

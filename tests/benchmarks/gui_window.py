@@ -273,6 +273,10 @@ def main() -> None:
     app = make_application()
     application = Application(app, make_thread)
     application.show()
+    if given["all_docks"]:
+        from tests.benchmarks.workstation.place import show_all_docks
+
+        show_all_docks(application)
     benchmark = WindowBenchmark(application, case)
     commands = Commands()
 

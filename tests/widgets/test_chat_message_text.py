@@ -180,6 +180,32 @@ def test_code_has_a_header_with_its_language(qtbot: QtBot) -> None:
     assert text._headers == []
 
 
+def headers_of(text: MessageText) -> list[tuple]:
+    return [(h._label.text(), h._text(), h.geometry().getRect()) for h in text._headers]
+
+
+def test_headers_stand_where_they_belong_however_the_text_came(qtbot: QtBot) -> None:
+    source = "\n\n".join([SOURCE, "> quoted\n> ```c\n> int x;\n> ```", SOURCE, "*more*"] * 3)
+    whole, pieces = MessageText(), MessageText()
+    for text in (whole, pieces):
+        qtbot.addWidget(text)
+        text.resize(400, 50)
+    whole.set_markdown(source)
+    for start in range(0, len(source), 7):
+        pieces.append(source[start : start + 7])
+        pieces.render_now()
+    assert len(whole._headers) == 9
+    assert headers_of(pieces) == headers_of(whole)
+    for text in (whole, pieces):
+        text.resize(300, text.height())
+    assert headers_of(pieces) == headers_of(whole)
+    assert pieces.grab().toImage() == whole.grab().toImage()
+    end = [group for group in whole._written.groups if group.last > len(whole._written.items) - 8]
+    top = whole._written.rect(end[0]).top()
+    assert whole._groups_down_to(top)[-len(end) :] == end
+    assert len(whole._groups_down_to(top)) < len(whole._written.groups) // 2
+
+
 def test_a_new_theme_recolours_what_is_written(qtbot: QtBot, qapp: QApplication) -> None:
     text = MessageText()
     qtbot.addWidget(text)

@@ -1,4 +1,4 @@
-"""The transcript follows the end unless the user reads further up, and is made in batches."""
+"""The transcript follows the end unless the user reads further up; what is near has views."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 from widgets.chat.composer import MAX_LINES, Composer
 from widgets.chat.records import MessageRecord
 from widgets.chat.toast import Toast
-from widgets.chat.transcript import BATCH, Transcript
+from widgets.chat.transcript import FIRST, Transcript
 
 
 def records(count: int) -> list[MessageRecord]:
@@ -41,8 +41,10 @@ def test_it_follows_a_reply_that_grows(qtbot: QtBot) -> None:
 
 def test_it_stays_where_the_user_reads(qtbot: QtBot) -> None:
     transcript = shown(qtbot, records(12))
+    settle(qtbot, transcript)
     bar = transcript.verticalScrollBar()
     bar.setValue(100)
+    settle(qtbot, transcript)
     assert not transcript.follows and transcript._jump.isVisible()
     before = bar.maximum()
     transcript.append_text("m11", "\n\nmore" * 40)
@@ -52,33 +54,102 @@ def test_it_stays_where_the_user_reads(qtbot: QtBot) -> None:
     assert bar.value() == bar.maximum() and transcript.follows
 
 
-def test_long_conversations_are_made_as_one_scrolls_up(qtbot: QtBot) -> None:
-    transcript = shown(qtbot, records(300))
-    assert len(transcript.views) == BATCH
-    bar = transcript.verticalScrollBar()
-    top = transcript.views[0]
-    bar.setValue(0)
-    assert len(transcript.views) == 2 * BATCH
-    # what was at the top is still there, with older messages above it
-    y = top.mapTo(transcript.viewport(), top.rect().topLeft()).y()
-    assert -20 <= y <= 60
-    assert [v.record.id for v in transcript.views] == [f"m{n}" for n in range(260, 300)]
-    transcript.reveal("m3")
-    assert transcript.view("m3") is not None
-    view = transcript.view("m3")
+def place_of(transcript: Transcript, message_id: str) -> int:
+    """Where a message begins on the screen."""
+    view = transcript.view(message_id)
     assert view is not None
-    assert 0 <= view.mapTo(transcript.viewport(), view.rect().topLeft()).y() < 200
+    return view.mapTo(transcript.viewport(), view.rect().topLeft()).y()
+
+
+def settle(qtbot: QtBot, transcript: Transcript) -> None:
+    """Wait until all views are made that are wanted here."""
+    qtbot.waitUntil(lambda: not transcript._later.isActive())
+
+
+def ids(transcript: Transcript) -> list[str]:
+    return [view.record.id for view in transcript.views]
+
+
+def test_a_long_conversation_opens_with_a_screen_of_views(qtbot: QtBot) -> None:
+    transcript = Transcript()
+    qtbot.addWidget(transcript)
+    transcript.set_messages(records(300))
+    assert ids(transcript) == [f"m{n}" for n in range(300 - FIRST, 300)]
+
+
+def test_what_is_read_stays_in_its_place_while_views_are_made_above(qtbot: QtBot) -> None:
+    transcript = shown(qtbot, records(300))
+    settle(qtbot, transcript)
+    bar = transcript.verticalScrollBar()
+    bar.setValue(bar.value() - 100)
+    top = ids(transcript)[0]
+    transcript.ensureWidgetVisible(transcript.view(top))
+    y = place_of(transcript, top)
+    qtbot.waitUntil(lambda: ids(transcript)[0] != top)
+    settle(qtbot, transcript)
+    assert place_of(transcript, top) == y
+    assert bar.value() > transcript.viewport().height()
+
+
+def test_one_can_scroll_from_the_end_to_the_first_message_and_back(qtbot: QtBot) -> None:
+    transcript = shown(qtbot, records(60))
+    bar = transcript.verticalScrollBar()
+    most = 0
+    for step, is_there in (
+        (-150, lambda: bar.value() == 0 and ids(transcript)[0] == "m0"),
+        (150, lambda: transcript.follows and ids(transcript)[-1] == "m59"),
+    ):
+        for _ in range(200):
+            if is_there():
+                break
+            bar.setValue(bar.value() + step)
+            settle(qtbot, transcript)
+            numbers = [int(name[1:]) for name in ids(transcript)]
+            assert numbers == list(range(numbers[0], numbers[-1] + 1))
+            most = max(most, len(numbers))
+        assert is_there()
+    assert most < 60  # those far away were taken down
+
+
+def test_home_and_end_reach_the_ends_at_once(qtbot: QtBot) -> None:
+    transcript = shown(qtbot, records(300))
+    qtbot.keyClick(transcript, Qt.Key.Key_Home)
+    assert ids(transcript)[0] == "m0" and not transcript.follows
+    assert place_of(transcript, "m0") >= 0
+    qtbot.keyClick(transcript, Qt.Key.Key_End)
+    assert ids(transcript)[-1] == "m299" and transcript.follows
+
+
+def test_a_message_far_away_is_revealed(qtbot: QtBot) -> None:
+    transcript = shown(qtbot, records(300))
+    transcript.reveal("m40")
+    settle(qtbot, transcript)
+    assert 0 <= place_of(transcript, "m40") < 200 and not transcript.follows
+    assert len(transcript.views) < 60
+
+
+def test_text_that_comes_while_its_view_is_gone_is_there_later(qtbot: QtBot) -> None:
+    messages = records(300)
+    transcript = shown(qtbot, messages)
+    transcript.reveal("m3")
+    settle(qtbot, transcript)
+    assert transcript.view("m299") is None
+    transcript.append_text("m299", " and more")
+    transcript.jump_to_end()
+    view = transcript.view("m299")
+    assert view is not None and view.record.text == messages[299].text + " and more"
 
 
 def test_views_of_messages_that_stay_are_kept(qtbot: QtBot) -> None:
     messages = records(8)
     transcript = shown(qtbot, messages)
+    settle(qtbot, transcript)
     kept = transcript.view("m1")
     transcript.set_messages([*messages[:2], MessageRecord("x", True, "another")])
     assert transcript.view("m1") is kept and transcript.view("m3") is None
-    assert [v.record.id for v in transcript.views] == ["m0", "m1", "x"]
+    assert ids(transcript) == ["m0", "m1", "x"]
     transcript.set_messages([MessageRecord("other", True, "another conversation")])
-    assert [v.record.id for v in transcript.views] == ["other"]
+    assert ids(transcript) == ["other"]
 
 
 def test_the_composer_grows_to_eight_lines(qtbot: QtBot) -> None:

@@ -31,6 +31,7 @@ def clock(qapp):
     made = RedrawClock(rate_hz=50)
     yield made
     made._timer.stop()
+    made._rest.stop()
 
 
 def test_the_clock_draws_what_is_visible_and_wants_it(qtbot, clock: RedrawClock) -> None:
@@ -99,6 +100,19 @@ def test_the_clock_slows_down_to_hold_its_budget(qtbot, clock: RedrawClock) -> N
     assert clock.redraw_ms_per_s > 0
     clock.budget_ms_per_s = 1.0
     assert clock.interval_ms == 1000  # never slower than this
+
+
+def test_what_takes_long_is_drawn_in_turns_of_its_own(qtbot, clock: RedrawClock) -> None:
+    members = [Member(clock) for _ in range(3)]
+    for member in members:
+        member.cost_s = 0.006
+        qtbot.addWidget(member)
+        clock.add(member)
+        member.show()
+    clock._tick()
+    assert sum(member.num_redraws for member in members) == 1
+    qtbot.waitUntil(lambda: all(member.num_redraws for member in members), timeout=3000)
+    clock._rest.stop()
 
 
 def test_painting_is_charged_too(clock: RedrawClock) -> None:

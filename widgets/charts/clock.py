@@ -18,6 +18,7 @@ from PySide6.QtGui import QRegion
 
 _ACCOUNT_S = 5.0  # the account covers this long
 _LONGEST_INTERVAL_MS = 1000
+_TURN_S = 0.004  # of drawing, before the event loop has its turn: a first token does not wait
 work_time = time.thread_time
 """Clock of the work: this thread's own, so that waiting for a busy core is no work of ours."""
 
@@ -62,6 +63,10 @@ class RedrawClock(QObject):
         self._timer = QTimer(self)
         self._timer.setTimerType(Qt.TimerType.CoarseTimer)
         self._timer.timeout.connect(self._tick)
+        self._due: deque[Redrawable] = deque()  # of this round, not drawn yet
+        self._rest = QTimer(self)
+        self._rest.setSingleShot(True)
+        self._rest.timeout.connect(self._draw)
 
     def add(self, member: Redrawable) -> None:
         """Draw `member` whenever it is visible and says so; the clock does not keep it alive."""
@@ -108,12 +113,23 @@ class RedrawClock(QObject):
         if not due:
             self._timer.stop()
             return
-        for member in due:
-            start = work_time()
-            member.redraw()
-            self.charge(work_time() - start)
+        self._due.extend(member for member in due if member not in self._due)
+        self._draw()
         if self._timer.interval() != self.interval_ms:
             self._timer.setInterval(self.interval_ms)
+
+    def _draw(self) -> None:
+        """Draw what is due: as many members as one turn has room for, the others in the next."""
+        turn = 0.0
+        while self._due and turn < _TURN_S:
+            member = self._due.popleft()
+            if shiboken6.isValid(member) and member.wants_redraw():
+                start = work_time()
+                member.redraw()
+                self.charge(work_time() - start)
+                turn += work_time() - start
+        if self._due:
+            self._rest.start(0)
 
     def _close_round(self) -> None:
         """Painting happens after the tick: the round before this tick is complete now."""

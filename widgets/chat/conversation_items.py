@@ -43,6 +43,8 @@ class ConversationModel(QAbstractListModel):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.records: list[ConversationRecord] = []
+        self._rows: dict[tuple[str, str], int] = {}  # by key
+        self._first: dict[str, int] = {}  # by conversation, of which a search shows every hit
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
         return 0 if parent.isValid() else len(self.records)
@@ -81,26 +83,26 @@ class ConversationModel(QAbstractListModel):
         return self.records[index.row()]
 
     def index_of(self, conversation_id: str) -> QModelIndex:
-        for row, record in enumerate(self.records):
-            if record.id == conversation_id:
-                return self.index(row)
-        return QModelIndex()
+        row = self._first.get(conversation_id)
+        return QModelIndex() if row is None else self.index(row)
 
     def set_records(self, records: Sequence[ConversationRecord]) -> None:
         if [r.key for r in records] == [r.key for r in self.records]:
             for row, record in enumerate(records):
-                self._replace(row, record)
+                self._put(row, record)
             return
         self.beginResetModel()
         self.records = list(records)
+        self._rows = {record.key: row for row, record in enumerate(self.records)}
+        self._first = {r.id: row for row, r in reversed(list(enumerate(self.records)))}
         self.endResetModel()
 
     def update_record(self, record: ConversationRecord) -> None:
-        for row, known in enumerate(self.records):
-            if known.key == record.key:
-                self._replace(row, record)
+        row = self._rows.get(record.key)
+        if row is not None:
+            self._put(row, record)
 
-    def _replace(self, row: int, record: ConversationRecord) -> None:
+    def _put(self, row: int, record: ConversationRecord) -> None:
         if self.records[row] != record:
             self.records[row] = record
             self.dataChanged.emit(self.index(row), self.index(row))

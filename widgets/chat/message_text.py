@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -66,6 +67,7 @@ class MessageText(QTextBrowser):
         self._written = MarkdownDocument(self.document())
         self._stream = StreamingMarkdown()
         self._headers: list[CodeHeader] = []
+        self._headers_width = -1
         self._has_caret = False
         self._cost = self._rendered_at = 0.0
         self._pending = ""
@@ -109,7 +111,7 @@ class MessageText(QTextBrowser):
         settled = self._stream.num_settled
         self._stream.append(text)
         self._written.set_items(self._stream.items_from(settled), settled)
-        self._arrange()
+        self._arrange(settled)
         self._rendered_at = time.perf_counter()
         self._cost = self._rendered_at - started
 
@@ -165,8 +167,9 @@ class MessageText(QTextBrowser):
         if event.size().width() != event.oldSize().width():
             self._arrange()
 
-    def _arrange(self) -> None:
-        """Fit the height to the text and put the headers above their code."""
+    def _arrange(self, num_same: int = 0) -> None:
+        """Fit the height to the text and put the headers above their code. The first `num_same`
+        items are where they were."""
         width = self.viewport().width()
         if self.document().textWidth() != width:
             self.document().setTextWidth(width)
@@ -180,20 +183,24 @@ class MessageText(QTextBrowser):
         else:  # what changed is painted by itself, but for the panels and the caret at the end
             top = max(0, height - 4 * self._line_height())
             self.viewport().update(0, top, width, height - top)
-        self._place_headers(width)
+        self._place_headers(width, num_same)
 
     def _line_height(self) -> int:
         return self.fontMetrics().height()
 
-    def _place_headers(self, width: int) -> None:
+    def _place_headers(self, width: int, num_same: int) -> None:
         groups = [group for group in self._written.groups if group.kind == "code"]
         while len(self._headers) > len(groups):
             header = self._headers.pop()
             header.hide()
             header.deleteLater()
+        # a long reply has hundreds: those above what is written now stay as they are
+        kept = bisect_left(groups, num_same - 1, key=lambda group: group.last)
+        first = min(kept, len(self._headers)) if width == self._headers_width else 0
+        self._headers_width = width
         while len(self._headers) < len(groups):
             self._headers.append(CodeHeader(self.viewport()))
-        for header, group in zip(self._headers, groups, strict=True):
+        for header, group in zip(self._headers[first:], groups[first:], strict=True):
             panel = self._panel(group)
             header.show_group(group.label, partial(self._written.text_of, group))
             header.setGeometry(int(panel.left()), int(panel.top()), int(panel.width()), CODE_HEADER)
@@ -212,14 +219,25 @@ class MessageText(QTextBrowser):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self.viewport())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        for group in self._written.groups:
-            self._paint_group(painter, group, QRectF(event.rect()))
+        exposed = QRectF(event.rect())
+        for group in self._groups_down_to(exposed.top()):
+            self._paint_group(painter, group, exposed)
         painter.end()
         super().paintEvent(event)
         if self._has_caret:
             painter = QPainter(self.viewport())
             painter.fillRect(self._caret_rect(), theme().color("text"))
             painter.end()
+
+    def _groups_down_to(self, top: float) -> list[Group]:
+        """The groups that do not end above `top`, first to last: they stand in the order of their
+        ends, and of a long reply the end is what is painted."""
+        found: list[Group] = []
+        for group in reversed(self._written.groups):
+            if self._written.rect(group).bottom() + CODE_PADDING < top:
+                break
+            found.append(group)
+        return found[::-1]
 
     def _paint_group(self, painter: QPainter, group: Group, exposed: QRectF) -> None:
         colors = theme()

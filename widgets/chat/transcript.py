@@ -1,27 +1,40 @@
 """The messages of a conversation in a scroll area that follows the end.
 
-Views are made for the newest messages first, and for older ones when the user scrolls up to them,
-so a conversation of hundreds of messages opens as fast as one of twenty.
+    records    0 1 2 3 4 5 6 7 8 9 ...            what there is
+    views            [ 3 4 5 6 7 ]                a stretch of it, with what is on the screen inside
+
+Making a view takes milliseconds. Few are made at once; then one at a time, while nothing else is to
+be done, until some screens above and below are there. Views that are many screens away are taken
+down again. So a conversation of a thousand messages opens and scrolls as one of ten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QCoreApplication, QEvent, QRect, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QApplication,
+    QFrame,
+    QHBoxLayout,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
+from widgets.chat.jump_button import JumpButton
 from widgets.chat.message_view import AssistantMessageView, MessageView, UserMessageView
 from widgets.chat.records import MessageRecord
-from widgets.icons import set_icon
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
+from widgets.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
 """Longer lines of text are hard to follow."""
 SIDE_MARGIN = SPACE_4
-BATCH = 20
-"""Views that are made at once."""
+FIRST = 6
+"""Views that are made at once: about a screen."""
+_AHEAD, _KEPT = 2, 6
+"""Screens beyond what is seen that are made ahead, and that are kept."""
 _NEAR = 24  # pixels from the end that count as the end
 
 
@@ -58,9 +71,14 @@ class Transcript(QScrollArea):
         self.setWidget(content)
         self._margins = row
         self._records: list[MessageRecord] = []
-        self._views: dict[str, MessageView] = {}  # in order, of the last records
+        self._places: dict[str, int] = {}  # of records by id
+        self._first = 0  # record of the first view
+        self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
         self._follows = True
-        self._from_end = 0  # kept while older messages are put in above
+        self._is_moving = False  # views come and go, what is read stays where it is
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.timeout.connect(self._tend)
         self._jump = JumpButton(self)
         self._jump.clicked.connect(self.jump_to_end)
         bar = self.verticalScrollBar()
@@ -71,40 +89,50 @@ class Transcript(QScrollArea):
 
     def set_messages(self, records: Sequence[MessageRecord]) -> None:
         """Show `records`. Views of messages that stay are kept, and with them what is selected."""
-        wanted = {record.id for record in records}
-        is_same = bool(self._records) and bool(records) and self._records[0].id == records[0].id
-        shown = [record for record in records if record.id in self._views] if is_same else []
-        for view_id in list(self._views):
-            if not shown or view_id not in wanted:
-                self._remove(view_id)
+        had_end, had = self._has_end, bool(self._records)
+        is_same = had and bool(records) and self._records[0].id == records[0].id
+        shown = [i for i, r in enumerate(records) if r.id in self._views] if is_same else []
+        wanted = {record.id for record in records} if shown else set()
+        for view_id in [view_id for view_id in self._views if view_id not in wanted]:
+            self._remove(view_id)
         self._records = list(records)
-        first = records.index(shown[0]) if shown else max(0, len(records) - BATCH)
-        for position, record in enumerate(records[first:]):
-            view = self._views.get(record.id)
-            if view is None:
-                self._insert(position, record)
-            else:
-                view.show_record(record)
-        self._views = {record.id: self._views[record.id] for record in records[first:]}
+        self._places = {record.id: place for place, record in enumerate(self._records)}
         if not shown:
+            self._show_stretch(len(records) - FIRST, len(records))
             self.jump_to_end()
+            return
+        self._first = shown[0]
+        end = min(len(records), shown[-1] + 1 + FIRST) if had_end else shown[-1] + 1
+        for place in range(self._first, end):
+            view = self._views.get(records[place].id)
+            if view is None:
+                self._insert(place)
+            else:
+                view.show_record(records[place])
+        self._sort_views()
+        if self._follows and not self._has_end:
+            self.jump_to_end()
+        self._tend_soon()
 
     def update_message(self, record: MessageRecord) -> None:
         """Show a changed state of one message; its text is extended by `append_text` alone."""
-        for position, known in enumerate(self._records):
-            if known.id == record.id:
-                self._records[position] = record
+        place = self._places.get(record.id)
+        if place is not None:
+            self._records[place] = record
         if (view := self._views.get(record.id)) is not None:
             view.show_record(record)
 
     def append_text(self, message_id: str, text: str) -> None:
         """Extend a reply. Its first text is on the screen when this returns."""
-        view = self._views.get(message_id)
+        view, place = self._views.get(message_id), self._places.get(message_id)
         if isinstance(view, AssistantMessageView):
             is_first = not view.record.text
             view.append(text)
             if is_first:
                 self.paint_now(view)
+        elif place is not None:  # far from what is read: it is there when a view is made again
+            record = self._records[place]
+            self._records[place] = record._replace(text=record.text + text)
 
     def paint_now(self, view: QWidget) -> None:
         """Lay out and paint what has changed, without waiting for the event loop."""
@@ -129,17 +157,19 @@ class Transcript(QScrollArea):
     def reveal(self, message_id: str, words: Sequence[str] = ()) -> None:
         """Scroll to a message, making views up to it; to the first of `words` where it has them,
         which are marked."""
-        if not any(record.id == message_id for record in self._records):
+        place = self._places.get(message_id)
+        if place is None:
             return
-        while message_id not in self._views:
-            self._build_older()
+        if message_id not in self._views:
+            self._show_stretch(place - FIRST // 3, place + FIRST)
+        self._follows = False
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
         view = self._views[message_id]
         self.unmark()
-        place = view.mark(words)
+        word = view.mark(words)
         top = view.y() + self._column_widget.y()
-        if place is not None and place.bottom() > self.viewport().height() - SPACE_4:
-            top += place.top() - self.viewport().height() // 2
+        if word is not None and word.bottom() > self.viewport().height() - SPACE_4:
+            top += word.top() - self.viewport().height() // 2
         self.verticalScrollBar().setValue(top - SPACE_4)
 
     def edit_message(self, message_id: str) -> None:
@@ -157,10 +187,20 @@ class Transcript(QScrollArea):
         return self._follows
 
     def jump_to_end(self) -> None:
+        if not self._has_end:
+            self._show_stretch(len(self._records) - FIRST, len(self._records))
         self._follows = True
         bar = self.verticalScrollBar()
         bar.setValue(bar.maximum())
         self._jump.hide()
+        self._tend_soon()
+
+    def jump_to_start(self) -> None:
+        if self._first:
+            self._show_stretch(0, FIRST)
+        self._follows = False
+        self.verticalScrollBar().setValue(0)
+        self._tend_soon()
 
     def _range_changed(self, low: int, high: int) -> None:
         bar = self.verticalScrollBar()
@@ -169,16 +209,16 @@ class Transcript(QScrollArea):
         self._margins.setContentsMargins(SIDE_MARGIN, SPACE_2, SIDE_MARGIN - taken, SPACE_4)
         if self._follows:
             bar.setValue(high)
-        elif self._from_end:
-            bar.setValue(high - self._from_end)
         self._show_jump()
+        self._tend_soon()
 
     def _value_changed(self, value: int) -> None:
+        if self._is_moving:
+            return
         bar = self.verticalScrollBar()
-        self._follows = value >= bar.maximum() - _NEAR
+        self._follows = self._has_end and value >= bar.maximum() - _NEAR
         self._show_jump()
-        if value < self.viewport().height() and len(self._views) < len(self._records):
-            self._build_older()
+        self._tend_soon()
 
     def _show_jump(self) -> None:
         bar = self.verticalScrollBar()
@@ -188,11 +228,15 @@ class Transcript(QScrollArea):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._show_jump()
+        self._tend_soon()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._tend_soon()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        bar = self.verticalScrollBar()
         if event.key() == Qt.Key.Key_Home:
-            bar.setValue(0)
+            self.jump_to_start()
         elif event.key() == Qt.Key.Key_End:
             self.jump_to_end()
         else:
@@ -200,21 +244,63 @@ class Transcript(QScrollArea):
 
     # Views -----------------------------------------------------------------------------------
 
-    def _build_older(self) -> None:
-        """Make the views of the messages before the first one that has a view."""
-        built = len(self._records) - len(self._views)
-        first = max(0, built - BATCH)
-        bar = self.verticalScrollBar()
-        self._from_end = bar.maximum() - bar.value()
-        views = self._views
-        for position, record in enumerate(self._records[first:built]):
-            self._insert(position, record)
-        order = [record.id for record in self._records[first:]]
-        self._views = {message_id: views[message_id] for message_id in order}
-        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
-        self._from_end = 0
+    @property
+    def _end(self) -> int:
+        """One more than the record of the last view."""
+        return self._first + len(self._views)
 
-    def _insert(self, position: int, record: MessageRecord) -> None:
+    @property
+    def _has_end(self) -> bool:
+        return self._end == len(self._records)
+
+    def _show_stretch(self, first: int, end: int) -> None:
+        """Views of these records, and of no others."""
+        for view_id in list(self._views):
+            self._remove(view_id)
+        self._first = max(0, first)
+        for place in range(self._first, min(end, len(self._records))):
+            self._insert(place)
+        self._tend_soon()
+
+    def _tend_soon(self) -> None:
+        if not self._later.isActive():
+            self._later.start(0)
+
+    def _tend(self) -> None:
+        """Make one view, or take one down, where there are too few or too many around what is
+        read; that stays in its place."""
+        if not self._views or not self.isVisible():
+            return
+        bar, screen = self.verticalScrollBar(), max(1, self.viewport().height())
+        above, below = bar.value(), bar.maximum() - bar.value()
+        views = list(self._views.values())
+        if above < _AHEAD * screen and self._first:
+            self._change(lambda: self._insert(self._first - 1), views)
+        elif below < _AHEAD * screen and not self._has_end:
+            self._change(lambda: self._insert(self._end), views)
+        elif above - views[0].height() > _KEPT * screen and _may_go(views[0]):
+            self._change(lambda: self._remove(views[0].record.id), views)
+        elif below - views[-1].height() > _KEPT * screen and _may_go(views[-1]):
+            self._change(lambda: self._remove(views[-1].record.id), views)
+        else:
+            return
+        self._tend_soon()
+
+    def _change(self, do: Callable[[], object], views: Sequence[MessageView]) -> None:
+        """Change the views; what is at the top of the screen is at the same place afterwards."""
+        bar = self.verticalScrollBar()
+        offset = self._column_widget.y()
+        held = next((v for v in views if v.y() + v.height() + offset > bar.value()), views[-1])
+        place = held.y() + offset - bar.value()
+        self._is_moving = True
+        do()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
+        bar.setValue(bar.maximum() if self._follows else held.y() + offset - place)
+        self._is_moving = False
+
+    def _insert(self, place: int) -> None:
+        """The view of the record at `place`, which is before, after or between those there are."""
+        record = self._records[place]
         view = UserMessageView(record) if record.is_user else AssistantMessageView(record)
         view.copy_requested.connect(self.copy_requested)
         view.edit_requested.connect(self.edit_requested)
@@ -225,28 +311,30 @@ class Transcript(QScrollArea):
         view.branches_requested.connect(self.branches_requested)
         view.file_opened.connect(self.file_opened)
         view.link_activated.connect(self.link_activated)
+        is_before = place < self._first
+        self._first = min(self._first, place)
         self._views[record.id] = view
-        self._column.insertWidget(position, view)
+        self._column.insertWidget(place - self._first, view)
+        view.show()  # the layout would show it later, and give it no room until then
+        if is_before:
+            self._sort_views()
+
+    def _sort_views(self) -> None:
+        self._views = dict(sorted(self._views.items(), key=lambda one: self._places[one[0]]))
 
     def _remove(self, message_id: str) -> None:
         view = self._views.pop(message_id)
+        if self._views and self._places[message_id] == self._first:
+            self._first += 1
         self._column.removeWidget(view)
         view.hide()
         view.deleteLater()
 
 
-class JumpButton(QPushButton):
-    """Floats above the end of the transcript while the user reads further up."""
-
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__("Newest", parent)
-        self.setToolTip("Jump to the newest text (End)")
-        self.setAccessibleName("Jump to the newest text")
-        set_icon(self, "chevron-down")
-        self.hide()
-
-    def place(self, area: QRect) -> None:
-        """At the lower right of `area`."""
-        size = self.sizeHint()
-        x = area.right() - size.width() - SPACE_4
-        self.setGeometry(x, area.bottom() - size.height() - SPACE_1, size.width(), size.height())
+def _may_go(view: MessageView) -> bool:
+    """Whether nothing of a view is lost that a new one would not have."""
+    focused = QApplication.focusWidget()
+    is_used = focused is not None and view.isAncestorOf(focused)
+    is_edited = isinstance(view, UserMessageView) and view.is_editing
+    is_marked = view.text.textCursor().hasSelection()
+    return not (view.record.is_open or is_used or is_edited or is_marked)

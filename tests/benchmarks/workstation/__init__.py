@@ -1,0 +1,1 @@
+"""The workstation window measured: one module for each part, each run in a process of its own."""
