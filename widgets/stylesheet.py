@@ -159,7 +159,7 @@ QComboBox QAbstractItemView {
     selection-background-color: $selection; selection-color: $selection_text;
 }
 QComboBox QAbstractItemView::item { min-height: 24px; padding: 0px 6px; }
-QAbstractSpinBox { padding-right: 20px; }
+QAbstractSpinBox { padding-right: 20px; qproperty-alignment: 'AlignRight | AlignVCenter'; }
 QAbstractSpinBox::up-button, QAbstractSpinBox::down-button {
     subcontrol-origin: border; width: 20px; border: none; background: transparent;
 }
