@@ -63,8 +63,10 @@ class Decision(NamedTuple):
 
 def in_turn(setup: Setup, why: str, config: EngineConfig) -> Decision:
     """One after the other, because of `why`."""
-    way = Way.SWITCH if setup.model is None else Way.REPLACE
-    return Decision(way, f"One engine after the other: {why}", config)
+    if setup.model is None:
+        return Decision(Way.SWITCH, f"One engine after the other: {why}", config)
+    ends = "Replies that are being written end when the other model is loaded."
+    return Decision(Way.REPLACE, f"One engine after the other: {why} {ends}", config)
 
 
 def decide(setup: Setup, config: EngineConfig, left: MemoryPlan, right: Estimate) -> Decision:

@@ -57,7 +57,7 @@ JSON, MARKDOWN = "Comparison (*.json)", "Comparison as text (*.md)"
 PROMPTS = "Prompts, one JSON object a line (*.jsonl *.json);;All files (*)"
 READY = (
     "Both sides answer the same prompts from the same seed: by two engines at once where both fit "
-    "the memory, else one after the other. Chats go on; they pause while the engine switches."
+    "the memory, else one after the other. Chats go on, and pause while settings are switched."
 )
 
 

@@ -90,7 +90,7 @@ class PlotView(pg.GraphicsView):
         if self.has_label_names:
             right = max(self.right_margin, right)
         bottom = small.height() + SPACE_1
-        top = SPACE_1
+        top = max(SPACE_1, small.capHeight() / 2 + 2)  # half of the topmost number
         width = max(self.width() - left - right, 1.0)
         return QRectF(left, top, width, max(self.height() - bottom - top, 1.0))
 
