@@ -88,7 +88,7 @@ def _quantized(x: Tensor) -> tuple[Tensor, Tensor]:
     largest = wide.abs().amax(-1, keepdim=True)  # a third of what the norm of infinity takes
     steps = _LARGEST.div(largest.clamp_min(1e-30))
     # half up by truncation; between 1 and 255
-    return torch.addcmul(_HALF_UP, wide, steps).to(torch.uint8), largest.div_(_LARGEST)
+    return torch.mul(wide, steps).add_(_HALF_UP).to(torch.uint8), largest.div_(_LARGEST)
 
 
 def multiply(

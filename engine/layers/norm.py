@@ -38,10 +38,12 @@ class FusedRMSNorm(nn.Module):
             wide = x.float() if self.offset else x
             return F.rms_norm(wide, self._shape, weight, self.eps).to(x.dtype)
         # On the CPU torch.rms_norm is a chain of passes; the 2-norm reads x once. Everything is
-        # float32 before it meets: operands of unlike dtypes are converted one by one.
+        # float32 before it meets: operands of unlike dtypes are converted one by one. Not addcmul:
+        # its last bit depends on the place of a row in the batch.
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = torch.addcmul(_constant(self.eps), norm, norm, value=1 / self._width).rsqrt_()
+        scale = torch.mul(norm, norm).mul_(_constant(1 / self._width)).add_(_constant(self.eps))
+        scale = scale.rsqrt_()
         return (wide * scale).mul_(weight.float()).to(x.dtype)
 
     def extra_repr(self) -> str:

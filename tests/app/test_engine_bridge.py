@@ -143,7 +143,8 @@ def test_the_timer_rests_when_nothing_is_pending(qtbot: QtBot, bridge: EngineBri
     bridge.add_request("r", "hello")
     heard = Listener(bridge)
     qtbot.waitUntil(lambda: bool(heard.events and heard.events[-1].finish_reason), timeout=5000)
-    qtbot.waitUntil(lambda: not bridge._timer.isActive(), timeout=1000)
+    timers = (bridge._timer, bridge._state_timer)
+    qtbot.waitUntil(lambda: not any(timer.isActive() for timer in timers), timeout=1000)
     assert not bridge._inbox and not bridge._snapshots
 
 
