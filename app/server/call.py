@@ -23,7 +23,6 @@ MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1024
 MAX_NAMED_TOKENS = 1024
 """Of stop_token_ids and of logit_bias: the engine looks at them for every token."""
 
-_PARAMETER_NAMES = frozenset((*SAMPLING_NAMES, "max_tokens", "logprobs"))
 COMPLETION_MAX_TOKENS = 16  # where none is given, as OpenAI and vLLM have it
 
 
@@ -137,7 +136,7 @@ def _params(
             **choose(values, SAMPLING_NAMES), max_tokens=max_tokens, logprobs=logprobs
         )
     except InvalidRequestError as error:
-        raise refused(error.info(), _PARAMETER_NAMES) from None
+        raise refused(error.info()) from None
 
 
 def _check_sizes(values: Mapping[str, Any]) -> None:

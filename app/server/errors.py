@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import ErrorInfo
+from engine.sampling_params import SamplingParams
 
 INVALID = "invalid_request_error"
 OVERLOADED = "overloaded_error"
 SERVER_ERROR = "server_error"
 
 RETRY_AFTER_S = 1
+
+_PARAMETERS = frozenset(SamplingParams.__dataclass_fields__)
 
 
 class ApiError(Exception):
@@ -68,14 +71,13 @@ def failed(info: ErrorInfo) -> ApiError:
     return ApiError(500, _text(info), kind=SERVER_ERROR, code=info.kind)
 
 
-def refused(info: ErrorInfo, names: frozenset[str] = frozenset()) -> ApiError:
-    """A request that the engine cannot serve. The engine's messages on a parameter begin with its
-    name, which is among `names` then."""
+def refused(info: ErrorInfo) -> ApiError:
+    """A request that the engine cannot serve. Its messages on a parameter begin with the name."""
     first = info.cause.split(" ", 1)[0]
     too_long = "the context holds" in info.cause or "the KV cache holds" in info.cause
     return bad_request(
         _text(info),
-        param=first if first in names else None,
+        param=first if first in _PARAMETERS else None,
         code="context_length_exceeded" if too_long else None,
     )
 

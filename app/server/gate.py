@@ -175,6 +175,7 @@ class EngineGate:
             flight = self._flights.pop(event.request_id, None)
             if event.times is not None:
                 self.metrics.observe_finished(event.times, event.finish_reason)
+                self.metrics.observe_lengths(event.num_prompt_tokens, event.times.num_output_tokens)
         if flight is not None:
             flight.on_output(event)
 

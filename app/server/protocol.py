@@ -51,7 +51,7 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
         # What the reader has not taken by then is not waited for when the connection closes.
         if self.transport.is_closing():
-            self._stall = self.loop.call_later(self.limits.stall_s, self.transport.abort)
+            self._watch_reader()
 
     def timeout_keep_alive_handler(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -60,12 +60,23 @@ class LimitedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._cancel(self._stall)
-        self._stall = self.loop.call_later(self.limits.stall_s, self.transport.abort)
+        self._watch_reader()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._cancel(self._stall)
+
+    def _watch_reader(self) -> None:
+        self._cancel(self._stall)
+        waiting = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
+
+    def _judge_reader(self, waiting_before: int) -> None:
+        """Slow is allowed; to take nothing at all is not."""
+        if 0 < self.transport.get_write_buffer_size() < waiting_before:
+            self._watch_reader()
+        else:
+            self.transport.abort()
 
     @property
     def _is_idle(self) -> bool:

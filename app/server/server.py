@@ -23,6 +23,7 @@ from engine.errors import InferdeckError
 log = logging.getLogger(__name__)
 
 BACKLOG = 512
+SEND_BUFFER = 128 * 1024
 LAST_WORDS_S = 2.0
 """For streams to end after their requests were aborted, before their connections are cut."""
 
@@ -175,6 +176,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         if os.name == "posix":  # elsewhere it would let two servers share a port
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it: a reader that takes nothing holds so much, not megabytes.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         bound.bind(address)
     except OSError as error:
         bound.close()

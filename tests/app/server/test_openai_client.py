@@ -64,7 +64,7 @@ def test_logprobs_of_a_chat(client: Any) -> None:
     content = chat(client, logprobs=True, top_logprobs=3).choices[0].logprobs.content
     assert len(content) == 12
     for entry in content:
-        assert [top.token for top in entry.top_logprobs][0] == entry.token  # greedy
+        assert entry.top_logprobs[0].token == entry.token  # greedy
         assert len(entry.top_logprobs) == 3
         assert bytes(entry.bytes).decode() == entry.token
         assert -math.inf < entry.logprob <= 0
