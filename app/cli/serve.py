@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.options import add_engine_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
+from app.models.sources import is_starter
 from app.server.options import MIB, Limits, ServerOptions
 from app.units import parse_bytes
 from engine.config import EngineConfig
@@ -41,6 +42,7 @@ examples:
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
 /version, /metrics (Prometheus, under vLLM's names) and /openapi.json."""
 
+STARTER_NAME = "starter"  # the name of its folder says nothing
 KEY_VARIABLE = "INFERDECK_API_KEY"
 SNAPSHOT_INTERVAL_S = 0.25
 STEADY_S = 60.0
@@ -111,15 +113,16 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def server_options(args: argparse.Namespace) -> ServerOptions:
-    """ConfigError where the server would be open to others, or a limit is impossible."""
+def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOptions:
+    """`model_name`: where none was given. Raises ConfigError where the server would be open to
+    others, or a limit is impossible."""
     return ServerOptions(
         host=args.host,
         port=args.port,
         api_key=args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None,
         allow_unauthenticated=args.allow_unauthenticated,
         cors_origins=tuple(args.cors_origin),
-        model_name=args.served_model_name,
+        model_name=args.served_model_name or model_name,
         limits=Limits(
             max_body_bytes=args.max_body_bytes,
             max_connections=args.max_connections,
@@ -131,7 +134,8 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
 
 
 def run(args: argparse.Namespace) -> int:
-    options, config = server_options(args), engine_config(args)
+    config = engine_config(args)
+    options = server_options(args, STARTER_NAME if is_starter(config.model) else "")
     prepare_libraries()
     with _log_on_stderr(), _terminated_as_by_ctrl_c():
         return _Serving(config, options, as_json=args.json).run()

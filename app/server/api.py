@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
-from app.server.body import read_json
+from app.server.body import BodyReader
 from app.server.call import Call, chat_params, completion_params, read_wishes
 from app.server.errors import SERVER_ERROR, ApiError, bad_request
 from app.server.fields import Body
@@ -50,6 +50,7 @@ class Api:
         self._tokens = tokens
         self._options = options
         self._started = started
+        self._bodies = BodyReader(options.limits)
         self._unknown: set[str] = set()
 
     def app(self) -> ASGIApp:
@@ -187,7 +188,7 @@ class Api:
     # -- what they share --------------------------------------------------------------------
 
     async def _values(self, request: Request, body: Body) -> dict[str, Any]:
-        given = await read_json(request, self._options.limits)
+        given = await self._bodies.read_json(request)
         values = body.read(given)
         self._report_unknown(body.unknown(given))
         model, _ = self._gate.serving()

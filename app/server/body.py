@@ -8,26 +8,55 @@ from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from app.server.errors import ApiError, bad_request
+from app.server.errors import OVERLOADED, RETRY_AFTER_S, ApiError, bad_request
 from app.server.options import Limits
 
 CLOSE = {"Connection": "close"}  # the rest of the body is not read
 INLINE_BYTES = 64 * 1024
+MANY = 16
 
 
-async def read_json(request: Request, limits: Limits) -> Any:
-    """The body as JSON. Raises ApiError: 400 not JSON, 408 too slow, 413 too large, 415 other."""
-    _check_headers(request, limits)
-    try:
-        async with asyncio.timeout(limits.body_s):
-            data = await _read(request, limits.max_body_bytes)
-    except TimeoutError:
-        raise ApiError(
-            408, f"The body did not come within {limits.body_s:g} s.", headers=CLOSE
-        ) from None
-    if len(data) < INLINE_BYTES:
-        return parse(data)
-    return await asyncio.to_thread(parse, data)  # megabytes of JSON would hold up every stream
+class BodyReader:
+    """Reads the bodies of all calls; together they may hold `MANY` of the largest size."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._num_held = 0
+
+    async def read_json(self, request: Request) -> Any:
+        """The body as JSON. Raises ApiError: 400 not JSON, 408 too slow, 413 too large, 415 not
+        declared as JSON, 503 too many at once."""
+        _check_headers(request, self._limits)
+        data = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                await self._read(request, data)
+        except TimeoutError:
+            raise ApiError(
+                408, f"The body did not come within {self._limits.body_s:g} s.", headers=CLOSE
+            ) from None
+        finally:
+            self._num_held -= len(data)
+        if len(data) < INLINE_BYTES:
+            return parse(bytes(data))
+        # megabytes of JSON would hold up every stream
+        return await asyncio.to_thread(parse, bytes(data))
+
+    async def _read(self, request: Request, data: bytearray) -> None:
+        most = self._limits.max_body_bytes
+        try:
+            async for part in request.stream():
+                data += part
+                self._num_held += len(part)
+                if len(data) > most:
+                    raise _too_large(most)
+                if self._num_held > MANY * most:
+                    raise ApiError(
+                        503, "Too many large requests are arriving at once.",
+                        kind=OVERLOADED, retry_after_s=RETRY_AFTER_S, headers=CLOSE,
+                    )  # fmt: skip
+        except ClientDisconnect:
+            raise ApiError(400, "The client went away.", headers=CLOSE) from None
 
 
 def parse(data: bytes) -> Any:
@@ -59,18 +88,6 @@ def _check_headers(request: Request, limits: Limits) -> None:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limits.max_body_bytes:
         raise _too_large(limits.max_body_bytes)
-
-
-async def _read(request: Request, most: int) -> bytes:
-    data = bytearray()
-    try:
-        async for part in request.stream():
-            data += part
-            if len(data) > most:
-                raise _too_large(most)
-    except ClientDisconnect:
-        raise ApiError(400, "The client went away.", headers=CLOSE) from None
-    return bytes(data)
 
 
 def _too_large(most: int) -> ApiError:

@@ -60,7 +60,7 @@ class TokenDesk:
 
 def decode_all(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
     """The text of tokens, special ones by their names."""
-    parts = []
+    parts: list[str] = []
     for is_silent, group in groupby(token_ids, tokenizer.is_silent):
         run = list(group)
         parts += map(tokenizer.token_text, run) if is_silent else [tokenizer.decode(run)]

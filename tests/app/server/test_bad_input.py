@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -224,4 +227,21 @@ def test_the_description_has_every_field_and_route(served: Served) -> None:
 
 
 def test_the_engine_is_idle_after_all_that(served: Served) -> None:
+    served.wait_idle()
+
+
+def test_a_fuzzer_finds_no_failure(served: Served, tmp_path: Path) -> None:
+    """schemathesis, bounded. What its schema cannot say (an empty list of messages, a token id
+    beyond the vocabulary) may be refused; nothing may fail, hang or be of another form."""
+    pytest.importorskip("schemathesis")
+    checks = ("not_a_server_error,status_code_conformance,content_type_conformance,"
+              "response_schema_conformance,negative_data_rejection")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json",
+         "--checks", checks, "--max-examples", "15", "--seed", "1", "--request-timeout", "30",
+         "--generation-database", "none"],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "9 selected" in done.stdout
     served.wait_idle()
