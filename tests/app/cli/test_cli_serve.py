@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,6 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.cli import serve
-from engine.errors import ErrorInfo
-from engine.messages import EngineCrashed, Loaded
-from engine.snapshot import ModelInfo
-from tests.app.server.conftest import wait_until
 
 ROOT = Path(__file__).parents[3]
 SMALL = ["--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
@@ -79,56 +72,3 @@ def test_what_is_impossible_is_2(
     monkeypatch.delenv("INFERDECK_API_KEY", raising=False)
     assert main(["serve", *argv]) == 2
     assert words in capsys.readouterr().err
-
-
-class CrashingThread:
-    """An engine's thread that loads at once and crashes when told to."""
-
-    def __init__(self, on_event: Any, snapshot_interval_s: float) -> None:
-        self.on_event = on_event
-        self.num_loads = 0
-        made.append(self)
-
-    def start(self) -> None: ...
-
-    def stop(self) -> bool:
-        return True
-
-    def submit(self, command: Any) -> None:
-        info = ModelInfo(**{**dict.fromkeys(ModelInfo.__dataclass_fields__, 0), "notices": ()})
-        self.num_loads += 1
-        self.on_event(Loaded(command.config, info, None))  # type: ignore[arg-type]
-
-    def crash(self) -> None:
-        self.on_event(EngineCrashed(ErrorInfo("RuntimeError: boom", "Restart it."), "trace"))
-
-
-made: list[CrashingThread] = []
-
-
-def test_an_engine_that_crashes_is_started_anew_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("engine.engine_thread.EngineThread", CrashingThread)
-    monkeypatch.setattr(serve, "STEADY_S", 0.0)
-    made.clear()
-    codes: list[int] = []
-    runs = threading.Thread(
-        target=lambda: codes.append(_serve_without_signals(["--port", "0", "--json"]))
-    )
-    runs.start()
-    wait_until(lambda: "url" in capfd.readouterr().out)
-    made[0].crash()
-    wait_until(lambda: made[0].num_loads == 2)
-    monkeypatch.setattr(serve, "STEADY_S", 60.0)
-    made[0].crash()
-    runs.join(20)
-    assert codes == [1]
-    assert "RuntimeError: boom" in capfd.readouterr().err
-
-
-def _serve_without_signals(argv: list[str]) -> int:
-    """Signals can be caught in the main thread alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "_terminated_as_by_ctrl_c", contextlib.nullcontext)
-        return main(["serve", *argv])
