@@ -18,6 +18,7 @@ from app.panels.docks import CLOSED_DOCKS, TUNE_DOCKS, DockPlan
 from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
 from app.quantize.place import make_quantize_page
+from app.server.origin import origin_of
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
@@ -76,8 +77,9 @@ class Pages:
         session.remark.connect(self._on_remark)
 
     def name_of(self, request_id: str) -> str:
-        """How the user knows a request: "load 12", or the title of its chat."""
-        return self.tune.load.name_of(request_id) or self.chat.title_of(request_id)
+        """How the user knows a request: "load 12", "API chat 3f2a", or the title of its chat."""
+        name = self.tune.load.name_of(request_id) or origin_of(request_id)
+        return name or self.chat.title_of(request_id)
 
     @property
     def problem(self) -> ErrorInfo | None:

@@ -47,6 +47,7 @@ _REQUEST_BUCKETS = (
     *(0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0),
 )
+_LENGTH_BUCKETS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
 _STEP_TOKEN_BUCKETS = tuple(float(2**power) for power in range(15))
 
 _DECLARED = (
@@ -121,6 +122,35 @@ _DECLARED = (
         "seconds",
         "First token to last token.",
         _REQUEST_BUCKETS,
+    ),
+    Metric(
+        "request_prompt_tokens",
+        _HISTOGRAM,
+        "tokens",
+        "Prompt tokens of a request.",
+        _LENGTH_BUCKETS,
+    ),
+    Metric(
+        "request_generation_tokens",
+        _HISTOGRAM,
+        "tokens",
+        "Tokens generated for a request.",
+        _LENGTH_BUCKETS,
+    ),
+    Metric(
+        "spec_decode_num_drafts",
+        _COUNTER,
+        "drafts",
+        "Times that drafts of a request were verified.",
+    ),
+    Metric("spec_decode_num_draft_tokens", _COUNTER, "tokens", "Tokens drafted."),
+    Metric("spec_decode_num_accepted_tokens", _COUNTER, "tokens", "Drafted tokens accepted."),
+    Metric(
+        "spec_decode_num_accepted_tokens_per_pos",
+        _COUNTER,
+        "tokens",
+        "Drafted tokens accepted, by their place in the draft.",
+        labels=("position",),
     ),
     Metric(
         "iteration_tokens_total", _HISTOGRAM, "tokens", "Tokens of one step.", _STEP_TOKEN_BUCKETS

@@ -21,6 +21,7 @@ from engine.snapshot import (
     FinishReason,
     RequestTimes,
     Sample,
+    SpeculationSnapshot,
     StepRecord,
 )
 
@@ -196,6 +197,8 @@ class EngineMetrics:
     def observe_snapshot(self, snapshot: EngineSnapshot) -> None:
         """The state now, the running totals, and the steps and samples since the last one."""
         self.observe_totals(snapshot.counters)
+        if snapshot.speculation is not None:
+            self._observe_drafts(snapshot.speculation)
         for record in snapshot.steps:
             self.observe_step(record)
         for sample in snapshot.ttft:
@@ -234,6 +237,19 @@ class EngineMetrics:
         ):
             if value is not None:
                 self._histograms[name].observe(value)
+
+    def observe_lengths(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Of a request that has ended."""
+        self._histograms["request_prompt_tokens"].observe(num_prompt_tokens)
+        self._histograms["request_generation_tokens"].observe(num_output_tokens)
+
+    def _observe_drafts(self, drafts: SpeculationSnapshot) -> None:
+        self._set("spec_decode_num_drafts", drafts.rounds)
+        self._set("spec_decode_num_draft_tokens", drafts.drafted)
+        self._set("spec_decode_num_accepted_tokens", drafts.accepted)
+        self._values["spec_decode_num_accepted_tokens_per_pos"] = {
+            (str(place),): float(count) for place, count in enumerate(drafts.accepted_per_position)
+        }
 
     def snapshot(self) -> MetricsSnapshot:
         return MetricsSnapshot(

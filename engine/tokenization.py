@@ -89,6 +89,10 @@ class Tokenizer(ABC):
         """Token ids of a plain prompt, with the special tokens that the tokenizer adds (BOS)."""
 
     @abstractmethod
+    def encode_bare(self, text: str) -> list[int]:
+        """Token ids of a text alone, without special tokens added."""
+
+    @abstractmethod
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of the tokens, without special tokens; U+FFFD for bytes that are no UTF-8."""
 
@@ -99,6 +103,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def token_text(self, token_id: int) -> str:
         """One token for display; special tokens by name, broken UTF-8 as \\x escapes."""
+
+    @abstractmethod
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """What one token adds to the UTF-8 of a text; None where it is not known."""
 
     def tokens(self) -> list[str]:
         """Every token by its id, as the vocabulary writes it: equal vocabularies, equal lists."""
@@ -145,6 +153,9 @@ class CheckpointTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return self._encode(text, add_special_tokens=True)
 
+    def encode_bare(self, text: str) -> list[int]:
+        return self._encode(text, add_special_tokens=False)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         if self._backend is not None:
             return str(self._backend.decode(list(token_ids), skip_special_tokens=True))
@@ -169,6 +180,21 @@ class CheckpointTokenizer(Tokenizer):
             return str(token.replace("▁", " "))
         text = str(self._hf.decode([token_id], clean_up_tokenization_spaces=False))
         return _bytes_shown(token) if not text or "\ufffd" in text else text
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        if not 0 <= token_id < self._vocab_size:
+            return None
+        token = self._hf.convert_ids_to_tokens(token_id)
+        if token is None:
+            return None
+        text = self.token_text(token_id)
+        if token_id in self._hf.added_tokens_decoder or "▁" in token:
+            return text.encode()
+        if len(token) == 6 and token.startswith("<0x"):  # a byte that SentencePiece falls back to
+            return bytes([int(token[3:5], 16)])
+        if text == _bytes_shown(token):
+            return _bytes_of(token)
+        return text.encode()
 
     def apply_chat(self, messages: Sequence[Mapping[str, str]]) -> ChatPrompt:
         if not self.has_chat_template:
@@ -230,6 +256,9 @@ class ByteTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return list(_without_surrogates(text).encode())
 
+    def encode_bare(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, token_ids: Sequence[int]) -> str:
         data = b"".join(
             bytes([token_id]) if token_id < 256 else f"⟨{token_id}⟩ ".encode()
@@ -244,6 +273,9 @@ class ByteTokenizer(Tokenizer):
         if token_id >= 256:
             return f"⟨{token_id}⟩"
         return bytes([token_id]).decode(errors="backslashreplace")
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        return bytes([token_id]) if 0 <= token_id < 256 else None
 
 
 def plain_transcript(messages: Sequence[Mapping[str, str]]) -> str:
@@ -328,7 +360,12 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_ALPHABET = _byte_alphabet()
 
 
-def _bytes_shown(token: str) -> str:
+def _bytes_of(token: str) -> bytes:
+    """Of a token as a byte-level vocabulary writes it; its UTF-8 where it is not written so."""
     if all(c in _BYTE_ALPHABET for c in token):
-        return bytes(_BYTE_ALPHABET[c] for c in token).decode(errors="backslashreplace")
-    return token
+        return bytes(_BYTE_ALPHABET[c] for c in token)
+    return token.encode()
+
+
+def _bytes_shown(token: str) -> str:
+    return _bytes_of(token).decode(errors="backslashreplace")

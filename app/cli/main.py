@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, doctor, evaluate, generate, quantize
+from app.cli import bench, doctor, evaluate, generate, quantize, serve
 from app.cli.options import add_engine_options
 from engine.allocator import keep_freed
 from engine.errors import (
@@ -50,6 +50,8 @@ examples:
       one reply, streamed
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
       measure a model under load
+  inferdeck serve --model ~/models/Qwen3-0.6B
+      an OpenAI-compatible server
   inferdeck quantize --model ~/models/Qwen3-0.6B --method awq --output ~/models/Qwen3-0.6B-awq
       make a model of 4 bits
   inferdeck evaluate --model DIR-quantized --reference DIR --text english
@@ -97,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    for module in (generate, bench, quantize, evaluate, doctor):
+    for module in (generate, bench, serve, quantize, evaluate, doctor):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

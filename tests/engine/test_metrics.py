@@ -30,6 +30,7 @@ from engine.snapshot import (
     ModelInfo,
     RequestTimes,
     Sample,
+    SpeculationSnapshot,
     StepEntry,
     StepRecord,
     TokenEvent,
@@ -181,6 +182,21 @@ class TestEngineMetrics:
         assert now.histograms["e2e_request_latency_seconds"].count == 2
         reasons = {r.value: now.value("request_success", r.value) for r in FinishReason}
         assert reasons == {"stop": 0, "length": 1, "abort": 1, "error": 0}
+
+    def test_lengths_and_drafts(self):
+        metrics = EngineMetrics()
+        metrics.observe_lengths(30, 12)
+        drafts = SpeculationSnapshot(
+            "ngram", rounds=4, drafted_per_position=(4, 3), accepted_per_position=(2, 1)
+        )
+        metrics.observe_snapshot(engine_snapshot(speculation=drafts))
+        now = metrics.snapshot()
+        assert now.histograms["request_prompt_tokens"].sum == 30
+        assert now.histograms["request_generation_tokens"].sum == 12
+        assert now.value("spec_decode_num_drafts") == 4
+        assert now.value("spec_decode_num_draft_tokens") == 7
+        assert now.value("spec_decode_num_accepted_tokens") == 3
+        assert now.value("spec_decode_num_accepted_tokens_per_pos", "1") == 1
 
     def test_a_snapshot_does_not_change_later(self):
         metrics = EngineMetrics()

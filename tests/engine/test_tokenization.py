@@ -91,6 +91,19 @@ class TestTokenText:
         assert tokenizer.token_text(1) == "<s>"
         assert tokenizer.token_text(3 + 0xF0) == "<0xF0>"
 
+    def test_the_bytes_of_tokens_are_those_of_the_text(self, tmp_path):
+        text = "the cache, Grüße \\xe2 𝔘 🙂"
+        for made, bos in ((byte_level(), "<|end|>"), (byte_fallback(), "<s>")):
+            folder = save(with_bos(made, bos), tmp_path / bos.strip("<|>"), bos_token=bos)
+            tokenizer = load(folder)
+            ids = tokenizer.encode_bare(text)
+            assert tokenizer.encode(text) == [*tokenizer.encode(""), *ids]
+            data = b"".join(tokenizer.token_bytes(i) for i in ids)
+            assert data.decode().lstrip(" ") == text
+            assert tokenizer.token_bytes(10**6) is None
+        assert ByteTokenizer().token_bytes(0xE2) == b"\xe2"
+        assert ByteTokenizer().token_bytes(300) is None
+
 
 class TestChat:
     def test_the_checkpoints_own_template(self, tmp_path):

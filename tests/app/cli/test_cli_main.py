@@ -39,7 +39,9 @@ def failing_doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
     return fail_with
 
 
-@pytest.mark.parametrize("command", ["", "generate", "bench", "evaluate", "doctor", "screenshot"])
+@pytest.mark.parametrize(
+    "command", ["", "generate", "bench", "serve", "evaluate", "doctor", "screenshot"]
+)
 def test_help_imports_nothing_heavy(command: str) -> None:
     code = (
         "import sys\n"
@@ -62,7 +64,7 @@ def test_main_help_shows_examples_and_every_command(capsys: pytest.CaptureFixtur
         main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for text in ("examples:", "generate", "bench", "doctor", "screenshot"):
+    for text in ("examples:", "generate", "bench", "serve", "doctor", "screenshot"):
         assert text in shown
 
 

@@ -1,0 +1,249 @@
+"""The routes, and what is behind each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
+from app.server.body import BodyReader
+from app.server.call import Call, chat_params, completion_params, read_wishes
+from app.server.errors import SERVER_ERROR, ApiError, bad_request
+from app.server.fields import Body
+from app.server.gate import EngineGate
+from app.server.guard import Guard
+from app.server.messages import chat_messages
+from app.server.metrics import exposition
+from app.server.options import ServerOptions
+from app.server.reply import Reply, StreamedReply, error_response, json_response
+from app.server.schema import openapi
+from app.server.shapes import ChatShape, CompletionShape, Shape
+from app.server.tokens import TokenDesk, check_token_ids, decode_all
+from engine.messages import Prompt
+from engine.sampling_params import SamplingParams
+from engine.snapshot import ModelInfo
+from engine.tokenization import Tokenizer
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Any]]
+MAX_NAMED_FIELDS = 100
+
+
+class Api:
+    """The handlers. `started`: seconds since 1970, when the model came up for clients."""
+
+    def __init__(
+        self, gate: EngineGate, tokens: TokenDesk, options: ServerOptions, started: int
+    ) -> None:
+        self._gate = gate
+        self._tokens = tokens
+        self._options = options
+        self._started = started
+        self._bodies = BodyReader(options.limits)
+        self._unknown: set[str] = set()
+
+    def app(self) -> ASGIApp:
+        routes = [
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/v1/completions", self.completions),
+            ("GET", "/v1/models", self.models),
+            ("GET", "/v1/models/{name:path}", self.model),
+            ("POST", "/tokenize", self.tokenize),
+            ("POST", "/detokenize", self.detokenize),
+            ("GET", "/health", self.health),
+            ("GET", "/version", self.version),
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/openapi.json", self.openapi),
+        ]
+        middleware = [Middleware(Guard, self._options)]
+        if self._options.cors_origins:
+            middleware.insert(0, self._cors())
+        return Starlette(
+            routes=[
+                Route(path, _safe(handle), methods=[method]) for method, path, handle in routes
+            ],
+            middleware=middleware,
+            exception_handlers={HTTPException: _on_http_error},
+        )
+
+    def _cors(self) -> Middleware:
+        return Middleware(
+            CORSMiddleware,
+            allow_origins=list(self._options.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+
+    # -- replies ----------------------------------------------------------------------------
+
+    async def chat(self, request: Request) -> Reply:
+        values = await self._values(request, CHAT)
+        model, _ = self._gate.serving()
+        params = chat_params(values, self._options.limits)
+        prompts = [chat_messages(values["messages"])]
+        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params)
+
+    async def completions(self, request: Request) -> Reply:
+        values = await self._values(request, COMPLETION)
+        model, _ = self._gate.serving()
+        params = completion_params(values, self._options.limits)
+        prompts, most = values["prompt"], self._options.limits.max_prompts
+        if len(prompts) > most:
+            raise bad_request(
+                f"There are {len(prompts)} prompts; {most} may come at once.", "prompt"
+            )
+        return await self._reply("cmpl", CompletionShape, values, model, prompts, params)
+
+    async def _reply(
+        self,
+        prefix: str,
+        shape: type[Shape],
+        values: dict[str, Any],
+        model: ModelInfo,
+        prompts: Sequence[Prompt],
+        params: SamplingParams,
+    ) -> Reply:
+        wishes = read_wishes(values, logprobs=params.logprobs)
+        encoded, tokenizer = await self._tokens.encode(model, prompts, params)
+        call = Call(prefix, self._name_of(model), encoded, wishes)
+        flight = self._gate.send(call.requests(), self._options.limits.max_queued)
+        made = shape(call, tokenizer.token_bytes)
+        if wishes.streams:
+            return StreamedReply(flight, made, usage_at_end=wishes.usage_at_end)
+        return Reply(flight, made)
+
+    # -- what serves ------------------------------------------------------------------------
+
+    async def models(self, request: Request) -> Response:
+        model, config = self._gate.serving()
+        card = self._card(model, config.max_model_len)
+        return json_response({"object": "list", "data": [card]})
+
+    async def model(self, request: Request) -> Response:
+        model, config = self._gate.serving()
+        self._check_model(model, request.path_params["name"])
+        return json_response(self._card(model, config.max_model_len))
+
+    async def health(self, request: Request) -> Response:
+        self._gate.serving()
+        return json_response({"status": "ok"})
+
+    async def version(self, request: Request) -> Response:
+        from app.cli.main import program_version
+
+        return json_response({"version": program_version()})
+
+    async def metrics(self, request: Request) -> Response:
+        model = self._gate.model
+        name = self._name_of(model) if model is not None else self._options.model_name
+        data, kind = exposition(self._gate, name, request.headers.get("accept", ""))
+        return Response(data, headers={"content-type": kind})
+
+    async def openapi(self, request: Request) -> Response:
+        return json_response(openapi(has_key=self._options.api_key is not None))
+
+    # -- tokens -----------------------------------------------------------------------------
+
+    async def tokenize(self, request: Request) -> Response:
+        values = await self._values(request, TOKENIZE)
+        model, config = self._gate.serving()
+        if ("prompt" in values) == ("messages" in values):
+            raise bad_request("Give either prompt or messages.", "prompt")
+        if "messages" in values:
+            messages = chat_messages(values["messages"])
+            work = lambda known: (known.apply_chat(messages).token_ids, known)
+        elif values.get("add_special_tokens", True):
+            work = lambda known: (known.encode(values["prompt"]), known)
+        else:
+            work = lambda known: (known.encode_bare(values["prompt"]), known)
+        token_ids, tokenizer = await self._tokens.run(model, work)
+        wants_texts = values.get("return_token_strs", False)
+        return json_response(
+            {
+                "count": len(token_ids),
+                "max_model_len": config.max_model_len,
+                "tokens": token_ids,
+                "token_strs": list(map(tokenizer.token_text, token_ids)) if wants_texts else None,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        values = await self._values(request, DETOKENIZE)
+        model, _ = self._gate.serving()
+        check_token_ids(values["tokens"], model.vocab_size, "tokens")
+        decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, values["tokens"])
+        return json_response({"prompt": await self._tokens.run(model, decode)})
+
+    # -- what they share --------------------------------------------------------------------
+
+    async def _values(self, request: Request, body: Body) -> dict[str, Any]:
+        given = await self._bodies.read_json(request)
+        values = body.read(given)
+        self._report_unknown(body.unknown(given))
+        model, _ = self._gate.serving()
+        if "model" in values:
+            self._check_model(model, values["model"])
+        return values
+
+    def _report_unknown(self, names: list[str]) -> None:
+        """Ignored, as vLLM does; the log says so, once for each name."""
+        for name in names:
+            if name not in self._unknown and len(self._unknown) < MAX_NAMED_FIELDS:
+                self._unknown.add(name)
+                log.warning("clients send the field %.60r, which is ignored", name)
+
+    def _check_model(self, model: ModelInfo, name: str) -> None:
+        if name != self._name_of(model):
+            raise ApiError(
+                404, f"There is no model {name[:100]!r}; {self._name_of(model)!r} is served.",
+                param="model", code="model_not_found",
+            )  # fmt: skip
+
+    def _name_of(self, model: ModelInfo) -> str:
+        return self._options.model_name or model.name
+
+    def _card(self, model: ModelInfo, max_model_len: int | None) -> dict[str, Any]:
+        return {
+            "id": self._name_of(model),
+            "object": "model",
+            "created": self._started,
+            "owned_by": "inferdeck",
+            "root": model.name,
+            "parent": None,
+            "max_model_len": max_model_len,
+        }
+
+
+def _safe(handle: Handler) -> Handler:
+    """Errors become objects; what nobody foresaw is logged and says nothing of the inside."""
+
+    async def answer(request: Request) -> Any:
+        try:
+            return await handle(request)
+        except ApiError as error:
+            return error_response(error)
+        except Exception:
+            log.exception("a request failed")
+            return error_response(
+                ApiError(500, "The server failed; its log says why.", kind=SERVER_ERROR)
+            )
+
+    return answer
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    words = {404: "There is nothing at this path.", 405: "This path takes another method."}
+    message = words.get(error.status_code, error.detail)
+    return error_response(ApiError(error.status_code, message, headers=dict(error.headers or {})))

@@ -1,0 +1,86 @@
+"""Refusals and failures as OpenAI's clients expect them: a status and an error object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import ErrorInfo
+from engine.sampling_params import SamplingParams
+
+INVALID = "invalid_request_error"
+OVERLOADED = "overloaded_error"
+SERVER_ERROR = "server_error"
+
+RETRY_AFTER_S = 1
+
+_PARAMETERS = frozenset(SamplingParams.__dataclass_fields__)
+
+
+class ApiError(Exception):
+    """Ends a call with `status` and `{"error": {message, type, param, code}}`. `retry_after_s`
+    goes into the Retry-After header: the same request may succeed then."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = INVALID,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(retry_after_s)
+
+    def as_object(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def too_busy(message: str) -> ApiError:
+    return ApiError(429, message, kind=OVERLOADED, code="queue_full", retry_after_s=RETRY_AFTER_S)
+
+
+def unavailable(message: str, code: str = "not_ready") -> ApiError:
+    return ApiError(503, message, kind=SERVER_ERROR, code=code, retry_after_s=RETRY_AFTER_S)
+
+
+def failed(info: ErrorInfo) -> ApiError:
+    """What the engine reports of a request that it refused or could not finish."""
+    if info.kind == "InvalidRequestError":
+        return refused(info)
+    return ApiError(500, _text(info), kind=SERVER_ERROR, code=info.kind)
+
+
+def refused(info: ErrorInfo) -> ApiError:
+    """A request that the engine cannot serve. Its messages on a parameter begin with the name."""
+    first = info.cause.split(" ", 1)[0]
+    too_long = "the context holds" in info.cause or "the KV cache holds" in info.cause
+    return bad_request(
+        _text(info),
+        param=first if first in _PARAMETERS else None,
+        code="context_length_exceeded" if too_long else None,
+    )
+
+
+def _text(info: ErrorInfo) -> str:
+    return f"{info.cause} {info.remedy}".strip()

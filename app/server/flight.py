@@ -1,0 +1,106 @@
+"""The requests of one call on their way through the engine: what they wrote and nobody took yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from app.server.errors import ApiError, failed
+from engine.errors import ErrorInfo
+from engine.messages import OutputEvent, TokenLogprob
+from engine.snapshot import FinishReason
+
+UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one request wrote since it was last asked."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+
+    def extend(self, event: OutputEvent) -> None:
+        self.text += event.text
+        self.token_ids += event.token_ids
+        self.logprobs += event.logprobs
+        self.finish_reason = event.finish_reason
+        self.num_cached_tokens = event.num_cached_tokens
+
+
+class Flight:
+    """Pieces of all requests of a call, merged per request until `take` fetches them: a reader
+    that is slow makes them longer, not more. All methods belong to the server's loop."""
+
+    def __init__(self, request_ids: Sequence[str], abort: Callable[[str], None]) -> None:
+        self._index = {request_id: index for index, request_id in enumerate(request_ids)}
+        self._open = set(request_ids)
+        self._abort = abort
+        self._pieces: dict[int, Piece] = {}
+        self._error: ApiError | None = None
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._is_closed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every request has ended and all that they wrote was taken."""
+        return not self._open and not self._pieces
+
+    def on_output(self, event: OutputEvent) -> None:
+        if event.finish_reason is not None:
+            self._open.discard(event.request_id)
+        if self._is_closed:
+            return
+        if event.finish_reason is FinishReason.ERROR:
+            self._error = self._error or failed(event.error or UNEXPLAINED)
+        else:
+            index = self._index[event.request_id]
+            self._pieces.setdefault(index, Piece(index)).extend(event)
+        self._tell()
+
+    def on_failed(self, request_id: str, error: ApiError) -> None:
+        self._open.discard(request_id)
+        self._error = self._error or error
+        self._tell()
+
+    def check(self) -> None:
+        """Raise ApiError where one of the requests has failed."""
+        if self._error is not None:
+            raise self._error
+
+    async def wait(self) -> None:
+        """Until there is something to take."""
+        await self._changed.wait()
+
+    async def take(self) -> list[Piece]:
+        """What was written since the last call, in the order of the requests; waits for something.
+        Raises ApiError where one of them failed."""
+        await self._changed.wait()
+        self._changed.clear()
+        self.check()
+        pieces = [self._pieces[index] for index in sorted(self._pieces)]
+        self._pieces.clear()
+        return pieces
+
+    async def take_whole(self) -> list[Piece]:
+        """One piece for each request, when all have ended. Raises ApiError where one failed."""
+        await self._ended.wait()
+        return await self.take()
+
+    def close(self) -> None:
+        """Nobody reads any more: what still runs is aborted."""
+        self._is_closed = True
+        self._pieces.clear()
+        for request_id in list(self._open):
+            self._abort(request_id)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        if not self._open or self._error is not None:
+            self._ended.set()

@@ -1,0 +1,189 @@
+"""The border between the engine's thread and the server's loop.
+
+    engine thread   on_event -> deque, at most one wake-up posted
+    server's loop   wake-up -> flights and metrics
+
+What the engine says while no loop is attached is kept only as far as it tells which model serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from app.server.errors import ApiError, failed, too_busy, unavailable
+from app.server.flight import Flight
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo
+from engine.messages import (
+    Abort,
+    AddRequest,
+    Command,
+    EngineCrashed,
+    Event,
+    Loaded,
+    LoadFailed,
+    OutputEvent,
+    Reconfigured,
+    ReconfigureFailed,
+    RequestFailed,
+    SnapshotEvent,
+    Unloaded,
+)
+from engine.metrics import EngineMetrics
+from engine.snapshot import ModelInfo
+
+log = logging.getLogger(__name__)
+
+_HANDLED = (
+    OutputEvent, RequestFailed, SnapshotEvent, EngineCrashed, Unloaded, Loaded, LoadFailed,
+)  # fmt: skip
+
+
+class EngineGate:
+    """Call `on_event` from the engine's thread; everything else belongs to the server's loop.
+
+    `submit` is the engine's own: it returns at once.
+    """
+
+    def __init__(self, submit: Callable[[Command], None]) -> None:
+        self._submit = submit
+        self._events: deque[Event] = deque()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_woken = False
+        self._flights: dict[str, Flight] = {}  # by request id
+        self.metrics = EngineMetrics()
+        self.model: ModelInfo | None = None
+        self.config: EngineConfig | None = None
+        self.is_closing = False
+
+    # -- the engine's thread ----------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case Loaded(config, model):
+                self.model, self.config = model, config
+            case Reconfigured(config):
+                self.model, self.config = event.model or self.model, config
+            case ReconfigureFailed(config):
+                self.config = config
+            case LoadFailed() if event.serving is not None:
+                return  # what serves on has been there all the time, or announces itself
+            case Unloaded() | EngineCrashed() | LoadFailed():
+                self.model = self.config = None
+        if not isinstance(event, _HANDLED):
+            return
+        with self._lock:
+            if self._loop is None:
+                return
+            self._events.append(event)
+            if self._is_woken:
+                return
+            self._is_woken = True
+            loop = self._loop
+        with suppress(RuntimeError):  # the loop was closed in this moment
+            loop.call_soon_threadsafe(self._hand_on)
+
+    # -- the server's loop ------------------------------------------------------------------
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._loop, self._is_woken = loop, False
+            self._events.clear()
+        self.is_closing = False
+
+    def detach(self) -> None:
+        """No more events. What is still in flight is aborted."""
+        self.abort_all()
+        with self._lock:
+            self._loop = None
+            self._events.clear()
+        self._flights.clear()
+
+    @property
+    def num_in_flight(self) -> int:
+        return len(self._flights)
+
+    def serving(self) -> tuple[ModelInfo, EngineConfig]:
+        """The model that serves; ApiError 503 while there is none."""
+        model, config = self.model, self.config
+        if self.is_closing:
+            raise unavailable("The server is stopping.", "stopping")
+        if model is None or config is None:
+            raise unavailable("No model is loaded (yet, or any more). Try again shortly.")
+        return model, config
+
+    def send(self, requests: Sequence[AddRequest], max_queued: int) -> Flight:
+        """Give the requests of one call to the engine, together.
+
+        Raises ApiError 429 where more than `max_queued` would wait, 503 without a model.
+        """
+        _, config = self.serving()
+        room = config.max_num_seqs + max_queued - len(self._flights)
+        if len(requests) > room:
+            raise too_busy(
+                f"{len(self._flights)} requests are running or waiting, and the call brings "
+                f"{len(requests)} more than the queue's {max(room, 0)} free places hold."
+                if len(requests) > 1
+                else f"The queue is full: {len(self._flights)} requests are running or waiting."
+            )
+        flight = Flight([request.request_id for request in requests], self._abort)
+        for request in requests:
+            self._flights[request.request_id] = flight
+            self._submit(request)
+        return flight
+
+    def abort_all(self) -> None:
+        for request_id in list(self._flights):
+            self._submit(Abort(request_id))
+
+    def _abort(self, request_id: str) -> None:
+        # It stays in the books until the engine says that it is gone: whoever sends and hangs up
+        # in a loop meets the queue's limit all the same.
+        if request_id in self._flights:
+            self._submit(Abort(request_id))
+
+    def _hand_on(self) -> None:
+        with self._lock:
+            self._is_woken = False
+            events = list(self._events)
+            self._events.clear()
+        for event in events:
+            match event:
+                case OutputEvent():
+                    self._on_output(event)
+                case RequestFailed():
+                    self._fail(event.request_id, self._meaning(event.error))
+                case SnapshotEvent():
+                    self.metrics.observe_snapshot(event.snapshot)
+                case EngineCrashed():
+                    log.error("the engine crashed: %s\n%s", event.error.cause, event.traceback)
+                    for request_id in list(self._flights):
+                        self._fail(request_id, failed(event.error))
+                case Unloaded() | LoadFailed() | Loaded():
+                    pass  # the engine has ended its requests by itself: their events came before
+
+    def _on_output(self, event: OutputEvent) -> None:
+        if event.finish_reason is None:
+            flight = self._flights.get(event.request_id)
+        else:
+            flight = self._flights.pop(event.request_id, None)
+            if event.times is not None:
+                self.metrics.observe_finished(event.times, event.finish_reason)
+                self.metrics.observe_lengths(event.num_prompt_tokens, event.times.num_output_tokens)
+        if flight is not None:
+            flight.on_output(event)
+
+    def _meaning(self, error: ErrorInfo) -> ApiError:
+        """A request that met no model (it was closed on the way) is not the client's fault."""
+        return unavailable(f"{error.cause} Try again shortly.") if not self.model else failed(error)
+
+    def _fail(self, request_id: str, error: ApiError) -> None:
+        flight = self._flights.pop(request_id, None)
+        if flight is not None:
+            flight.on_failed(request_id, error)

@@ -1,0 +1,61 @@
+"""/metrics: the engine's registry of metrics in Prometheus' formats, under vLLM's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from app.server.gate import EngineGate
+from engine.metric_registry import Metric, MetricKind
+from engine.metrics import METRICS, HistogramSnapshot
+
+COMMON_LABELS = ("model_name", "engine")
+"""As vLLM labels every sample; it counts engines from 0."""
+
+
+class EngineCollector(Collector):
+    """Reads the gate's metrics whenever they are asked for. `model_name` is what clients call the
+    model."""
+
+    def __init__(self, gate: EngineGate, model_name: str) -> None:
+        self._gate = gate
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Family]:
+        now = self._gate.metrics.snapshot()
+        common = [self._model_name, "0"]
+        for metric in METRICS.values():
+            if metric.kind is MetricKind.HISTOGRAM:
+                yield _histogram(metric, common, now.histograms[metric.name])
+                continue
+            kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+            family = kind(_base_name(metric), metric.help, labels=[*COMMON_LABELS, *metric.labels])
+            for labels, value in now.values[metric.name].items():
+                family.add_metric([*common, *labels], value)
+            yield family
+
+
+def _histogram(metric: Metric, common: list[str], now: HistogramSnapshot) -> HistogramMetricFamily:
+    bounds = [*(f"{bound:g}" if bound < 1e6 else str(bound) for bound in now.buckets), "+Inf"]
+    buckets = list(zip(bounds, map(float, now.cumulative), strict=True))
+    family = HistogramMetricFamily(metric.exported_name, metric.help, labels=COMMON_LABELS)
+    family.add_metric(common, buckets, sum_value=now.sum)
+    return family
+
+
+def _base_name(metric: Metric) -> str:
+    """Without the _total that the format adds to a counter's samples."""
+    return metric.exported_name.removesuffix("_total")
+
+
+def exposition(gate: EngineGate, model_name: str, accept: str) -> tuple[bytes, str]:
+    """The metrics in the format that `accept` prefers, and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(EngineCollector(gate, model_name))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type

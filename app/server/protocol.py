@@ -1,0 +1,112 @@
+"""One connection: what uvicorn leaves unlimited has a limit here.
+
+more connections than allowed       answered with 503 and closed
+a head that does not come           closed (also the head of a later request)
+a reader that takes nothing         cut off; its requests are aborted with it
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from app.server.errors import RETRY_AFTER_S, unavailable
+from app.server.options import Limits
+from app.server.reply import json_bytes
+
+
+class LimitedProtocol(H11Protocol):
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._is_refused = len(self.connections) >= self.limits.max_connections
+        if self._is_refused:
+            self.transport = transport
+            transport.write(_refusal(self.limits.max_connections))
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel(self._deadline)
+        self._cancel(self._stall)
+        if not self._is_refused:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self._is_idle:
+            self._expect_head()
+        else:
+            self._cancel(self._deadline)
+            self._deadline = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # What the reader has not taken by then is not waited for when the connection closes.
+        if self.transport.is_closing():
+            self._watch_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        super().timeout_keep_alive_handler()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel(self._stall)
+
+    def _watch_reader(self) -> None:
+        self._cancel(self._stall)
+        waiting = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
+
+    def _judge_reader(self, waiting_before: int) -> None:
+        """Slow is allowed; to take nothing at all is not."""
+        if 0 < self.transport.get_write_buffer_size() < waiting_before:
+            self._watch_reader()
+        else:
+            self.transport.abort()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        """From the first byte (or the connection's begin) on, a request's head has its time."""
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.limits.header_s, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._is_idle and not self.transport.is_closing():
+            self.transport.close()
+
+    @staticmethod
+    def _cancel(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def protocol_with(limits: Limits) -> type[LimitedProtocol]:
+    """uvicorn makes the protocols itself: the limits come with the class."""
+    return type("ConnectionProtocol", (LimitedProtocol,), {"limits": limits})
+
+
+def _refusal(most: int) -> bytes:
+    error = unavailable(f"The server has {most} connections open already.", "too_many_connections")
+    body = json_bytes(error.as_object())
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        f"Retry-After: {RETRY_AFTER_S}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

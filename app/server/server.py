@@ -1,0 +1,202 @@
+"""The server as an object: started and stopped by whoever owns the engine's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import uvicorn
+
+from app.server.api import Api
+from app.server.gate import EngineGate
+from app.server.options import ServerOptions
+from app.server.protocol import protocol_with
+from app.server.tokens import TokenDesk
+from engine.errors import InferdeckError
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 512
+SEND_BUFFER = 128 * 1024
+LAST_WORDS_S = 2.0
+"""For streams to end after their requests were aborted, before their connections are cut."""
+
+
+class ServerStartError(InferdeckError):
+    """The server cannot listen where it was told to."""
+
+
+class ApiServer:
+    """Serves the engine behind `gate` on a thread of its own, which the constructor does not start.
+
+    server = ApiServer(gate, ServerOptions(port=0))
+    server.bind()        raises ServerStartError: a port in use; may be left to `start`
+    server.start()       returns when it listens
+    server.stop()        running replies may finish for `grace_s`, then they are aborted
+    """
+
+    def __init__(self, gate: EngineGate, options: ServerOptions) -> None:
+        self.options = options
+        self._gate = gate
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: uvicorn.Server | None = None
+        self._listens = threading.Event()
+        self._port = options.port
+
+    @property
+    def url(self) -> str:
+        host = self.options.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def bind(self) -> None:
+        """Take the port. Raises ServerStartError where that is impossible."""
+        if self._socket is None:
+            self._socket = bound_socket(self.options.host, self.options.port)
+            self._port = self._socket.getsockname()[1]
+
+    def start(self) -> None:
+        if self.is_running:
+            return
+        self.bind()
+        self._listens.clear()
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+        self._thread.start()
+        self._listens.wait(10)
+        if not self.is_running:
+            raise ServerStartError("The server ended while it started.", "See the log.")
+        log.info("listening on %s", self.url)
+        if self.options.is_open:
+            log.warning(
+                "everybody who reaches %s may use the model (--allow-unauthenticated)",
+                self.url,
+            )
+
+    def stop(self) -> bool:
+        """Take no more calls, let those that run finish for a while, abort the rest. True if the
+        thread ended. A second call, from any thread, does not wait for the replies any more."""
+        loop, server, thread = self._loop, self._server, self._thread
+        if loop is None or server is None or thread is None:
+            self._close_socket()
+            return True
+        with suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(self._begin_to_stop, server)
+        thread.join(self.options.grace_s + LAST_WORDS_S + 5.0)
+        if not thread.is_alive():
+            self._loop = self._server = self._thread = None
+            self._close_socket()
+            return True
+        return False
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # -- the server's thread ----------------------------------------------------------------
+
+    def _begin_to_stop(self, server: uvicorn.Server) -> None:
+        if self._gate.is_closing:
+            self._gate.abort_all()
+            return
+        self._gate.is_closing = True
+        server.should_exit = True
+        asyncio.get_running_loop().call_later(self.options.grace_s, self._gate.abort_all)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve())
+        except Exception:
+            log.exception("the server failed")
+        finally:
+            self._listens.set()
+
+    async def _serve(self) -> None:
+        assert self._socket is not None
+        self._loop = asyncio.get_running_loop()
+        tokens = TokenDesk()
+        self._gate.attach(self._loop)
+        server = self._server = uvicorn.Server(self._config(tokens))
+        telling = asyncio.create_task(self._tell_when_started(server))
+        try:
+            await server.serve(sockets=[self._socket])
+        finally:
+            telling.cancel()
+            self._gate.detach()
+            tokens.close()
+
+    async def _tell_when_started(self, server: uvicorn.Server) -> None:
+        while not server.started:
+            await asyncio.sleep(0.005)
+        self._listens.set()
+
+    def _config(self, tokens: TokenDesk) -> uvicorn.Config:
+        options = self.options
+        return uvicorn.Config(
+            Api(self._gate, tokens, options, int(time.time())).app(),
+            http=protocol_with(options.limits),
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what matters is in our own log
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=int(options.limits.idle_s),
+            timeout_graceful_shutdown=int(options.grace_s + LAST_WORDS_S),
+        )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket bound to the first address of `host`. Raises ServerStartError with the remedy."""
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise ServerStartError(
+            f"{host!r} is no address of this machine: {error}.", "Give one with --host."
+        ) from None
+    family, kind, protocol, _, address = found[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it: a reader that takes nothing holds so much, not megabytes.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise _cannot_listen(host, port, error) from None
+    return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
+    if error.errno == errno.EADDRINUSE:
+        return ServerStartError(
+            f"Port {port} on {host} is in use.",
+            "Stop the program that listens there, or choose another with --port (0: any free one).",
+        )
+    if error.errno == errno.EACCES:
+        return ServerStartError(
+            f"Port {port} needs rights that this program does not have.",
+            "Choose one from 1024 on with --port.",
+        )
+    return ServerStartError(
+        f"Cannot listen on {host}, port {port}: {error.strerror or error}.",
+        "Give an address of this machine with --host.",
+    )

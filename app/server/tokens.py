@@ -1,0 +1,75 @@
+"""The model's tokenizer, on a thread of the server's: a long prompt holds up neither the loop nor
+a step of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import TypeVar
+
+from app.server.errors import bad_request, refused, unavailable
+from engine.errors import CheckpointError, InvalidRequestError
+from engine.messages import Prompt
+from engine.prompts import EncodedPrompt, encode_prompt
+from engine.sampling_params import SamplingParams
+from engine.snapshot import ModelInfo
+from engine.tokenization import Tokenizer
+
+T = TypeVar("T")
+
+
+class TokenDesk:
+    """Encodes and decodes for the model that serves; its tokenizer is read when first needed."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="server tokens")
+        self._path = ""
+        self._tokenizer: Tokenizer | None = None
+
+    async def run(self, model: ModelInfo, work: Callable[[Tokenizer], T]) -> T:
+        """`work` on the tokenizer's thread. Raises ApiError 400 for what cannot be encoded."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._run, model, work)
+
+    async def encode(
+        self, model: ModelInfo, prompts: Sequence[Prompt], params: SamplingParams
+    ) -> tuple[list[EncodedPrompt], Tokenizer]:
+        return await self.run(
+            model, lambda known: ([encode_prompt(p, known, params) for p in prompts], known)
+        )
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, model: ModelInfo, work: Callable[[Tokenizer], T]) -> T:
+        try:
+            return work(self._of(model))
+        except InvalidRequestError as error:
+            raise refused(error.info()) from error
+        except CheckpointError as error:
+            raise unavailable(f"{error.cause} {error.remedy}") from error
+
+    def _of(self, model: ModelInfo) -> Tokenizer:
+        if self._tokenizer is None or self._path != model.path:
+            self._tokenizer = Tokenizer.from_folder(model.path, allow_missing=model.is_dummy)
+            self._path = model.path
+        return self._tokenizer
+
+
+def decode_all(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """The text of tokens, special ones by their names."""
+    parts: list[str] = []
+    for is_silent, group in groupby(token_ids, tokenizer.is_silent):
+        run = list(group)
+        parts += map(tokenizer.token_text, run) if is_silent else [tokenizer.decode(run)]
+    return "".join(parts)
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> None:
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise bad_request(
+                f"{name} has the token id {token_id}; the model has 0 to {vocab_size - 1}.", name
+            )

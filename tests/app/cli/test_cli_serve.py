@@ -1,0 +1,74 @@
+"""`inferdeck serve` as a process: it says where it listens, serves, and ends cleanly."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.__main__ import main
+
+ROOT = Path(__file__).parents[3]
+SMALL = ["--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
+
+
+def test_it_serves_until_ctrl_c_and_lets_replies_end() -> None:
+    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--json", *SMALL,
+               "--served-model-name", "mine", "--shutdown-timeout", "0.3"]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        ready = json.loads(server.stdout.readline())
+        assert set(ready) == {"url", "model", "pid"}
+        assert ready["model"] == "mine"
+        body = {"prompt": "a", "stream": True, "max_tokens": 1900, "ignore_eos": True}
+        request = urllib.request.Request(
+            f"{ready['url']}/v1/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=30) as response:
+            assert response.readline().startswith(b"data: {")
+            server.send_signal(signal.SIGINT)
+            rest = response.read().decode()
+        assert '"finish_reason":"abort"' in rest
+        assert rest.endswith("data: [DONE]\n\n")
+        out, err = server.communicate(timeout=30)
+    assert server.returncode == 0, err
+    assert out == ""
+    assert err == "inferdeck: stopping; Ctrl-C again aborts running replies\n"
+
+
+def test_a_port_in_use_is_found_before_the_model_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port), *SMALL]) == 1
+    err = capsys.readouterr().err
+    assert f"Port {port} on 127.0.0.1 is in use." in err
+    assert "--port" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--host", "0.0.0.0"], "--allow-unauthenticated"),
+        (["--max-connections", "0"], "max_connections"),
+        (["--api-key", "ä"], "API key"),
+        (["--model", "/no/such/model", "--port", "0"], "/no/such/model"),
+    ],
+)
+def test_what_is_impossible_is_2(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.delenv("INFERDECK_API_KEY", raising=False)
+    assert main(["serve", *argv]) == 2
+    assert words in capsys.readouterr().err
