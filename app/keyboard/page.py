@@ -15,7 +15,6 @@ from collections.abc import Callable
 from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QHBoxLayout,
     QHeaderView,
     QLabel,
@@ -31,6 +30,7 @@ from app.keyboard.keymap import KeyMap, objection
 from app.keyboard.recorder import KeyRecorder
 from app.keyboard.table import COMMAND, CommandTable
 from widgets.elided_line import ElidedLine
+from widgets.plain_table import dress_table
 from widgets.theme import SPACE_2, SPACE_3, restyle, theme_notifier
 
 NOTHING_FOUND = "No command has these words."
@@ -208,16 +208,8 @@ class KeyboardPage(QWidget):
 def _make_view(table: CommandTable) -> QTableView:
     view = QTableView()
     view.setModel(table)
-    view.setAccessibleName("Commands and their keys")
-    view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-    view.setShowGrid(False)
-    view.setTabKeyNavigation(False)
-    view.setWordWrap(False)
-    view.verticalHeader().hide()
+    dress_table(view, "Commands and their keys")
     header = view.horizontalHeader()
-    header.setHighlightSections(False)
-    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setSectionResizeMode(COMMAND, QHeaderView.ResizeMode.Stretch)
     header.setMinimumSectionSize(64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication, QShowEvent
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QHBoxLayout,
     QHeaderView,
     QLabel,
@@ -18,6 +17,7 @@ from PySide6.QtWidgets import (
 
 from app.notifications.history import NoticeHistory, Record
 from app.notifications.table import NoticeTable
+from widgets.plain_table import dress_table
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, theme_notifier
 
 EMPTY = "Errors and finished work appear here, and stay until the program ends."
@@ -125,16 +125,8 @@ class NoticePanel(QWidget):
 def _make_view(model: NoticeTable) -> QTableView:
     view = QTableView()
     view.setModel(model)
-    view.setAccessibleName("Notifications of this run")
-    view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-    view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-    view.setShowGrid(False)
-    view.setTabKeyNavigation(False)
-    view.setWordWrap(False)
-    view.verticalHeader().hide()
+    dress_table(view, "Notifications of this run")
     header = view.horizontalHeader()
-    header.setHighlightSections(False)
-    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
     header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
     header.setStretchLastSection(True)
     return view

@@ -34,6 +34,7 @@ from PySide6.QtWidgets import (
 
 from app.log import MAX_LINES, LogKeeper, LogLine
 from widgets.elided_line import ElidedLine
+from widgets.plain_table import dress_table
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font, theme, theme_notifier
 
 EMPTY_TEXT = "What the program does is written here: models, settings, faults with their cause."
@@ -239,16 +240,11 @@ class _LogTable(QTableView):
         super().__init__()
         self._copy = copy
         self.setModel(model)
-        self.setAccessibleName("Log")
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        dress_table(self, "Log")
+        # several lines can be copied at once
+        self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.setShowGrid(False)
-        self.setTabKeyNavigation(False)
-        self.setWordWrap(False)
-        self.verticalHeader().hide()
         header = self.horizontalHeader()
-        header.setHighlightSections(False)
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
         self._take_fonts()
