@@ -126,8 +126,10 @@ def replay(shape: str, concurrency: int, rounds: int, output: int, threads: int)
     )
     prompts = [list(range(20 + i, 20 + i + PROMPT_TOKENS)) for i in range(concurrency)]
     runs = {name: Runs() for name in ways}
+    order = list(ways.items())
     for number in range(rounds + 1):
-        for name, proposer in ways.items():
+        order = [*order[1:], order[0]]  # nobody always follows the same: the machine drifts
+        for name, proposer in order:
             engine.use_proposer(proposer)
             engine.snapshot()
             outputs = engine.generate(prompts, params)
