@@ -238,7 +238,7 @@ def test_a_fuzzer_finds_no_failure(served: Served, tmp_path: Path) -> None:
               "response_schema_conformance,negative_data_rejection")  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json",
-         "--checks", checks, "--max-examples", "15", "--seed", "1", "--request-timeout", "30",
+         "--checks", checks, "--max-examples", "4", "--seed", "1", "--request-timeout", "30",
          "--generation-database", "none"],
         capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
