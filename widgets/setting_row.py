@@ -54,6 +54,7 @@ class SettingRow(QWidget):
         self._hint.setTextFormat(Qt.TextFormat.PlainText)
         self._hint.setProperty("role", "small")
         self._hint.setFont(figure_font("small"))
+        self._hint.setWordWrap(True)  # a long one must not widen the whole panel
         badge = QLabel(spec.badge)
         badge.setProperty("badge", spec.badge)
         is_switch = isinstance(control, SwitchControl)
@@ -71,7 +72,6 @@ class SettingRow(QWidget):
         if not is_switch:
             layout.addWidget(control)
         layout.addWidget(self._hint)
-        self._is_wrapped = False
         self._action = QPushButton()
         self._action.setProperty("kind", "link")
         self._action.setAutoDefault(False)
@@ -136,13 +136,7 @@ class SettingRow(QWidget):
             self._hint.setText(text)
         if tone != self._hint_tone:
             self._hint_tone = tone
-            self._hint.setWordWrap(tone == "error" or self._is_wrapped)
             restyle(self._hint, role=tone)
-
-    def wrap_hint(self) -> None:
-        """Let the hint take as many lines as it needs."""
-        self._is_wrapped = True
-        self._hint.setWordWrap(True)
 
     @property
     def action(self) -> QPushButton:

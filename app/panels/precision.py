@@ -67,8 +67,6 @@ class PrecisionGuide(QObject):
         self._wait.setSingleShot(True)
         self._wait.setInterval(LOOK_DELAY_MS)
         self._wait.timeout.connect(self._look_now)
-        for name in (WEIGHTS, HEAD):
-            self._rows[name].wrap_hint()
         bridge.state_changed.connect(self._on_state)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)

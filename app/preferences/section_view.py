@@ -75,7 +75,6 @@ class SectionView(QWidget):
 
     def _make_row(self, place: int, entry: Entry) -> None:
         row = SettingRow(entry.spec)
-        row.wrap_hint()
         row.value_changed.connect(self._on_chosen)
         row.refused.connect(self._on_refused)
         row.reset_wanted.connect(self._source.reset)

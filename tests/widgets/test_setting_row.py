@@ -1,0 +1,14 @@
+"""A row of the settings keeps to the width of its panel."""
+
+from pytestqt.qtbot import QtBot
+
+from widgets.row_spec import RowSpec
+from widgets.setting_row import SettingRow
+
+
+def test_a_long_hint_does_not_widen_the_row(qtbot: QtBot) -> None:
+    row = SettingRow(RowSpec("drafts", "Draft model", "What drafts.", "live"))
+    qtbot.addWidget(row)
+    before = row.minimumSizeHint().width()
+    row.set_hint("Starter draft model, 1.2 million parameters, of the same vocabulary. " * 3)
+    assert row.minimumSizeHint().width() <= max(before, 200)
