@@ -13,11 +13,11 @@ from transformers import PretrainedConfig
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
-from engine.attention.cpu import FEW_QUERIES, CPUAttention
+from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
-from engine.kernels.select import attention_dtype
+from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint

@@ -17,14 +17,12 @@ from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import Gathered, PagedCache, make_cache, page_rows, token_rows
 from engine.attention.rows import attend_rows, capped, score, softmax_with_sinks, weigh
 from engine.batch import Batch
+from engine.kernels.select import FEW_QUERIES
 from engine.kv_dtype import PLAIN, KVDtype
 
 # A bucket of decoding requests holds contexts of which the longest is at most this much longer.
 BUCKET_RATIO = 1.25
 BUCKET_SLACK = 64
-
-FEW_QUERIES = 32
-"""From so many tokens of a request on its attention is limited by arithmetic."""
 
 
 @dataclass(slots=True)

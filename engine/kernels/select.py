@@ -30,6 +30,9 @@ largest that is not above n."""
 MANY_ROWS = 192
 """From here on a float32 product is limited by arithmetic, and torch's own is as good as any."""
 
+FEW_QUERIES = 32
+"""From so many tokens of one request on its attention is limited by arithmetic."""
+
 _WIDTH = 2048  # of the square matrix that is measured
 _NUM_MATRICES = 6  # used in turn, as the layers of a model are: 48 MB, more than a core's own cache
 _ROWS_TO_MEASURE = 384  # by each candidate; but at least so many products, and at most:
@@ -250,7 +253,7 @@ def _attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     found = ", ".join(f"{key} {ms:.2f} ms" for key, ms in shortest.items())
     why = f"measured with {rows} queries and {length} keys of {heads} heads, threads: 1: {found}"
     first = Choice(_ATTENTION, name, 1, name, "one row reads keys and values once, as they are")
-    return (first, Choice(_ATTENTION, name, 32, _faster(name, shortest), why))
+    return (first, Choice(_ATTENTION, name, FEW_QUERIES, _faster(name, shortest), why))
 
 
 def _int4_milliseconds(rows: int) -> dict[str, float]:

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import nn
 
-from engine.attention.cpu import FEW_QUERIES, CPUAttention
+from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, UnsupportedModelError
-from engine.kernels.select import attention_dtype
+from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import load_model

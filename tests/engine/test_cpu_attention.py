@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.attention.cpu import FEW_QUERIES, CPUAttention
+from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
 from engine.batch import Batch, slots
+from engine.kernels.select import FEW_QUERIES
 from engine.kv_dtype import parse_kv_dtype
 from tests.engine.textbook_kv import attention
 
