@@ -381,6 +381,33 @@ class SpeculationSnapshot:
         return 1 + self.accepted / self.rounds if self.rounds else None
 
 
+class Part(StrEnum):
+    """A part of a snapshot that not every source tells: an engine of ours tells all of them, a
+    server of another make what its metrics have."""
+
+    MODEL = "facts of the model"
+    SETTINGS = "settings"
+    REQUESTS = "requests of other clients"
+    QUEUE = "requests running and waiting"
+    BLOCKS = "KV blocks"
+    KV_USAGE = "KV usage"
+    STEPS = "steps"
+    MEMORY = "memory"
+    TOKENS = "tokens of all clients"
+    PREFIX_CACHE = "prefix cache"
+    PREEMPTIONS = "preemptions"
+    SPECULATION = "drafts"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Gauges of a server that does not show what they are counted from. None: not told either."""
+
+    num_running: int | None = None
+    num_waiting: int | None = None
+    kv_usage: float | None = None
+
+
 class Sample(NamedTuple):
     """One latency sample: when it was taken, and its value in seconds."""
 
@@ -391,7 +418,9 @@ class Sample(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """The engine after a step. `steps`, `ttft` and `itl` hold what is new since the snapshot
-    published before this one; everything else is the state now."""
+    published before this one; everything else is the state now. `missing`: what its source does not
+    tell; there the values are empty and mean nothing. `told`: gauges in place of the parts that
+    they would be counted from."""
 
     time: float
     step_index: int
@@ -405,15 +434,23 @@ class EngineSnapshot:
     ttft: tuple[Sample, ...] = ()
     itl: tuple[Sample, ...] = ()
     speculation: SpeculationSnapshot | None = None
+    missing: frozenset[Part] = frozenset()
+    told: Told | None = None
 
     @property
     def num_running(self) -> int:
+        if self.told is not None and self.told.num_running is not None:
+            return self.told.num_running
         return sum(r.state is RequestState.RUNNING for r in self.requests)
 
     @property
     def num_waiting(self) -> int:
+        if self.told is not None and self.told.num_waiting is not None:
+            return self.told.num_waiting
         return sum(r.state in (RequestState.WAITING, RequestState.PREEMPTED) for r in self.requests)
 
     @property
     def kv_usage(self) -> float:
+        if self.told is not None and self.told.kv_usage is not None:
+            return self.told.kv_usage
         return self.blocks.num_used / self.blocks.num_blocks if self.blocks.num_blocks else 0.0
