@@ -15,7 +15,15 @@ from torch import Tensor
 
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import Gathered, PagedCache, make_cache, page_rows, token_rows
-from engine.attention.rows import attend_rows, capped, score, softmax_with_sinks, weigh
+from engine.attention.rows import (
+    attend_plain,
+    attend_rows,
+    capped,
+    is_plain,
+    score,
+    softmax_with_sinks,
+    weigh,
+)
 from engine.batch import Batch
 from engine.kernels.select import FEW_QUERIES
 from engine.kv_dtype import PLAIN, KVDtype
@@ -55,13 +63,15 @@ class Prefill:
 @dataclass(slots=True, frozen=True)
 class DecodeBucket:
     """Requests that compute one token each, B rows of the step; pages from the first visible block
-    on, whole blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window.
+    on, whole blocks of L keys; hidden[B, 1, 1, L]: keys that do not exist or lie before the window,
+    and bias of the same shape: what is added to scores for them, in the dtype of products.
     """
 
     rows: Tensor | slice
     size: int
     pages: Pages
     hidden: Tensor | None
+    bias: Tensor | None
 
 
 @dataclass(slots=True, frozen=True)
@@ -169,12 +179,12 @@ class CPUAttention:
         hidden = keys >= ends
         if window is not None:
             hidden |= keys < ends - window
-        return DecodeBucket(
-            rows=_rows(rows),
-            size=len(rows),
-            pages=Pages(torch.tensor(padded)),
-            hidden=hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None,
-        )
+        some = hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None
+        bias = None
+        if some is not None:
+            bias = torch.zeros(some.shape, dtype=self.compute_dtype)
+            bias.masked_fill_(some, float("-inf"))
+        return DecodeBucket(_rows(rows), len(rows), Pages(torch.tensor(padded)), some, bias)
 
     @property
     def _step(self) -> Batch:
@@ -228,9 +238,14 @@ class CPUAttention:
     ) -> None:
         keys, values = bucket.pages.of(cache, self.compute_dtype)
         size, num_kv_heads = bucket.size, cache.keys.num_heads
-        queries = q[bucket.rows].to(self.compute_dtype) * options.scaling
-        # a query head of every group is a row of the product with its key head
-        grouped = queries.reshape(size * num_kv_heads, -1, queries.shape[-1])
+        queries = q[bucket.rows].to(self.compute_dtype)
+        if is_plain(keys, values, options):
+            # a query head of every group is a row of the product with its key head
+            by_group = queries.reshape(size, num_kv_heads, -1, queries.shape[-1])
+            result = attend_plain(by_group, keys, values, bucket.bias, options.scaling)
+            output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
+            return
+        grouped = (queries * options.scaling).reshape(size * num_kv_heads, -1, queries.shape[-1])
         scores = capped(score(grouped, keys), options)
         by_head = scores.view(size, num_kv_heads, -1, scores.shape[-1])
         if bucket.hidden is not None:

@@ -93,6 +93,15 @@ def active(context: AttentionContext) -> Iterator[None]:
         _active.context = before
 
 
+def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
+    """Attention of one layer by what is active in this thread; shapes as `AttentionBackend` has
+    them."""
+    context = _active.context
+    if context is None:
+        raise RuntimeError("Paged attention was called outside the model runner.")
+    return context.forward(layer, q, k, v, options)
+
+
 def _attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -108,16 +117,13 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """transformers' attention function: q[1, Hq, T, Dk], k[1, Hkv, T, Dk], v[1, Hkv, T, Dv] after
     rotary, to [1, T, Hq, Dv]."""
-    context = _active.context
-    if context is None:
-        raise RuntimeError("Paged attention was called outside the model runner.")
     options = AttentionOptions(
         scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         window=sliding_window,
         softcap=softcap,
         sinks=s_aux,
     )
-    output = context.forward(
+    output = attend(
         module.layer_idx,  # type: ignore[arg-type]
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),

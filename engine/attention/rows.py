@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
@@ -46,6 +47,32 @@ def attend_rows(
         )
         result = result.view(num_kv_heads, group, rows, -1).permute(2, 0, 1, 3)
         output[begin:end] = result.reshape(rows, num_heads, -1).to(output.dtype)
+
+
+def is_plain(keys: Gathered, values: Gathered, options: AttentionOptions) -> bool:
+    """Whether torch's own attention computes it: nothing is capped, nothing scaled by tokens."""
+    return (
+        keys.scales is None
+        and values.scales is None
+        and options.softcap is None
+        and options.sinks is None
+        and keys.elements.shape[-1] == values.elements.shape[-1]
+    )
+
+
+def attend_plain(
+    q: Tensor, keys: Gathered, values: Gathered, bias: Tensor | None, scaling: float
+) -> Tensor:
+    """q[B, Hkv, G, D] over keys and values of [B * Hkv, L, D], bias[B, 1, 1, L] added to the
+    scores: [B, Hkv, G, D]. One operation for scores, softmax and sum: a third of the time of three
+    for a single short request."""
+    size, num_kv_heads, group, width = q.shape
+    shape = (size, num_kv_heads, -1, width)
+    if bias is not None:
+        bias = bias.expand(size, 1, group, bias.shape[-1])
+    return F.scaled_dot_product_attention(
+        q, keys.elements.view(shape), values.elements.view(shape), attn_mask=bias, scale=scaling
+    )
 
 
 def score(queries: Tensor, keys: Gathered) -> Tensor:

@@ -33,18 +33,26 @@ class FusedRMSNorm(nn.Module):
         self._shape = (width,)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight = self.weight.float() + self.offset if self.offset else self.weight
         if x.device.type != "cpu":
             wide = x.float() if self.offset else x
+            weight = self.factors() if self.offset else self.weight
             return F.rms_norm(wide, self._shape, weight, self.eps).to(x.dtype)
-        # On the CPU torch.rms_norm is a chain of passes; the 2-norm reads x once. Everything is
+        return self.normed(x).mul_(self.factors()).to(x.dtype)
+
+    def normed(self, x: torch.Tensor) -> torch.Tensor:
+        """x / sqrt(mean(x^2) + eps), a float32 tensor of its own; on the CPU."""
+        # torch.rms_norm is a chain of passes there; the 2-norm reads x once. Everything is
         # float32 before it meets: operands of unlike dtypes are converted one by one. Not addcmul:
         # its last bit depends on the place of a row in the batch.
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.mul(norm, norm).mul_(_constant(1 / self._width)).add_(_constant(self.eps))
-        scale = scale.rsqrt_()
-        return (wide * scale).mul_(weight.float()).to(x.dtype)
+        return wide * scale.rsqrt_()
+
+    def factors(self) -> torch.Tensor:
+        """What a normed row is multiplied with, float32 [width]."""
+        weight = self.weight.float()
+        return weight + self.offset if self.offset else weight
 
     def extra_repr(self) -> str:
         return f"{self._width}, eps={self.eps}, offset={self.offset:g}"

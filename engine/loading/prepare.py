@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from engine.kernels.linear import Linear
+from engine.layers.attention import KIND as ATTENTION
+from engine.layers.attention import attention_swaps
 from engine.layers.experts import EXPERTS, experts_swaps
 from engine.layers.norm import KIND as RMS_NORM
 from engine.layers.norm import norm_swaps
@@ -67,7 +69,11 @@ def prepare(
         path = f"{paths[id(swap.parent)]}.{swap.name}".removeprefix(".")
         slots[f"{path}.weight"] = Slot(swap.replacement, "weight")
         prepared.swaps.append(swap)
-    prepared.swaps += list(apply_swaps(model)) if wanted(APPLY) else []
+    whole = list(attention_swaps(model)) if wanted(ATTENTION) else []
+    replaced = {id(swap.module) for swap in whole}
+    prepared.swaps += whole
+    if wanted(APPLY):
+        prepared.swaps += [swap for swap in apply_swaps(model) if id(swap.module) not in replaced]
     for swap in list(experts_swaps(model)) if wanted(EXPERTS) else ():
         path = f"{paths[id(swap.parent)]}.{swap.name}"
         for name, _ in swap.replacement.named_parameters():  # the biases, which stay plain
