@@ -18,12 +18,13 @@ from torch import Tensor
 
 from engine.kernels.scratch import scratch
 from engine.kernels.select import choose_int4
-from engine.kernels.tiles import TILE_BYTES, widened
+from engine.kernels.tiles import TILE_BYTES, WIDE_TILE_BYTES, widened
 from engine.kernels.weights import Weights
 from engine.quantization.codes import IntCodes
 from engine.quantization.scheme import grouped_title
 
 GROUP_SIZES = (32, 64, 128, 256)
+_MANY_ROWS = 256  # as a prompt has
 _PACKED_ROWS = 512  # outputs packed at a time: the operation wants int32
 
 
@@ -70,6 +71,8 @@ class Int4Weights(Weights):
         return found[:, : self.shape[0]]
 
     def _tiled(self, x: Tensor) -> Tensor:
+        if len(x) >= _MANY_ROWS and self._pairs is not None:
+            return self._in_wide_tiles(x)
         rows, width = x.shape
         wide = widened(x.float())
         panels, panel = len(self._scales), self._panel
@@ -80,6 +83,25 @@ class Int4Weights(Weights):
             product = torch.matmul(wide, tile)  # [panels, T, P]
             result[:, start : start + len(tile)].copy_(product[:, :rows].transpose(0, 1))
         return result.view(rows, -1)[:, : self.shape[0]]
+
+    def _in_wide_tiles(self, x: Tensor) -> Tensor:
+        """One product for all panels of a tile, which lie beside each other as [in, outputs]: of
+        1,024 rows by 1024 x 3072 on two cores 18.5 ms in place of 26 panel by panel."""
+        wide = x.float()
+        rows, width = wide.shape
+        panels, panel = len(self._scales), self._panel
+        at_once = max(1, WIDE_TILE_BYTES // (4 * width * panel))
+        product = scratch("product", rows * at_once * panel)
+        result = torch.empty(rows, panels * panel, dtype=x.dtype)
+        for start in range(0, panels, at_once):
+            count = min(at_once, panels - start)
+            columns = count * panel
+            tile = scratch("tile", width * columns).view(width, columns)
+            self._make_plain(tile.view(width, count, panel).transpose(0, 1), start)
+            part = product[: rows * columns].view(rows, columns)
+            torch.mm(wide, tile, out=part)
+            result[:, start * panel : start * panel + columns].copy_(part)
+        return result[:, : self.shape[0]]
 
     @classmethod
     def random(cls, outputs: int, inputs: int, group_size: int) -> Int4Weights:
@@ -99,19 +121,25 @@ class Int4Weights(Weights):
 
     def _plain(self, start: int, count: int) -> Tensor:
         """Panels start, ... as float32 [count, in, P], exact where scales have 16 bits."""
-        width, half = self.shape[1], self._panel // 2
+        width = self.shape[1]
+        tile = scratch("tile", count * width * self._panel).view(count, width, self._panel)
+        self._make_plain(tile, start)
+        return tile
+
+    def _make_plain(self, tile: Tensor, start: int) -> None:
+        """Write panels start, ... into tile float32 [count, in, P], of any strides."""
+        count, width, panel = tile.shape
+        half = panel // 2
         source = self._packed.view(-1, width, half)[start : start + count]
-        size = count * width * self._panel
-        codes = scratch("int4 codes", size, torch.uint8).view(count, width, self._panel)
+        codes = scratch("int4 codes", tile.numel(), torch.uint8).view(tile.shape)
         torch.bitwise_and(source, 15, out=codes[..., :half])
         torch.bitwise_right_shift(source, 4, out=codes[..., half:])
-        tile = scratch("tile", size).view(count, -1, self.group_size, self._panel)
-        tile.copy_(codes.view_as(tile))
+        grouped = tile.unflatten(1, (-1, self.group_size))
+        grouped.copy_(codes.view(grouped.shape))
         scales = self._scales[start : start + count].float().unsqueeze(2)
         zeros = self._zeros[start : start + count].float().unsqueeze(2)
         # both products and their difference are exact: 4 bits by 11
-        torch.addcmul(zeros.mul_(scales).neg_(), tile, scales, out=tile)
-        return tile.view(count, width, self._panel)
+        torch.addcmul(zeros.mul_(scales).neg_(), grouped, scales, out=grouped)
 
 
 def fits(codes: IntCodes) -> bool:

@@ -41,7 +41,7 @@ class Int8Weights(Weights):
         return self.shape[0] * self.shape[1] + self._scales.nbytes
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        rows, scales = quantize_rows(x.reshape(-1, x.shape[-1]))
+        rows, scales = quantize_rows(x.reshape(-1, self.shape[1]))
         result = multiply(rows, scales, self._packed, self._scales, x.dtype)
         if bias is not None:
             result += bias
@@ -71,9 +71,9 @@ def unpack(packed: Tensor) -> Tensor:
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [T, K] as uint8 around 128, and the scale float32 [T, 1] of each row. A row of zeros stays
     zero; NaN and infinity give a scale that is not finite, and so reach the result."""
-    at_once = max(1, _CACHED // x.shape[1])
-    if len(x) <= at_once:
+    if x.numel() <= _CACHED:
         return _quantized(x)
+    at_once = max(1, _CACHED // x.shape[1])
     rows = torch.empty(x.shape, dtype=torch.uint8)
     scales = torch.empty(len(x), 1)
     for start in range(0, len(x), at_once):
@@ -86,9 +86,10 @@ def _quantized(x: Tensor) -> tuple[Tensor, Tensor]:
     # in float32 from the start: an operation on unlike dtypes converts each of its operands anew
     wide = x.float()
     largest = wide.abs().amax(-1, keepdim=True)  # a third of what the norm of infinity takes
-    steps = _LARGEST.div(largest.clamp_min(1e-30))
+    steps = _LARGEST.div(largest.clamp_min_(1e-30))
+    scaled = torch.mul(wide, steps) if wide is x else wide.mul_(steps)  # x is the caller's
     # half up by truncation; between 1 and 255
-    return torch.mul(wide, steps).add_(_HALF_UP).to(torch.uint8), largest.div_(_LARGEST)
+    return scaled.add_(_HALF_UP).to(torch.uint8), largest.div_(_LARGEST)
 
 
 def multiply(

@@ -86,6 +86,28 @@ def test_values_and_products_are_those_of_the_codes(
     assert float((found[0].float() - expected).abs().max()) <= EPSILON[dtype] * float(size) + 1e-6
 
 
+@given(
+    outputs=st.integers(1, 300),
+    rows=st.integers(1, 9),
+    tile_bytes=st.sampled_from([4, 50_000, 2**22]),
+    is_symmetric=st.booleans(),
+)
+def test_wide_tiles_of_int4_are_those_of_single_panels(
+    outputs: int, rows: int, tile_bytes: int, is_symmetric: bool
+) -> None:
+    codes = KINDS["int4, symmetric" if is_symmetric else "int4"](random(outputs, 128))
+    x = random(rows, 128, seed=1).to(torch.bfloat16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(int4, "WIDE_TILE_BYTES", tile_bytes)
+        held = hold([codes], torch.bfloat16)
+        assert isinstance(held, Int4Weights)
+        single = held.by_name("tiled", x)
+        patch.setattr(int4, "_MANY_ROWS", 1)
+        wide = held.by_name("tiled", x)
+    assert wide.shape == single.shape == (rows, outputs)
+    torch.testing.assert_close(wide, single, rtol=0.01, atol=0.01)
+
+
 @given(group_size=st.sampled_from([32, 64]), outputs=st.integers(1, 90), seed=st.integers(0, 9))
 def test_columns_in_any_order_of_groups(group_size: int, outputs: int, seed: int) -> None:
     """GPTQ's desc_act: a column belongs to whatever group the file says."""
