@@ -53,13 +53,14 @@ class Int4Weights(Weights):
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])
+        outputs, inputs = self.shape
+        flat = x.reshape(-1, inputs)
         # torch's kernel is fast in bfloat16 alone (50 times slower in float16)
-        name = "tiled" if self._pairs is None else choose_int4(len(flat))
+        name = "tiled" if self._pairs is None else choose_int4(flat.shape[0])
         result = self.by_name(name, flat)
         if bias is not None:
             result = result + bias
-        return result.reshape(*x.shape[:-1], self.shape[0])
+        return result.reshape(*x.shape[:-1], outputs)
 
     def by_name(self, name: str, x: Tensor) -> Tensor:
         """x [T, in] by the implementation "packed" or "tiled": [T, out] in x's dtype."""

@@ -96,12 +96,17 @@ def multiply(
     rows: Tensor, scales: Tensor, packed: Tensor, weight_scales: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """rows uint8 [T, K] with scales [T, 1] by a packed weight with weight_scales [N]: [T, N]."""
-    zeros = _no_zeros(len(weight_scales))
+    return sums(rows, packed, weight_scales).mul_(scales).to(dtype)
+
+
+def sums(rows: Tensor, packed: Tensor, weight_scales: Tensor) -> Tensor:
+    """`multiply` before the rows' scales, float32 [T, N]."""
+    zeros = _no_zeros(weight_scales.shape[0])
     product: Tensor = torch.ops.onednn.qlinear_pointwise(
         rows, 1.0, _ZERO_POINT, packed, weight_scales, zeros, None, 1.0, 0, torch.float32,
         "none", [], "",
     )  # fmt: skip
-    return product.mul_(scales).to(dtype)
+    return product
 
 
 @cache

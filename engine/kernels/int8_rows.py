@@ -50,14 +50,12 @@ class Int8Head(Weights):
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         rows, scales = int8.quantize_rows(x.reshape(-1, x.shape[-1]))
-        result = torch.empty(len(rows), self.shape[0], dtype=x.dtype)
-        start = 0
+        parts, start = [], 0
         for packed in self._packed:
-            end = min(start + CHUNK_ROWS, self.shape[0])
-            result[:, start:end] = int8.multiply(
-                rows, scales, packed, self._scales[start:end], x.dtype
-            )
+            end = start + CHUNK_ROWS
+            parts.append(int8.sums(rows, packed, self._scales[start:end]))
             start = end
+        result = torch.cat(parts, dim=-1).mul_(scales).to(x.dtype)
         if bias is not None:
             result += bias
         return result.view(*x.shape[:-1], self.shape[0])

@@ -72,6 +72,8 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
 
 def choose_blocked(dtype: torch.dtype, rows: int) -> str:
     """Name of the implementation for weights in blocks (`engine.kernels.blocked`)."""
+    if rows < _MANY_ROWS_OF_BLOCKS[0]:  # asked a hundred times in every step that decodes
+        return "onednn"
     return _chosen(blocked_choices(dtype) or _BLOCKED, rows)
 
 
@@ -95,7 +97,7 @@ def blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
 
 def choose_int4(rows: int) -> str:
     """"packed" or "tiled": how weights of 4 bits are multiplied by `rows` rows of bfloat16."""
-    return _chosen(int4_choices(), rows)
+    return "packed" if rows < _INT4_ROWS[0] else _chosen(int4_choices(), rows)
 
 
 def int4_choices() -> tuple[Choice, ...]:

@@ -47,7 +47,8 @@ class FusedRMSNorm(nn.Module):
         wide = x.float()
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.mul(norm, norm).mul_(_constant(1 / self._width)).add_(_constant(self.eps))
-        return wide * scale.rsqrt_()
+        scale.rsqrt_()
+        return wide * scale if wide is x else wide.mul_(scale)  # x is the caller's
 
     def factors(self) -> torch.Tensor:
         """What a normed row is multiplied with, float32 [width]."""
