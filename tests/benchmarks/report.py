@@ -54,7 +54,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_goals(goals: Sequence[Goal]) -> None:
-    width = max(len(goal.text) for goal in goals)
+    width = max((len(goal.text) for goal in goals), default=0)
     for goal in goals:
         print(f"  {goal.verdict:6}  {goal.text.ljust(width)}  {goal.value}")
     print(flush=True)
