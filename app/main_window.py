@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QDialog,
@@ -74,9 +74,17 @@ from widgets.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
+TITLE_BAR = 40
+"""Pixels of the screen's height left for what the desktop puts above a window."""
 QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
+
+
+def first_size(available: QSize) -> QSize:
+    """Of the first window on a screen that has so much room. A frame comes around it only when it
+    is shown."""
+    return QSize(*FIRST_SIZE).boundedTo(available - QSize(0, TITLE_BAR))
 
 
 class MainWindow(QMainWindow):
@@ -115,9 +123,7 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.compare = CompareDesk(
-            bridge, self.engine_settings.precision, self, session, settings
-        )
+        self.compare = CompareDesk(bridge, self.engine_settings.precision, self, session, settings)
         self.broadcast = BroadcastDesk(bridge, self)
         self.commands.add(
             *window_commands(self), *self.flight.commands(), *self.compare.commands(),
@@ -372,9 +378,8 @@ class MainWindow(QMainWindow):
 
     def _restore(self) -> None:
         """Size and docks as they were; a sensible place where the screen of then is gone."""
-        self.resize(*FIRST_SIZE)
         available = self.screen().availableSize()
-        self.resize(self.size().boundedTo(available))
+        self.resize(first_size(available))
         self.restoreGeometry(self.settings.geometry)
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())
