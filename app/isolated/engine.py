@@ -176,8 +176,8 @@ class IsolatedEngine:
         return child
 
     def _not_started(self, child: ChildProcess) -> None:
-        is_late = child.is_running
-        code = child.end(END_S) if is_late else child.wait()
+        is_late = not child.ends_within(_LAST_DATA_S)  # else it has closed its pipes, and ends
+        code = child.end(END_S)
         self._child = None
         if self._is_stopping:
             return
@@ -252,8 +252,8 @@ class IsolatedEngine:
         if event.state in (LinkState.RECONNECTING, LinkState.CLOSED):
             self._line_is_gone.set()
         child = self._child
-        if event.state is LinkState.CLOSED and child is not None and not self._is_stopping:
-            self._given_up = event.words or "the line to it is closed."
+        if event.state is LinkState.CLOSED and event.words and child is not None:
+            self._given_up = event.words
             child.kill()
 
 

@@ -75,6 +75,9 @@ class ChildProcess:
         except queue.Empty:
             return None
 
+    def ends_within(self, seconds: float) -> bool:
+        return self._ends_by(time.monotonic() + seconds)
+
     def wait(self) -> int:
         """Wait for its end: the exit code, negative for a signal."""
         code = self._process.wait()
