@@ -102,6 +102,7 @@ class EngineBridge(QObject):
         super().__init__(parent)
         self._make_thread = make_thread
         self._make_own = make_thread
+        self._make_next: ThreadFactory | None = None  # from the next load on
         self._thread: EngineThreadLike | None = None
         self._leaving: list[Thread] = []  # these end engines that were left
         self._closed = False
@@ -146,6 +147,26 @@ class EngineBridge(QObject):
         """What stands for the engine now: a remote one tells more of itself."""
         return self._thread
 
+    @property
+    def has_next(self) -> bool:
+        """Whether the next model is opened by an engine of our own of another kind."""
+        return self._make_next is not None
+
+    def make_next(self, make_thread: ThreadFactory) -> None:
+        """Engines of our own are of this kind, from the next model on. What runs goes on; a
+        comparison beside it has an engine of the kind that runs."""
+        self._make_next = None if make_thread is self._make_own else make_thread
+        if self._thread is None:
+            self._turn_to_next()
+
+    def _turn_to_next(self) -> None:
+        if self._make_next is None or self.is_remote:
+            return
+        self._make_own, self._make_next = self._make_next, None
+        if self._thread is not None:
+            self._turn_to(self._make_own, None)
+        self._make_thread = self._make_own
+
     def attach(self, make_thread: ThreadFactory) -> None:
         """Leave the engine for another, whose events tell what it has loaded."""
         self._turn_to(make_thread, LinkChanged(LinkState.CONNECTING, time.perf_counter()))
@@ -186,6 +207,7 @@ class EngineBridge(QObject):
         return self.state is EngineState.READY
 
     def load(self, config: EngineConfig) -> None:
+        self._turn_to_next()
         self._set_state(EngineState.LOADING)
         self._submit(messages.Load(config))
 

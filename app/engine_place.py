@@ -30,18 +30,16 @@ class EnginePlace(QObject):
     def __init__(
         self,
         bridge: EngineBridge,
-        place: str,
         restart: Callable[[], object],
         parent: QObject | None = None,
     ) -> None:
-        """`place`: where the bridge makes its engines now."""
+        """`restart` opens the model again that is open."""
         super().__init__(parent)
-        self._bridge, self._place, self._restart = bridge, place, restart
+        self._bridge, self._restart = bridge, restart
         bridge.state_changed.connect(self._on_state)
 
     def follow(self, place: str) -> None:
         """The user chose where engines run."""
-        self._place = place
         self._bridge.make_next(factory_of(place))
         is_open = self._bridge.state in (EngineState.READY, EngineState.LOADING)
         if not self._bridge.has_next or self._bridge.is_remote or not is_open:

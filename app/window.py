@@ -24,7 +24,8 @@ from app.broadcast.replies import Reply
 from app.compare.asker import name_of as compared
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
-from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
+from app.engine_bridge import EngineBridge, ThreadFactory
+from app.engine_place import EnginePlace, factory_of
 from app.gpu_monitor import GpuMonitor
 from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_logging
 from app.main_window import MainWindow
@@ -36,7 +37,7 @@ from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
 from app.preferences.effects import Effects
-from app.preferences.schema import NO_MODEL, STARTER
+from app.preferences.schema import NO_MODEL, PROCESS, STARTER
 from app.quantize.in_chat import CompareInChat
 from app.quantize.running import QuantizeWork
 from app.settings_store import SettingsStore
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print("Inferdeck is open already: its window takes it from here.")
         return 0
     handler = start_logging()
-    application = Application(app, settings=settings)
+    application = Application(app, settings=settings, is_isolated=args.isolated)
     instance.asked.connect(application.on_second_start)
     application.crash.marker.catch_faults()
     application.show()
@@ -122,9 +123,13 @@ class Application(QObject):
     def __init__(
         self,
         app: QApplication,
-        make_thread: ThreadFactory = engine_thread,
+        make_thread: ThreadFactory | None = None,
         settings: SettingsStore | None = None,
+        *,
+        is_isolated: bool = False,
     ) -> None:
+        """`make_thread`: in place of the engine where the settings want it. `is_isolated`: in a
+        process of its own, until the settings say otherwise."""
         super().__init__()
         self.settings = settings or SettingsStore()
         self.effects = Effects(self.settings.preferences, self)
@@ -134,11 +139,16 @@ class Application(QObject):
         self.log.start()
         self.effects.bind("log_level", set_log_level)
         self.effects.bind("log_size", set_log_size)
-        self.bridge = EngineBridge(make_thread)
+        place = PROCESS if is_isolated else self.settings.preferences.get("engine_place")
+        self.bridge = EngineBridge(make_thread or factory_of(place))
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
             self._make_window()
         self._connect()
+        self.place = EnginePlace(self.bridge, self.session.restart, self)
+        self.place.notice.connect(self.window.show_notice)
+        self.place.notice_gone.connect(self.window.notices.dismiss)
+        self.effects.follow("engine_place", self.place.follow)
         self.settled = SettledWindow(self.effects, self.bridge, self.window, self.pages)
 
     def _make_window(self) -> None:

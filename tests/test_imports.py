@@ -40,6 +40,7 @@ WITHOUT_TORCH = (
 )  # fmt: skip
 
 WITHOUT_QT = (
+    "app.isolated.child", "app.isolated.engine",
     "app", "app.__main__", "app.paths", "app.units", "app.cli.main", "app.cli.generate",
     "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "app.hub.download",
     "app.hub.trash", "app.cli.evaluate", "app.quality.store", "app.quality.export",

@@ -88,6 +88,9 @@ class _Version(argparse.Action):
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
+    parser.add_argument(
+        "--isolated", action="store_true", help="the window's engine runs in a process of its own"
+    )
     add_engine_options(parser, shown=("model", "load_format"))
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)

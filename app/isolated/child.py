@@ -13,10 +13,12 @@ import os
 import signal
 import sys
 import threading
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 from app.cli.session import prepare_libraries
-from app.isolated.engine import KEY_VARIABLE, fault_file
+from app.isolated.engine import KEY_VARIABLE
+from app.isolated.faults import catch_faults
 from app.isolated.lines import LogSender, Ready, ready_line
 from app.log import LOGGERS
 from app.server.gate import EngineGate
@@ -79,14 +81,14 @@ def main() -> None:
     if not key:
         raise SystemExit("This is started by the window. For a server of your own: inferdeck serve")
     _send_log()
-    faults = _catch_faults()
+    faults = catch_faults()
     ending = Ending()
     ending.watch()
     code = serve(key, ending)
     if faults is not None:
         faulthandler.disable()
         faults.close()
-        fault_file(os.getpid()).unlink(missing_ok=True)
+        Path(faults.name).unlink(missing_ok=True)
     ending.leave(code)
 
 
@@ -116,17 +118,6 @@ def _send_log() -> None:
         logger = logging.getLogger(name)
         logger.setLevel(logging.INFO)
         logger.addHandler(sender)
-
-
-def _catch_faults() -> IO[str] | None:
-    """Where native code fails, the stacks of all threads are written beside the window's own."""
-    try:
-        file = fault_file(os.getpid()).open("w", encoding="utf-8")
-        faulthandler.enable(file)
-    except OSError as error:
-        log.warning("faults are not written: %s", error)
-        return None
-    return file
 
 
 if __name__ == "__main__":

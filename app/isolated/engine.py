@@ -16,15 +16,14 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from app.connections.target import Event, LinkChanged, LinkState, OnEvent, Target
 from app.isolated.ending import RESTART, crash_of
+from app.isolated.faults import FAULT_VARIABLE, fault_in, new_fault_file
 from app.isolated.lines import Ready
 from app.isolated.process import COMMAND, ChildProcess
-from app.paths import data_dir
 from engine import messages
 from engine.errors import ErrorInfo
 
@@ -71,11 +70,13 @@ class IsolatedEngine:
         self._changed = threading.Condition()
         self._waiting: deque[messages.Command] = deque()
         self._child: ChildProcess | None = None
+        self._fault = Path()  # where the process writes, should native code fail
         self._line: Line | None = None  # where commands go at once
         self._is_stopping = False
         self._is_cancelled = False  # the load for which the process is being started
         self._line_is_gone = threading.Event()
         self._given_up = ""  # why we ended the process ourselves
+        self._has_spoken = False  # the engine of this process
 
     # -- called from any thread -------------------------------------------------------------
 
@@ -159,7 +160,9 @@ class IsolatedEngine:
         self._on_event(messages.LoadProgress("starting the engine's process", 0, 0))
         key = secrets.token_urlsafe(32)
         try:
-            child = ChildProcess({KEY_VARIABLE: key}, self._command)
+            self._fault = new_fault_file()
+            given = {KEY_VARIABLE: key, FAULT_VARIABLE: str(self._fault)}
+            child = ChildProcess(given, self._command)
         except OSError as error:
             cause = f"The engine's process did not start: {error.strerror or error}."
             self._give_up(ErrorInfo(cause, "", "ProcessNotStarted"), "")
@@ -176,6 +179,7 @@ class IsolatedEngine:
         return child
 
     def _not_started(self, child: ChildProcess) -> None:
+        fault_in(self._fault)
         is_late = not child.ends_within(_LAST_DATA_S)  # else it has closed its pipes, and ends
         code = child.end(END_S)
         self._child = None
@@ -211,7 +215,7 @@ class IsolatedEngine:
 
     def _attach(self, ready: Ready, key: str) -> None:
         self._line_is_gone.clear()
-        self._given_up = ""
+        self._given_up, self._has_spoken = "", False
         target = Target(f"http://127.0.0.1:{ready.port}", key, "the engine's process")
         line = self._connect(self._hand_on, target)
         line.start()
@@ -231,7 +235,7 @@ class IsolatedEngine:
             line, self._line = self._line, None
         if line is not None:
             line.stop(timeout_s=END_S)
-        trace = _fault_of(child.pid)
+        trace = fault_in(self._fault)
         if not self._is_stopping:
             error = crash_of(code, child.last_lines, was_ready=True)
             if self._given_up:
@@ -246,9 +250,11 @@ class IsolatedEngine:
     def _hand_on(self, event: Event) -> None:
         """The line within this machine is nobody's matter, unless it is gone for good."""
         if not isinstance(event, LinkChanged):
-            self._on_event(event)
+            # it greets with Unloaded, which is no news to who asked it to load
+            if self._has_spoken or not isinstance(event, messages.Unloaded):
+                self._has_spoken = True
+                self._on_event(event)
             return
-        log.info("line to the engine's process: %s %s", event.state.value, event.words)
         if event.state in (LinkState.RECONNECTING, LinkState.CLOSED):
             self._line_is_gone.set()
         child = self._child
@@ -271,21 +277,3 @@ def answer_without_engine(command: messages.Command) -> messages.Event | None:
         case messages.Unload():
             return messages.Unloaded()
     return None
-
-
-def fault_file(pid: int) -> Path:
-    """Where a child writes its stacks when native code fails."""
-    return data_dir() / f"engine-{pid}.fault"
-
-
-def _fault_of(pid: int) -> str:
-    """What it wrote; the file is gone afterwards where there is nothing in it."""
-    file = fault_file(pid)
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    if not text:
-        with suppress(OSError):
-            file.unlink()
-    return text

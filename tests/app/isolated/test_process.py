@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from app.connections.target import LinkChanged, LinkState, OnEvent, Target
-from app.isolated.engine import IsolatedEngine, fault_file
+from app.isolated.engine import IsolatedEngine
+from app.isolated.faults import MOST_FILES, new_fault_file
 from app.isolated.process import ChildProcess, child_environment
 from engine import messages as m
 from engine.config import EngineConfig
@@ -188,7 +189,7 @@ def test_a_killed_child_is_told_of_and_the_next_load_starts_another(
     first = driven.load()
     pid = driven.engine.pid
     assert pid is not None
-    fault_file(pid).write_text("Fatal Python error: here", encoding="utf-8")
+    driven.engine._fault.write_text("Fatal Python error: here", encoding="utf-8")
     os.kill(pid, 9)
     until(lambda: driven.of(m.EngineCrashed))
     [crash] = driven.of(m.EngineCrashed)
@@ -201,6 +202,12 @@ def test_a_killed_child_is_told_of_and_the_next_load_starts_another(
     second = driven.load()
     assert second is not first and second.target.api_key != first.target.api_key
     assert driven.engine.pid not in (None, pid)
+
+
+def test_of_the_files_of_faults_the_last_few_are_kept() -> None:
+    for n in range(MOST_FILES + 3):
+        new_fault_file().with_name(f"engine-2026{n:02}.fault").touch()
+    assert len(list(new_fault_file().parent.glob("engine-*.fault"))) == MOST_FILES - 1
 
 
 def test_a_child_that_cannot_start_says_why(drive: Callable[[str], Driven]) -> None:
