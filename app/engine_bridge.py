@@ -157,27 +157,46 @@ class EngineBridge(QObject):
         comparison beside it has an engine of the kind that runs."""
         self._make_next = None if make_thread is self._make_own else make_thread
         if self._thread is None:
-            self._turn_to_next()
+            self.turn_to_next()
 
-    def _turn_to_next(self) -> None:
+    def turn_to_next(self) -> None:
+        """The engine of `make_next` takes the place of the one before, if there is one to."""
         if self._make_next is None or self.is_remote:
             return
-        self._make_own, self._make_next = self._make_next, None
+        self._make_own = self._make_thread = self._make_next
+        self._make_next = None
         if self._thread is not None:
             self._turn_to(self._make_own, None)
-        self._make_thread = self._make_own
+
+    @property
+    def offers(self) -> tuple[str, ...] | None:
+        """Names of the models that an engine elsewhere opens; None where the engine reads the
+        folders of this machine."""
+        return getattr(self._thread, "offers", ()) if self.is_remote else None
+
+    @property
+    def place(self) -> str:
+        """Where an engine elsewhere is, as people say it; "" for one of our own."""
+        return str(getattr(self._thread, "place", "")) if self.is_remote else ""
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Leave the engine for another, whose events tell what it has loaded."""
-        self._turn_to(make_thread, LinkChanged(LinkState.CONNECTING, time.perf_counter()))
+        self._turn_to(make_thread)
         self._start()
+        self._answer(LinkChanged(LinkState.CONNECTING, time.perf_counter()))
+
+    def attach_again(self) -> None:
+        """The engine elsewhere on a new line, after the one before ended for good."""
+        if self.is_remote:
+            self.attach(self._make_thread)
 
     def detach(self) -> None:
         """Back to an engine of our own, with nothing loaded."""
         if self.is_remote:
-            self._turn_to(self._make_own, None)
+            self._turn_to(self._make_own)
+            self.link_changed.emit(None)
 
-    def _turn_to(self, make_thread: ThreadFactory, link: LinkChanged | None) -> None:
+    def _turn_to(self, make_thread: ThreadFactory) -> None:
         before, self._thread = self._thread, None
         self._engine_number += 1
         self._inbox.clear()
@@ -185,12 +204,11 @@ class EngineBridge(QObject):
         self._progress = None
         if before is not None and before.is_alive():
             self._end_aside(before)
-        self._make_thread, self.link = make_thread, link
+        self._make_thread, self.link = make_thread, None
         words = ErrorInfo("The window turned to another engine; the reply was stopped.")
         for request_id in sorted(self._requests):
             self._answer(messages.RequestFailed(request_id, words))
         self._answer(messages.Unloaded())
-        self.link_changed.emit(link)
 
     def _end_aside(self, engine: EngineThreadLike) -> None:
         """An engine may be in the midst of a step, or of a load."""
@@ -207,7 +225,7 @@ class EngineBridge(QObject):
         return self.state is EngineState.READY
 
     def load(self, config: EngineConfig) -> None:
-        self._turn_to_next()
+        self.turn_to_next()
         self._set_state(EngineState.LOADING)
         self._submit(messages.Load(config))
 

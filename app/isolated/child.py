@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_INTERVAL_S = 0.25
 """As the window draws: see `app.engine_bridge`."""
+PACE_S = 0.04
+"""The window paints text 15 times a second at most."""
 LIMITS = Limits(max_queued=1_000_000)
 """It is the user's own: what he asks for, waits."""
 STOP_S = 3.0
@@ -96,7 +98,7 @@ def serve(key: str, ending: Ending) -> int:
     """Serve the window until the end is wanted."""
     thread = EngineThread(lambda event: gate.on_event(event),
                           snapshot_interval_s=SNAPSHOT_INTERVAL_S)  # fmt: skip
-    gate = EngineGate(thread.submit, thread.cancel_load)
+    gate = EngineGate(thread.submit, thread.cancel_load, PACE_S)
     options = ServerOptions(port=0, api_key=key, limits=LIMITS, grace_s=0.0, trusts_paths=True)
     server = ApiServer(gate, options)
     server.start()

@@ -41,19 +41,23 @@ from engine.snapshot import ModelInfo
 
 log = logging.getLogger(__name__)
 
+
 class EngineGate:
     """Call `on_event` from the engine's thread; everything else belongs to the server's loop.
 
     `submit` and `cancel_load` are the engine's own: they return at once. `listener` hears every
     event, on the loop. `foreign`: requests in the engine that came another way than by `send`, and
-    count as much.
+    count as much. `pace_s`: for so long may rest what nobody waits for (text after the first, and
+    snapshots): each turn of the loop takes the interpreter from the engine.
     """
 
     def __init__(
         self,
         submit: Callable[[Command], None],
         cancel_load: Callable[[], None] = lambda: None,
+        pace_s: float = 0.0,
     ) -> None:
+        self._pace_s = pace_s
         self.submit = submit
         self.cancel_load = cancel_load
         self.standing = Standing()
@@ -62,7 +66,8 @@ class EngineGate:
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_woken = False
+        self._is_woken = False  # it comes at once
+        self._is_resting = False  # it comes when the pace says so
         self._flights: dict[str, Flight] = {}  # by request id
         self.metrics = EngineMetrics()
         self.model: ModelInfo | None = None
@@ -80,7 +85,7 @@ class EngineGate:
             case ReconfigureFailed(config):
                 self.config = config
             case LoadFailed() if event.serving is not None:
-                return  # what serves on has been there all the time, or announces itself
+                pass  # what serves on has been there all the time, or announces itself
             case Unloaded() | EngineCrashed() | LoadFailed():
                 self.model = self.config = None
         with self._lock:
@@ -88,18 +93,22 @@ class EngineGate:
                 self.standing.note(event)
                 return
             self._events.append(event)
-            if self._is_woken:
+            may_rest = self._pace_s > 0 and _may_rest(event)
+            if self._is_woken or (may_rest and self._is_resting):
                 return
-            self._is_woken = True
+            self._is_resting, self._is_woken = may_rest, not may_rest
             loop = self._loop
         with suppress(RuntimeError):  # the loop was closed in this moment
-            loop.call_soon_threadsafe(self._hand_on)
+            if may_rest:
+                loop.call_soon_threadsafe(loop.call_later, self._pace_s, self._hand_on)
+            else:
+                loop.call_soon_threadsafe(self._hand_on)
 
     # -- the server's loop ------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            self._loop, self._is_woken = loop, False
+            self._loop, self._is_woken, self._is_resting = loop, False, False
             self._events.clear()
         self.is_closing = False
 
@@ -167,7 +176,7 @@ class EngineGate:
 
     def _hand_on(self) -> None:
         with self._lock:
-            self._is_woken = False
+            self._is_woken = self._is_resting = False
             events = list(self._events)
             self._events.clear()
         for event in events:
@@ -207,3 +216,9 @@ class EngineGate:
         flight = self._flights.pop(request_id, None)
         if flight is not None:
             flight.on_failed(request_id, error)
+
+
+def _may_rest(event: Event) -> bool:
+    if isinstance(event, OutputEvent):
+        return not event.is_first and event.finish_reason is None
+    return isinstance(event, SnapshotEvent)
