@@ -166,7 +166,7 @@ class EngineBridge(QObject):
         self._make_own = self._make_thread = self._make_next
         self._make_next = None
         if self._thread is not None:
-            self._turn_to(self._make_own, None)
+            self._turn_to(self._make_own)
 
     @property
     def offers(self) -> tuple[str, ...] | None:
