@@ -156,7 +156,7 @@ def test_commands_wait_for_the_process_and_keep_their_order(
     drive: Callable[[str], Driven],
 ) -> None:
     driven = drive(ENDS_WITH_US)
-    given = [LOAD, *(m.Abort(f"r{n}") for n in range(20))]
+    given: list[m.Command] = [LOAD, *(m.Abort(f"r{n}") for n in range(20))]
     for command_given in given:
         driven.engine.submit(command_given)
     until(lambda: driven.lines and len(driven.lines[0].commands) == len(given))
@@ -172,7 +172,8 @@ def test_commands_wait_for_the_process_and_keep_their_order(
 
 def test_without_a_process_commands_are_answered(drive: Callable[[str], Driven]) -> None:
     driven = drive(ENDS_WITH_US)
-    for command_given in (m.AddRequest("r", "hello"), m.CountTokens("k", "x"), m.Unload()):
+    asked: list[m.Command] = [m.AddRequest("r", "hello"), m.CountTokens("k", "x"), m.Unload()]
+    for command_given in asked:
         driven.engine.submit(command_given)
     until(lambda: len(driven.events) == 3)
     failed, counted, unloaded = driven.events

@@ -67,7 +67,7 @@ class Borrowed:
         return not self._is_left
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        left: list[messages.Event] = []
+        left: list[object] = []
         self._shared.listener = left.append
         self.submit(messages.Unload())
         deadline = time.monotonic() + timeout_s
@@ -161,6 +161,9 @@ def test_chat_views_and_settings_work_as_with_the_thread(
     with qtbot.waitSignal(bridge.block_inspected, timeout=WAIT_MS) as inspected:
         bridge.inspect_block(0)
     assert inspected.args is not None and inspected.args[0].details is not None
+    with qtbot.waitSignal(bridge.load_failed, timeout=WAIT_MS):
+        application.session.open("/no/such/folder")
+    assert bridge.state is EngineState.READY  # the model before serves on
     ask(application, QUESTION)
     assert answer(qtbot, application) == text
 
