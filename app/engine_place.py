@@ -50,8 +50,8 @@ class EnginePlace(QObject):
             Notice(
                 KEY,
                 f"The engine will run {where} from the next model on.",
-                "The one that is open stays where it is. To restart the engine now loads it again "
-                "there; replies that are being written are stopped.",
+                "The model that is open stays where it is. A restart loads it again there, and "
+                "stops replies that are being written.",
                 actions=(("Restart the engine now", self._restart),),
             )
         )

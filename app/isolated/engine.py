@@ -171,11 +171,10 @@ class IsolatedEngine:
             self._child = child
             is_wanted = not (self._is_stopping or self._is_cancelled)
         ready = child.wait_ready(START_S) if is_wanted else None
-        if ready is None:
+        if ready is None or not self._attach(ready, key):
             self._not_started(child)
             return None
         log.info("the engine runs in process %d", ready.pid)
-        self._attach(ready, key)
         return child
 
     def _not_started(self, child: ChildProcess) -> None:
@@ -213,19 +212,21 @@ class IsolatedEngine:
             if answer is not None:
                 self._on_event(answer)
 
-    def _attach(self, ready: Ready, key: str) -> None:
+    def _attach(self, ready: Ready, key: str) -> bool:
+        """From now on commands go to the process. False where it is not wanted any more."""
         self._line_is_gone.clear()
         self._given_up, self._has_spoken = "", False
         target = Target(f"http://127.0.0.1:{ready.port}", key, "the engine's process")
         line = self._connect(self._hand_on, target)
         line.start()
         with self._changed:
-            if self._is_stopping:
+            if self._is_stopping or self._is_cancelled:
                 line.stop(timeout_s=END_S)
-                return
+                return False
             while self._waiting:
                 line.submit(self._waiting.popleft())
             self._line = line
+        return True
 
     def _serve(self, child: ChildProcess) -> None:
         """Wait for the end of the process, and say why it ended if nobody asked it to."""
