@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
-from app.connections.target import Event, LinkChanged, LinkState
+from app.connections.target import Event, LinkChanged, LinkState, Past
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
 from app.snapshots import merge_snapshots
@@ -96,6 +96,7 @@ class EngineBridge(QObject):
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
+    past = Signal(object)  # tuple[EngineSnapshot, ...]: figures of before an attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is our own
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
@@ -389,6 +390,8 @@ class EngineBridge(QObject):
             case LinkChanged():
                 self.link = event
                 self.link_changed.emit(event)
+            case Past(snapshots):
+                self.past.emit(snapshots)
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)

@@ -24,6 +24,7 @@ class EngineNews(QObject):
         self._model_name = ""
         bridge = window.bridge
         bridge.state_changed.connect(self._on_state)
+        bridge.past.connect(self._on_past)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
@@ -65,6 +66,12 @@ class EngineNews(QObject):
         if strip.isHidden():  # nothing is being opened: a setting needs it
             strip.begin("Applying settings")
         strip.update_progress(progress)
+
+    def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
+        """A few hundred: charts only take them, and draw when their clock says so."""
+        for snapshot in snapshots:
+            self._window.strip.update_snapshot(snapshot)
+            self._window.charts.update_snapshot(snapshot)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         window = self._window
