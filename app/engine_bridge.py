@@ -95,6 +95,7 @@ class EngineBridge(QObject):
         self._thread: EngineThreadLike | None = None
         self._closed = False
         self._inbox: deque[messages.Event] = deque()
+        self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
         self._lock = Lock()  # of the two flags below, which both threads set
         self._wake_posted = False
         self._timer_soon = False
@@ -137,6 +138,18 @@ class EngineBridge(QObject):
 
     def unload(self) -> None:
         self._submit(messages.Unload())
+
+    def add_listener(self, listener: Callable[[messages.Event], None]) -> None:
+        """From now on `listener` gets every event on the engine's thread, at once: it must return
+        at once, and raise nothing."""
+        self._listeners = (*self._listeners, listener)
+
+    def pass_on(self, command: messages.Command) -> None:
+        """Give a command of somebody else to the engine that runs, from any thread. Nothing happens
+        where none does."""
+        thread = self._thread
+        if thread is not None:
+            thread.submit(command)
 
     def add_request(
         self,
@@ -195,6 +208,8 @@ class EngineBridge(QObject):
 
     def on_event(self, event: messages.Event) -> None:
         """Called by the engine's thread: note the event, and wake the window once if need be."""
+        for listener in self._listeners:
+            listener(event)
         self._inbox.append(event)
         if self._closed:
             return

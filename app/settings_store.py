@@ -21,6 +21,7 @@ from app.keyboard.keymap import KeyMap
 from app.paths import settings_file
 from app.preferences.values import Preferences
 from app.profiles import ProfileStore
+from app.serving.choice import ServingChoice
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 
@@ -162,6 +163,15 @@ class SettingsStore:
     @load_choice.setter
     def load_choice(self, choice: LoadChoice) -> None:
         self._ini.setValue("tune/load", json.dumps(asdict(choice)))
+
+    @property
+    def serving(self) -> ServingChoice:
+        """What the server was started with last; its key is in the keyring."""
+        return ServingChoice.from_text(self._text("server/choice", ""))
+
+    @serving.setter
+    def serving(self, choice: ServingChoice) -> None:
+        self._ini.setValue("server/choice", choice.to_text())
 
     @property
     def switch_times(self) -> Mapping[str, float]:

@@ -183,6 +183,9 @@ class Application(QObject):
         self.compare_in_chat = CompareInChat(
             quantize, self.window.commands, self.session, self.bridge
         )
+        server = self.pages.server
+        server.wants_front.connect(lambda: self.window.show_widget(server))
+        server.requests_wanted.connect(self.window.views.show_requests)
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 from app.server.body import BodyReader
 from app.server.call import Call, chat_params, completion_params, read_wishes
+from app.server.call_log import CallLog, Logged
 from app.server.errors import SERVER_ERROR, ApiError, bad_request
 from app.server.fields import Body
 from app.server.gate import EngineGate
@@ -41,15 +42,22 @@ MAX_NAMED_FIELDS = 100
 
 
 class Api:
-    """The handlers. `started`: seconds since 1970, when the model came up for clients."""
+    """The handlers. `started`: seconds since 1970, when the model came up for clients. `calls`:
+    where each is written down when it ends."""
 
     def __init__(
-        self, gate: EngineGate, tokens: TokenDesk, options: ServerOptions, started: int
+        self,
+        gate: EngineGate,
+        tokens: TokenDesk,
+        options: ServerOptions,
+        started: int,
+        calls: CallLog | None = None,
     ) -> None:
         self._gate = gate
         self._tokens = tokens
         self._options = options
         self._started = started
+        self._calls = calls
         self._bodies = BodyReader(options.limits)
         self._unknown: set[str] = set()
 
@@ -69,6 +77,8 @@ class Api:
         middleware = [Middleware(Guard, self._options)]
         if self._options.cors_origins:
             middleware.insert(0, self._cors())
+        if self._calls is not None:
+            middleware.insert(0, Middleware(Logged, self._calls))
         return Starlette(
             routes=[
                 Route(path, _safe(handle), methods=[method]) for method, path, handle in routes

@@ -14,6 +14,7 @@ from contextlib import suppress
 import uvicorn
 
 from app.server.api import Api
+from app.server.call_log import CallLog
 from app.server.gate import EngineGate
 from app.server.options import ServerOptions
 from app.server.protocol import protocol_with
@@ -32,6 +33,10 @@ class ServerStartError(InferdeckError):
     """The server cannot listen where it was told to."""
 
 
+class PortInUseError(ServerStartError):
+    """Somebody else listens on that port."""
+
+
 class ApiServer:
     """Serves the engine behind `gate` on a thread of its own, which the constructor does not start.
 
@@ -41,8 +46,11 @@ class ApiServer:
     server.stop()        running replies may finish for `grace_s`, then they are aborted
     """
 
-    def __init__(self, gate: EngineGate, options: ServerOptions) -> None:
+    def __init__(
+        self, gate: EngineGate, options: ServerOptions, calls: CallLog | None = None
+    ) -> None:
         self.options = options
+        self._calls = calls
         self._gate = gate
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -59,6 +67,12 @@ class ApiServer:
     @property
     def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def num_connections(self) -> int:
+        """Connections that clients have open. May be read by any thread."""
+        server = self._server
+        return len(server.server_state.connections) if server is not None else 0
 
     def bind(self) -> None:
         """Take the port. Raises ServerStartError where that is impossible."""
@@ -82,6 +96,13 @@ class ApiServer:
                 "everybody who reaches %s may use the model (--allow-unauthenticated)",
                 self.url,
             )
+
+    def hurry(self) -> None:
+        """Abort running replies: whoever waits in `stop` need not wait for them."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(self._gate.abort_all)
 
     def stop(self) -> bool:
         """Take no more calls, let those that run finish for a while, abort the rest. True if the
@@ -145,7 +166,7 @@ class ApiServer:
     def _config(self, tokens: TokenDesk) -> uvicorn.Config:
         options = self.options
         return uvicorn.Config(
-            Api(self._gate, tokens, options, int(time.time())).app(),
+            Api(self._gate, tokens, options, int(time.time()), self._calls).app(),
             http=protocol_with(options.limits),
             ws="none",
             loop="asyncio",
@@ -187,7 +208,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     if error.errno == errno.EADDRINUSE:
-        return ServerStartError(
+        return PortInUseError(
             f"Port {port} on {host} is in use.",
             "Stop the program that listens there, or choose another with --port (0: any free one).",
         )
