@@ -1,4 +1,4 @@
-"""The window's own engine served from the Server page, over the scripted engine and the real one."""
+"""The Server page over the scripted engine: start, stop, what it says and what it keeps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Answer:
         self.status, self.text = 0, ""
         self._request = urllib.request.Request(
             url, json.dumps(body).encode() if body is not None else None,
-            {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})},
+            {"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
         )  # fmt: skip
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
