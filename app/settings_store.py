@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 from PySide6.QtCore import QByteArray, QSettings
 
+from app.connections.connection import Connection, from_text, to_text
 from app.keyboard.keymap import KeyMap
 from app.paths import settings_file
 from app.preferences.values import Preferences
@@ -172,6 +173,15 @@ class SettingsStore:
     @serving.setter
     def serving(self, choice: ServingChoice) -> None:
         self._ini.setValue("server/choice", choice.to_text())
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Engines elsewhere that the user named; their keys are in the keyring."""
+        return from_text(self._text("connections/list", "[]"))
+
+    @connections.setter
+    def connections(self, connections: list[Connection]) -> None:
+        self._ini.setValue("connections/list", to_text(connections))
 
     @property
     def switch_times(self) -> Mapping[str, float]:
