@@ -13,17 +13,20 @@ from contextlib import suppress
 
 import uvicorn
 
+from app.remote.hub import Hub
 from app.server.api import Api
 from app.server.call_log import CallLog
 from app.server.gate import EngineGate
 from app.server.options import ServerOptions
-from app.server.protocol import protocol_with
+from app.server.protocol import protocol_with, socket_protocol_with
 from app.server.tokens import TokenDesk
 from engine.errors import InferdeckError
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 512
+FRAME_ROOM = 64 * 1024
+"""Of a window's frame, beyond the text that it may bring."""
 SEND_BUFFER = 128 * 1024
 LAST_WORDS_S = 2.0
 """For streams to end after their requests were aborted, before their connections are cut."""
@@ -56,6 +59,7 @@ class ApiServer:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
+        self._hub: Hub | None = None
         self._listens = threading.Event()
         self._port = options.port
 
@@ -73,6 +77,12 @@ class ApiServer:
         """Connections that clients have open. May be read by any thread."""
         server = self._server
         return len(server.server_state.connections) if server is not None else 0
+
+    @property
+    def num_windows(self) -> int:
+        """Windows elsewhere that watch the engine. May be read by any thread."""
+        hub = self._hub
+        return hub.num_windows if hub is not None else 0
 
     def bind(self) -> None:
         """Take the port. Raises ServerStartError where that is impossible."""
@@ -115,7 +125,7 @@ class ApiServer:
             loop.call_soon_threadsafe(self._begin_to_stop, server)
         thread.join(self.options.grace_s + LAST_WORDS_S + 5.0)
         if not thread.is_alive():
-            self._loop = self._server = self._thread = None
+            self._loop = self._server = self._thread = self._hub = None
             self._close_socket()
             return True
         return False
@@ -149,12 +159,14 @@ class ApiServer:
         self._loop = asyncio.get_running_loop()
         tokens = TokenDesk()
         self._gate.attach(self._loop)
-        server = self._server = uvicorn.Server(self._config(tokens))
+        hub = self._hub = Hub(self._gate, self.options)
+        server = self._server = uvicorn.Server(self._config(tokens, hub))
         telling = asyncio.create_task(self._tell_when_started(server))
         try:
             await server.serve(sockets=[self._socket])
         finally:
             telling.cancel()
+            hub.close()
             self._gate.detach()
             tokens.close()
 
@@ -163,12 +175,15 @@ class ApiServer:
             await asyncio.sleep(0.005)
         self._listens.set()
 
-    def _config(self, tokens: TokenDesk) -> uvicorn.Config:
+    def _config(self, tokens: TokenDesk, hub: Hub) -> uvicorn.Config:
         options = self.options
         return uvicorn.Config(
-            Api(self._gate, tokens, options, int(time.time()), self._calls).app(),
+            Api(self._gate, tokens, options, int(time.time()), hub, self._calls).app(),
             http=protocol_with(options.limits),
-            ws="none",
+            ws=socket_protocol_with(options.limits),
+            ws_max_size=options.limits.max_body_bytes + FRAME_ROOM,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,  # our own stream has beats
             loop="asyncio",
             lifespan="off",
             log_config=None,

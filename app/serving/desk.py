@@ -51,11 +51,13 @@ class ServingState(StrEnum):
 
 
 class Figures(NamedTuple):
-    """How busy the server is. running, waiting: requests of its clients in the engine; aborted:
-    those that ended unfinished since the program started."""
+    """How busy the server is. windows: attached from elsewhere. running,
+    waiting: requests of its clients in the engine; aborted: those that ended unfinished since the
+    program started."""
 
     calls_per_s: float = 0.0
     connections: int = 0
+    windows: int = 0
     running: int = 0
     waiting: int = 0
     aborted: int = 0
@@ -160,6 +162,7 @@ class ServingDesk(QObject):
         return Figures(
             self.calls.rate(),
             server.num_connections if server is not None else 0,
+            server.num_windows if server is not None else 0,
             self._running,
             self._waiting,
             self._aborted,
@@ -184,7 +187,7 @@ class ServingDesk(QObject):
 
     @property
     def _is_elsewhere(self) -> bool:
-        return bool(getattr(self._bridge, "is_remote", False))
+        return self._bridge.is_remote
 
     # Starting and stopping ---------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from widgets.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme_notifier
 FIGURES = (
     Figure("rate", "Calls a second", "0,000.0", "Calls that ended, over the last 10 s"),
     Figure("connections", "Connections", "00,000", "Connections that clients have open"),
+    Figure("windows", "Windows", "000", "Windows elsewhere that watch this engine"),
     Figure("running", "Running", "0,000", "Requests of clients that the engine computes now"),
     Figure("waiting", "Waiting", "0,000", "Requests of clients that wait for a slot or for blocks"),
     Figure("aborted", "Aborted", "00,000", "Requests of clients that ended unfinished: the client "
@@ -194,6 +195,7 @@ class ServingView(QWidget):
             {
                 "rate": f"{figures.calls_per_s:,.1f}",
                 "connections": f"{figures.connections:,}",
+                "windows": f"{figures.windows:,}",
                 "running": f"{figures.running:,}",
                 "waiting": f"{figures.waiting:,}",
                 "aborted": f"{figures.aborted:,}",
