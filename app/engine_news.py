@@ -21,7 +21,7 @@ class EngineNews(QObject):
     def __init__(self, window: MainWindow) -> None:
         super().__init__(window)
         self._window = window
-        self._model_name = ""
+        self._model_name = self._place = ""
         bridge = window.bridge
         bridge.state_changed.connect(self._on_state)
         bridge.snapshot.connect(self._on_snapshot)
@@ -44,14 +44,25 @@ class EngineNews(QObject):
             strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
             strip.clear()
-            window.setWindowTitle("Inferdeck")
+            self._show_title()
         window.commands.refresh()
+
+    def set_place(self, place: str) -> None:
+        """Where the engine runs, for the title; "" is this machine."""
+        self._place = place
+        self._show_title()
+
+    def _show_title(self) -> None:
+        model = self._window.bridge.model
+        place = f"at {self._place}" if self._place else ""
+        what = f"{model.name if model is not None else ''} {place}".strip()
+        self._window.setWindowTitle(f"{what} – Inferdeck" if what else "Inferdeck")
 
     def _on_done(self, event: object) -> None:
         self._window.load_strip.end()
 
     def _on_loaded(self, event: messages.Loaded) -> None:
-        self._window.setWindowTitle(f"{event.model.name} – Inferdeck")
+        self._show_title()
         before, self._model_name = self._model_name, event.model.name
         if before:  # what was measured on the model before stays, to be compared with
             same = "again" if before == event.model.name else f"after {before}"

@@ -56,7 +56,7 @@ class Pages:
         self.quantize = make_quantize_page(
             bridge, settings, session, self.models, trash
         )
-        self.server = ServerPage(bridge, settings)
+        self.server = ServerPage(bridge, settings, session)
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(

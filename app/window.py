@@ -22,6 +22,7 @@ from PySide6.QtWidgets import QApplication
 from app.broadcast.keeping import exchange_of
 from app.broadcast.replies import Reply
 from app.compare.asker import name_of as compared
+from app.connections.commands import ConnectionCommands
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
 from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
@@ -186,6 +187,10 @@ class Application(QObject):
         server = self.pages.server
         server.wants_front.connect(lambda: self.window.show_widget(server))
         server.requests_wanted.connect(self.window.views.show_requests)
+        server.switch.notice.connect(self.window.show_notice)
+        server.switch.notice_gone.connect(self.window.notices.dismiss)
+        server.switch.changed.connect(self._show_place)
+        self.connection_commands = ConnectionCommands(server.switch, self.window.commands, self)
         self.gpu = GpuMonitor(self)
         for charts in (self.window.charts, tune.charts):
             self.gpu.used.connect(charts.update_gpu_memory)
@@ -195,6 +200,12 @@ class Application(QObject):
         """How the user knows a request."""
         own = self.window.broadcast.broadcast.name_of(request_id) or compared(request_id)
         return own or self.pages.name_of(request_id)
+
+    def _show_place(self) -> None:
+        """The figures and the title say whose engine it is."""
+        current = self.pages.server.switch.current
+        self.window.strip.set_place(current.name if current is not None else "")
+        self.window.news.set_place(current.name if current is not None else "")
 
     def _keep_reply(self, reply: Reply, model: str) -> None:
         """A reply of a broadcast becomes a chat."""

@@ -1,5 +1,11 @@
-"""The Server page: this window's engine served to others, at the left how and at the right what
-comes of it."""
+"""The Server page: this window's engine served to others, and the engines of others used here.
+
++-----------------------------------+------------------------------------+
+| Serve this engine | Other engines | the server: address, calls         |
+| how it is served, or              | or: a card for each engine, this   |
+| the connections and one of them   | machine's first, with its figures  |
++-----------------------------------+------------------------------------+
+"""
 
 from __future__ import annotations
 
@@ -8,18 +14,25 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
 
 from app.commands import Command
+from app.connections.book import ConnectionBook
+from app.connections.cards import EngineCards
+from app.connections.commands import ATTACH, HERE, MENU, SECTION, SUBMENU
 from app.connections.key_desk import KeyDesk
+from app.connections.panel import ConnectionsPanel
+from app.connections.switch import EngineSwitch
 from app.engine_bridge import EngineBridge
+from app.models.session import ModelSession
 from app.serving.choice import ServingChoice
 from app.serving.desk import KEY, ServingDesk
 from app.serving.panel import TOGGLE, ServingPanel
 from app.serving.view import ServingView
 from app.settings_store import SettingsStore
+from widgets.chat.toast import Toast
 from widgets.page_frame import PageFrame
 
 LEFT_WIDTH, NARROW = 400, 700
 AT_START = "serve_at_start"
-SERVE = 0
+SERVE, OTHERS = range(2)
 """The page's tabs."""
 
 
@@ -30,7 +43,9 @@ class ServerPage(QWidget):
     requests_wanted = Signal()
     commands_changed = Signal()
 
-    def __init__(self, bridge: EngineBridge, settings: SettingsStore) -> None:
+    def __init__(
+        self, bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+    ) -> None:
         super().__init__()
         self._settings = settings
         self.keys = KeyDesk(parent=self)
@@ -40,6 +55,11 @@ class ServerPage(QWidget):
             starts_itself=settings.preferences.get(AT_START),
         )  # fmt: skip
         self.view = ServingView(self.serving)
+        self.book = ConnectionBook(settings, self.keys, self)
+        self.switch = EngineSwitch(bridge, session, self.book, self)
+        self.cards = EngineCards(bridge, self.book, lambda: self.switch.used_id)
+        self.toast = Toast(self)
+        self.connections = ConnectionsPanel(self.book, self.toast)
         self._build()
         self._connect()
         self._show_choice()
@@ -47,8 +67,10 @@ class ServerPage(QWidget):
     def _build(self) -> None:
         self._right = QStackedWidget()
         self._right.addWidget(self.view)
+        self._right.addWidget(self.cards)
+        forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
         self._frame = PageFrame(
-            "Serve this engine, or use another", (("Serve this engine", self.panel),), self._right,
+            "Serve this engine, or use another", forms, self._right,
             left_width=LEFT_WIDTH, narrow=NARROW,
         )  # fmt: skip
         self.tabs = self._frame.tabs
@@ -66,6 +88,11 @@ class ServerPage(QWidget):
         self.view.free_port_wanted.connect(panel.take_port)
         self.view.requests_wanted.connect(self.requests_wanted)
         self.serving.changed.connect(self.commands_changed)
+        self.cards.use_wanted.connect(self.switch.use)
+        self.cards.back_wanted.connect(self.switch.back)
+        self.cards.edit_wanted.connect(self.edit)
+        self.switch.edit_wanted.connect(self.edit)
+        self.switch.changed.connect(self.cards.mark)
 
     # For the window ----------------------------------------------------------------------------
 
@@ -77,6 +104,14 @@ class ServerPage(QWidget):
                 section="server", is_checked=lambda: self.serving.is_on,
                 is_enabled=lambda: self.panel.can_toggle,
             ),
+            Command(
+                HERE, "Back to this machine's engine", self.switch.back, MENU, section=SECTION,
+                choice="engine", submenu=SUBMENU, is_checked=lambda: not self.switch.used_id,
+            ),
+            Command(
+                ATTACH, "Attach to an engine…", self.begin_connection, MENU, section=SECTION,
+                submenu=SUBMENU,
+            ),
         ]  # fmt: skip
 
     def start(self) -> None:
@@ -86,7 +121,19 @@ class ServerPage(QWidget):
 
     def close_down(self) -> None:
         """The program ends."""
+        self.toast.dismiss()
+        self.cards.close_down()
         self.serving.close_down()
+
+    def edit(self, connection_id: str) -> None:
+        """Come to the front with the fields of a connection."""
+        self.show_tab(OTHERS)
+        self.connections.choose(connection_id)
+
+    def begin_connection(self) -> None:
+        """Come to the front with empty fields for another engine."""
+        self.show_tab(OTHERS)
+        self.connections.begin()
 
     def show_tab(self, tab: int) -> None:
         """Come to the front with one of the tabs."""

@@ -1,0 +1,140 @@
+"""The window turns to engines elsewhere and back, with its chats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.chat.conversation import State
+from app.connections.connection import Connection, new_connection
+from app.connections.target import Dialect, LinkState
+from app.serving.page import OTHERS, ServerPage
+from app.window import Application
+from tests.app.connections.conftest import KEY, Elsewhere, MemoryKeyring
+from tests.app.window_fixtures import application, open_model, script, send, wait_idle
+
+__all__ = ["application", "script"]
+WAIT_MS = 20_000
+
+
+@pytest.fixture
+def page(application: Application, ring: MemoryKeyring) -> ServerPage:
+    page = application.pages.server
+    page.show_tab(OTHERS)
+    return page
+
+
+def keep(page: ServerPage, elsewhere: Elsewhere, name: str = "lab") -> Connection:
+    made = replace(new_connection(name, elsewhere.url), dialect=Dialect.INFERDECK)
+    page.book.keep(made, KEY)
+    return made
+
+
+def wait_for_model(qtbot: QtBot, application: Application, name: str) -> None:
+    bridge = application.bridge
+    qtbot.waitUntil(
+        lambda: bridge.is_ready and bridge.model is not None and bridge.model.name == name,
+        timeout=WAIT_MS,
+    )
+
+
+def test_there_and_back_with_a_chat_open(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    open_model(qtbot, application)
+    send(qtbot, application, "hello")
+    wait_idle(qtbot, application)
+    chat = application.pages.chat
+    first = chat.current.path()[-1]
+    assert first.figures is not None and first.figures.model == "tiny"
+
+    keep(page, elsewhere)
+    page.cards.cards[page.book.connections[0].id].use.click()
+    wait_for_model(qtbot, application, "far")
+    assert page.switch.current is not None and page.switch.current.name == "lab"
+    assert application.window.windowTitle() == "far at lab – Inferdeck"
+    qtbot.waitUntil(lambda: application.window.strip.title.startswith("lab:  far"), timeout=WAIT_MS)
+    assert "elsewhere" in application.window.notices.keys
+    assert not page.cards.local.use.isHidden() and page.cards.local.use.isEnabled()
+    assert not page.cards.cards[page.book.connections[0].id].mark.isHidden()
+
+    application.pages.chat_page.send("and there?")
+    qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
+    second = chat.current.path()[-1]
+    assert second.text and second.figures is not None and second.figures.model == "far"
+    assert chat.current.path()[1] is first and first.text
+
+    page.cards.local.use.click()
+    wait_for_model(qtbot, application, "tiny")
+    assert page.switch.current is None
+    assert application.window.windowTitle() == "tiny – Inferdeck"
+    assert application.window.strip.title.startswith("tiny")
+    application.pages.chat_page.send("and here again?")
+    qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
+    third = chat.current.path()[-1]
+    assert third.figures is not None and third.figures.model == "tiny"
+    assert len(chat.current.path()) == 6
+
+
+def test_what_the_window_serves_ends_when_it_turns_away(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    from tests.app.serving.test_page import free_port, start
+
+    open_model(qtbot, application)
+    page.panel.form.port.setValue(free_port())
+    start(qtbot, page)
+    page.switch.use(keep(page, elsewhere))
+    wait_for_model(qtbot, application, "far")
+    qtbot.waitUntil(lambda: page.serving.can_start, timeout=WAIT_MS)
+    page.panel.toggle()
+    assert page.serving.can_start and "elsewhere" in page.view.error.text()
+    page.switch.back()
+    wait_for_model(qtbot, application, "tiny")
+    start(qtbot, page)
+
+
+def test_a_wrong_key_says_so_and_leads_back(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    open_model(qtbot, application)
+    made = keep(page, elsewhere)
+    page.book.keep(made, "wrong")
+    page.switch.use(made)
+    bridge, notices = application.bridge, application.window.notices
+    qtbot.waitUntil(
+        lambda: bridge.link is not None and bridge.link.state is LinkState.CLOSED, timeout=WAIT_MS
+    )
+    qtbot.waitUntil(
+        lambda: (n := notices.notice("elsewhere")) is not None and n.kind == "error",
+        timeout=WAIT_MS,
+    )
+    notice = notices.notice("elsewhere")
+    assert notice is not None and "key" in notice.cause
+    actions = dict(notice.actions)
+    actions["Change the connection"]()
+    assert page.connections.chosen == made
+    actions["Back to this machine"]()
+    wait_for_model(qtbot, application, "tiny")
+
+
+def test_each_connection_is_a_command(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    registry = application.window.commands
+    made = keep(page, elsewhere)
+    command = f"engine.use.{made.id}"
+    assert registry.command(command).text == "Use connection lab"
+    page.book.keep(replace(made, name="lab & co"))
+    assert registry.command(command).text == "Use connection lab && co"
+    registry.run(command)
+    wait_for_model(qtbot, application, "far")
+    assert registry.action(command).isChecked()
+    registry.run("engine.here")
+    qtbot.waitUntil(lambda: not application.bridge.is_remote, timeout=WAIT_MS)
+    page.book.delete(made.id)
+    assert command not in registry
+    registry.run("engine.attach")
+    assert application.window.page.name == "Server" and page.connections.chosen is None
