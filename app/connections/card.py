@@ -116,8 +116,11 @@ class EngineCard(QFrame):
         column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
         column.setSpacing(SPACE_1)
         column.addLayout(head)
-        for widget in (self.place, self.state, self.figures, self.trend):
+        for widget in (self.place, self.state):
             column.addWidget(widget)
+        column.addSpacing(SPACE_1)
+        column.addWidget(self.figures)
+        column.addWidget(self.trend)
         column.addStretch(1)
         column.addSpacing(SPACE_1)
         column.addLayout(self.foot)
@@ -160,10 +163,6 @@ class ConnectionCard(EngineCard):
     def renew(self) -> None:
         watcher = self.watcher
         figures, state = watcher.figures, watcher.state
-        if watcher.connection.dialect is None:
-            self.state.say("Test it once: its figures come when it is recognised.", "idle")
-            self.figures.show_values({})
-            return
         words = watcher.words or state.value
         if state is LinkState.LIVE and figures is not None:
             words = f"{state.value} · {1e3 * figures.round_trip_s:,.1f} ms"

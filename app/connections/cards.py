@@ -14,6 +14,7 @@ from app.connections.book import ConnectionBook
 from app.connections.card import WIDTH, ConnectionCard, EngineCard
 from app.connections.connection import Connection
 from app.connections.local_card import LocalCard
+from app.connections.target import Probe
 from app.connections.watcher import Watcher
 from app.engine_bridge import EngineBridge
 from app.quantize.fields import wrapped
@@ -98,6 +99,7 @@ class EngineCards(QWidget):
 
     def _add(self, connection: Connection, key: str) -> None:
         watcher = self._watchers[connection.id] = Watcher(connection, key, self)
+        watcher.recognised.connect(partial(self._on_recognised, connection.id))
         self._keys[connection.id] = key
         card = self.cards[connection.id] = ConnectionCard(watcher)
         card.use_wanted.connect(partial(self.use_wanted.emit, connection))
@@ -114,6 +116,9 @@ class EngineCards(QWidget):
         card.hide()
         card.deleteLater()
 
+    def _on_recognised(self, connection_id: str, probe: Probe) -> None:
+        self._book.update(connection_id, dialect=probe.dialect, version=probe.version)
+
     def _on_watch(self, connection_id: str, is_on: bool) -> None:
         self._book.update(connection_id, is_watched=is_on)
 
@@ -121,11 +126,10 @@ class EngineCards(QWidget):
         """Those that are to be watched now."""
         for one in self._book.connections:
             wanted = one.is_watched or self.isVisible()
-            is_ready = self._book.keys.is_known(one.key_name) and one.dialect is not None
-            if not self._book.keys.is_known(one.key_name) and wanted:
-                self._book.keys.fetch(one.key_name)
-                continue
-            self._watchers[one.id].set_on(wanted and is_ready)
+            if not wanted or self._book.keys.is_known(one.key_name):
+                self._watchers[one.id].set_on(wanted)
+            else:
+                self._book.keys.fetch(one.key_name)  # `renew` follows
 
     def mark(self) -> None:
         """Another engine is used."""

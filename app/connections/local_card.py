@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
-
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QWidget
 
 from app.connections.card import LOCAL_FIGURES, EngineCard
-from app.engine_bridge import EngineBridge, EngineState
+from app.engine_bridge import EngineBridge
 from engine.snapshot import EngineSnapshot, RequestState
 from widgets.engine_time import EngineTime
 from widgets.stat_figures import NOTHING, StatFigures
 from widgets.stat_figures import state_words as words_of
 
-EVERY_S = 0.5
+EVERY_MS = 500
 TITLE = "This machine"
 
 
@@ -28,7 +28,10 @@ class LocalCard(EngineCard):
         )  # fmt: skip
         self._bridge = bridge
         self._time = EngineTime()
-        self._shown_at = 0.0
+        self._snapshot: EngineSnapshot | None = None
+        self._every = QTimer(self)  # rates come to rest when nothing comes any more
+        self._every.setInterval(EVERY_MS)
+        self._every.timeout.connect(self._show)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(lambda state: self.renew())
         self.renew()
@@ -36,31 +39,40 @@ class LocalCard(EngineCard):
     def renew(self) -> None:
         """What is known by now."""
         bridge = self._bridge
-        if bridge.is_remote:
-            self._taken.clear()
-            self.figures.show_values({})
-            self.state.say("not loaded while another engine is used", "idle")
-            self.place.set_text("the engine of this window")
-        elif bridge.state is EngineState.READY and bridge.model is not None:
+        if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
             self.place.set_text(f"{bridge.model.name}, in this window")
-        else:
-            self._taken.clear()
-            self.figures.show_values({})
-            self.state.say(bridge.state.value, "idle")
+            return
+        self._snapshot = None
+        self._taken.clear()
+        self.figures.show_values({})
+        self.place.set_text("the engine of this window")
+        away = "not loaded while another engine is used"
+        self.state.say(away if bridge.is_remote else bridge.state.value, "idle")
         self.trend.update()
 
-    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        if self._bridge.is_remote:
-            return
-        self._time.synchronise(snapshot.time)
-        self._taken.update(snapshot)
-        now = time.perf_counter()
-        is_idle = not snapshot.requests
-        if self.isVisible() and (is_idle or now - self._shown_at >= EVERY_S):
-            self._shown_at = now
-            self._show(snapshot)
+    def set_in_use(self, in_use: bool, tip: str) -> None:
+        super().set_in_use(in_use, tip)
+        self.use.setVisible(not in_use)
 
-    def _show(self, snapshot: EngineSnapshot) -> None:
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._every.start()
+        self._show()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._every.stop()
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        if not self._bridge.is_remote:
+            self._time.synchronise(snapshot.time)
+            self._taken.update(snapshot)
+            self._snapshot = snapshot
+
+    def _show(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
         states = [request.state for request in snapshot.requests]
         running = states.count(RequestState.RUNNING)
         values = self._taken.values(self._time.now())

@@ -35,6 +35,7 @@ from widgets.chat.toast import Toast
 from widgets.theme import SPACE_1, SPACE_2, restyle
 
 ROWS = 5
+EMPTY = "No connection yet"
 MOVED = "The key that stood in the address was moved here."
 
 
@@ -181,6 +182,8 @@ class ConnectionsPanel(QWidget):
         for one in self._book.connections:
             item = QListWidgetItem(one.name, self.list)
             item.setToolTip(f"{one.base_url}\n{one.kind}")
+        if not self._book.connections:
+            QListWidgetItem(EMPTY, self.list).setFlags(Qt.ItemFlag.NoItemFlags)
         ids = [one.id for one in self._book.connections]
         row = ids.index(self._chosen) if self._chosen in ids else -1
         self.list.setCurrentRow(row)

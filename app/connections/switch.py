@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from PySide6.QtCore import QObject, Signal
@@ -20,6 +21,9 @@ from engine.errors import ErrorInfo, InferdeckError, describe
 log = logging.getLogger(__name__)
 
 NOTICE = "elsewhere"
+OWN = ErrorInfo(
+    "It is the server of this window.", "The window shows that engine already: give another one."
+)
 
 
 class EngineSwitch(QObject):
@@ -35,9 +39,12 @@ class EngineSwitch(QObject):
         bridge: EngineBridge,
         session: ModelSession,
         book: ConnectionBook,
+        is_own: Callable[[str], bool] = lambda url: False,
         parent: QObject | None = None,
     ) -> None:
+        """`is_own`: whether an address is that of the window's own server."""
         super().__init__(parent)
+        self._is_own = is_own
         self._bridge, self._session, self.book = bridge, session, book
         self._wanted: Connection | None = None  # whose key or dialect is being asked for
         self._task: Task | None = None
@@ -59,6 +66,9 @@ class EngineSwitch(QObject):
             self._task.cancel()
             self._task = None
         self.notice_gone.emit(NOTICE)
+        if self._is_own(connection.base_url):
+            self._complain(connection, f"{connection.name} was not used.", OWN)
+            return
         self._wanted = connection
         self.book.keys.fetch(connection.key_name)
 

@@ -7,20 +7,25 @@ import time
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.connections.connection import Connection
-from app.connections.look import LiveFigures, Looker
-from app.connections.target import LinkState
+from app.connections.look import TIMEOUT_S, LiveFigures, Looker
+from app.connections.target import LinkState, Probe, Target
 from app.tasks import Task, run_task
 from engine.errors import ErrorInfo
 from widgets.stat_trends import StatTrends
 
 EVERY_MS = 2000
+ASKED_EVERY = 5
+"""Looks from one question to the next, while the dialect is not known."""
+
 TREND = "tokens"
 
 
 class Watcher(QObject):
-    """`changed`: state or figures."""
+    """`changed`: state or figures. One whose dialect is not known is asked who it is, until it
+    answers."""
 
     changed = Signal()
+    recognised = Signal(object)  # Probe
 
     def __init__(self, connection: Connection, key: str, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -31,6 +36,7 @@ class Watcher(QObject):
         self.figures: LiveFigures | None = None
         self.trends = StatTrends((TREND,))
         self._key = key
+        self._skipped = 0
         self._looker: Looker | None = None
         self._task: Task | None = None
         self._timer = QTimer(self)
@@ -55,11 +61,23 @@ class Watcher(QObject):
     def look(self) -> None:
         """Look now, unless a look is under way."""
         dialect = self.connection.dialect
-        if self._task is not None or dialect is None:
+        if self._task is not None:
+            return
+        if dialect is None:
+            self._ask()
             return
         if self._looker is None:
             self._looker = Looker(self.connection.target(self._key), dialect)
         self._task = run_task(self, self._looker.look, self._on_figures, self._on_error)
+
+    def _ask(self) -> None:
+        target, self._skipped = self.connection.target(self._key), self._skipped + 1
+        if self._skipped % ASKED_EVERY == 1:
+            self._task = run_task(self, lambda: _probe(target), self._on_probe, self._on_error)
+
+    def _on_probe(self, probe: Probe) -> None:
+        self._task = None
+        self.recognised.emit(probe)
 
     def close(self) -> None:
         """No more looks. A look under way ends by itself, and tells nobody."""
@@ -89,3 +107,10 @@ class Watcher(QObject):
     def _say(self, state: LinkState, words: str) -> None:
         self.state, self.words = state, words
         self.changed.emit()
+
+
+def _probe(target: Target) -> Probe:
+    """In a task."""
+    from app.dialects.probe import probe
+
+    return probe(target, TIMEOUT_S)

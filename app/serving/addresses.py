@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -43,6 +44,17 @@ def url_of(host: str, port: int) -> str:
         found = network_addresses()
         host = found[0] if found else socket.gethostname()
     return f"http://{host}:{port}"
+
+
+def is_this_server(base_url: str, own_url: str) -> bool:
+    """Whether `base_url` leads to the server of this machine that others know as `own_url`."""
+    try:
+        given = urlsplit(base_url if "://" in base_url else f"//{base_url}")
+        port = given.port or (443 if given.scheme == "https" else 80)
+    except ValueError:
+        return False
+    here = {"localhost", "127.0.0.1", "::1", EVERYWHERE, socket.gethostname()}
+    return port == urlsplit(own_url).port and given.hostname in here | set(network_addresses())
 
 
 def next_free_port(host: str, port: int) -> int | None:

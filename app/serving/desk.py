@@ -19,7 +19,7 @@ from app.models.sources import is_starter
 from app.server.call_log import CallLog
 from app.server.gate import EngineGate
 from app.server.origin import origin_of
-from app.serving.addresses import next_free_port, url_of
+from app.serving.addresses import is_this_server, next_free_port, url_of
 from app.serving.choice import ServingChoice
 from app.tasks import run_task
 from engine import messages
@@ -149,6 +149,10 @@ class ServingDesk(QObject):
         """The address that other programs are given, without a path."""
         port = int(self._server.url.rsplit(":", 1)[1]) if self._server else self.choice.port
         return url_of(self.choice.host, port)
+
+    def is_own(self, base_url: str) -> bool:
+        """Whether an address is that of this server, while it serves."""
+        return self._server is not None and is_this_server(base_url, self.url)
 
     @property
     def model_name(self) -> str:

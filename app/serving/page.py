@@ -56,7 +56,7 @@ class ServerPage(QWidget):
         )  # fmt: skip
         self.view = ServingView(self.serving)
         self.book = ConnectionBook(settings, self.keys, self)
-        self.switch = EngineSwitch(bridge, session, self.book, self)
+        self.switch = EngineSwitch(bridge, session, self.book, self.serving.is_own, self)
         self.cards = EngineCards(bridge, self.book, lambda: self.switch.used_id)
         self.toast = Toast(self)
         self.connections = ConnectionsPanel(self.book, self.toast)
