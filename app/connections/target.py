@@ -65,5 +65,13 @@ class LinkChanged:
     words: str = ""
 
 
-Event = messages.Event | LinkChanged
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that the user should know of a request that goes on all the same: what the engine
+    elsewhere does not take, say. Comes among the engine's events, once for each text."""
+
+    words: str
+
+
+Event = messages.Event | LinkChanged | Remark
 OnEvent = Callable[[Event], None]

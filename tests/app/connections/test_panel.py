@@ -141,3 +141,27 @@ def test_a_server_that_goes_away_is_seen_and_its_figures_stay(
     elsewhere.close()
     qtbot.waitUntil(lambda: card.watcher.state is LinkState.RECONNECTING, timeout=WAIT_MS)
     assert card.state.text() and card.figures.value("running") == "0"
+
+
+def test_one_that_was_down_is_recognised_when_it_comes_up(
+    qtbot: QtBot, page: ServerPage, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.connections.watcher.EVERY_MS", 50)
+    port = int(elsewhere.url.rsplit(":", 1)[1])
+    elsewhere.server.stop()
+    write(page, "lab", elsewhere.url, KEY)
+    page.connections.save()
+    wait_for_result(qtbot, page)
+    made = page.book.connections[0]
+    assert made.dialect is None
+    card = page.cards.cards[made.id]
+    qtbot.waitUntil(lambda: "refused" in card.state.text(), timeout=WAIT_MS)
+    again = Elsewhere(port=port)
+    try:
+        qtbot.waitUntil(
+            lambda: page.book.connections[0].dialect is Dialect.INFERDECK, timeout=WAIT_MS
+        )
+        fresh = page.cards.cards[made.id]
+        qtbot.waitUntil(lambda: fresh.watcher.state is LinkState.LIVE, timeout=WAIT_MS)
+    finally:
+        again.close()

@@ -138,3 +138,31 @@ def test_each_connection_is_a_command(
     assert command not in registry
     registry.run("engine.attach")
     assert application.window.page.name == "Server" and page.connections.chosen is None
+
+
+def test_the_windows_own_server_is_refused(
+    qtbot: QtBot, application: Application, page: ServerPage
+) -> None:
+    from tests.app.serving.test_page import free_port, start
+
+    open_model(qtbot, application)
+    port = free_port()
+    page.panel.form.port.setValue(port)
+    start(qtbot, page)
+    page.switch.use(new_connection("me", f"localhost:{port}/v1"))
+    notice = application.window.notices.notice("elsewhere")
+    assert notice is not None and "the server of this window" in notice.cause
+    assert not application.bridge.is_remote and page.serving.is_on
+
+
+def test_a_server_of_another_make(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    """Our own server as a plain one of OpenAI's API: the window sees what a client sees."""
+    made = replace(new_connection("plain", elsewhere.url), dialect=Dialect.OPENAI)
+    page.book.keep(made, KEY)
+    page.switch._turn_to(made, made.target(KEY))
+    wait_for_model(qtbot, application, "far")
+    assert application.bridge.is_remote and page.switch.current == made
+    page.switch.back()
+    qtbot.waitUntil(lambda: not application.bridge.is_remote, timeout=WAIT_MS)
