@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
-from app.connections.target import Event, LinkChanged, LinkState
+from app.connections.target import Event, LinkChanged, LinkState, Remark
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
 from app.snapshots import merge_snapshots
@@ -283,7 +283,7 @@ class EngineBridge(QObject):
 
     def on_event(self, event: Event) -> None:
         """Called by the engine's thread: note the event, and wake the window once if need be."""
-        if not self.is_remote and not isinstance(event, LinkChanged):
+        if not self.is_remote and not isinstance(event, LinkChanged | Remark):
             for listener in self._listeners:
                 listener(event)
         self._inbox.append(event)

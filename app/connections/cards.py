@@ -44,7 +44,7 @@ class EngineCards(QWidget):
         in_use: Callable[[], str],
     ) -> None:
         super().__init__()
-        self._book, self._in_use = book, in_use
+        self._bridge, self._book, self._in_use = bridge, book, in_use
         self._watchers: dict[str, Watcher] = {}
         self._keys: dict[str, str] = {}  # that the watchers have
         self.cards: dict[str, ConnectionCard] = {}
@@ -137,8 +137,8 @@ class EngineCards(QWidget):
         self.local.renew()
 
     def _mark(self) -> None:
-        used = self._in_use()
-        self.local.set_in_use(not used, IN_USE if not used else "Load its model again; chats stay")
+        used, is_here = self._in_use(), not self._bridge.is_remote
+        self.local.set_in_use(is_here, IN_USE if is_here else "Load its model again; chats stay")
         for connection_id, card in self.cards.items():
             is_used = connection_id == used
             card.set_in_use(is_used, IN_USE if is_used else USE)

@@ -76,15 +76,12 @@ def from_text(text: str) -> list[Connection]:
 def _read(entry: Any) -> Connection | None:
     if not isinstance(entry, dict):
         return None
-    texts = {name: entry.get(name) for name in ("id", "name", "base_url", "version", "model")}
-    if not all(isinstance(text, str) for text in texts.values()) or not texts["id"]:
+    names = ("id", "name", "base_url", "version", "model")
+    texts = {name: entry[name] for name in names if isinstance(entry.get(name), str)}
+    if len(texts) < len(names) or not texts["id"]:
         return None
-    dialect = entry.get("dialect")
-    known = dialect in {one.value for one in Dialect}
-    return Connection(
-        **texts, dialect=Dialect(dialect) if known else None,
-        is_watched=entry.get("is_watched") is True,
-    )  # fmt: skip
+    dialect = next((one for one in Dialect if one.value == entry.get("dialect")), None)
+    return Connection(**texts, dialect=dialect, is_watched=entry.get("is_watched") is True)
 
 
 def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Problem]:

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.connections.book import ConnectionBook
 from app.connections.connection import Connection
-from app.connections.target import Dialect, LinkChanged, LinkState, OnEvent, Probe, Target
-from app.engine_bridge import EngineBridge, EngineThreadLike, ThreadFactory
+from app.connections.reach import reach
+from app.connections.target import Dialect, LinkChanged, OnEvent, Probe, Target
+from app.engine_bridge import EngineBridge, EngineState, EngineThreadLike, ThreadFactory
 from app.models.session import ModelSession
 from app.panels.notices import Notice, error_notice
 from app.settings_store import RecentModel
@@ -46,13 +47,21 @@ class EngineSwitch(QObject):
         super().__init__(parent)
         self._is_own = is_own
         self._bridge, self._session, self.book = bridge, session, book
-        self._wanted: Connection | None = None  # whose key or dialect is being asked for
+        self._wanted: Connection | None = None  # whose key is being asked for
         self._task: Task | None = None
-        self._own: RecentModel | None = None  # what was open here before
+        self._own: RecentModel | None = None  # what was open here last
+        self._is_away = False
         self.current: Connection | None = None
-        """The engine elsewhere that the window uses; None: that of this machine."""
+        """The engine elsewhere that the window uses; None: that of this machine, or one that was
+        named on the command line alone."""
         book.keys.arrived.connect(self._on_key)
         bridge.link_changed.connect(self._on_link)
+        bridge.unloaded.connect(self._on_unloaded)
+        session.opened.connect(self._on_opened)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return self._bridge.is_remote
 
     @property
     def used_id(self) -> str:
@@ -75,45 +84,37 @@ class EngineSwitch(QObject):
     def back(self) -> None:
         """To the engine of this machine, with the model that was open there."""
         self._wanted = None
-        if not self._bridge.is_remote:
-            return
-        self.notice_gone.emit(NOTICE)
-        own, self._own, self.current = self._own, None, None
-        self._bridge.detach()
-        self.changed.emit()
-        if own is not None:
-            self._session.open(own.path, own.load_format, own.settings)
+        self._bridge.detach()  # the rest follows from there
 
     # On the way --------------------------------------------------------------------------------
 
     def _on_key(self, name: str) -> None:
-        connection = self._wanted
+        connection, self._wanted = self._wanted, None
         if connection is None or connection.key_name != name:
+            self._wanted = connection
             return
         target = connection.target(self.book.key(connection))
-        if connection.dialect is Dialect.INFERDECK:
-            self._turn_to(connection, target)
-        else:  # also where it was recognised before: another server may listen there by now
-            self._task = run_task(
-                self,
-                lambda: _probe(target),
-                lambda probe: self._on_probe(connection, target, probe),
-                lambda error: self._on_no_probe(connection, error),
-            )
+        # asked first: as long as nobody answers, the engine of now goes on
+        self._task = run_task(
+            self,
+            lambda: reach(target, connection.dialect),
+            lambda probe: self._on_reached(connection, target, probe),
+            lambda error: self._on_not_reached(connection, error),
+        )
 
-    def _on_probe(self, connection: Connection, target: Target, probe: Probe) -> None:
+    def _on_reached(self, connection: Connection, target: Target, probe: Probe | None) -> None:
         self._task = None
-        known = replace(connection, dialect=probe.dialect, version=probe.version)
-        if self.book.find(connection.id) is not None:
-            self.book.keep(known)
-        self._turn_to(known, target, probe)
+        if probe is not None:
+            connection = replace(connection, dialect=probe.dialect, version=probe.version)
+            if self.book.find(connection.id) is not None:
+                self.book.keep(connection)
+        self._turn_to(connection, target, probe)
 
-    def _on_no_probe(self, connection: Connection, error: ErrorInfo) -> None:
-        self._task = self._wanted = None
+    def _on_not_reached(self, connection: Connection, error: ErrorInfo) -> None:
+        self._task = None
         self._complain(connection, f"{connection.name} was not used.", error)
 
     def _turn_to(self, connection: Connection, target: Target, probe: Probe | None = None) -> None:
-        self._wanted = None
         if not self._bridge.is_remote:
             self._own = self._session.latest
         try:
@@ -137,30 +138,33 @@ class EngineSwitch(QObject):
             )
         )  # fmt: skip
 
+    def _on_opened(self, config: object, chosen: object) -> None:
+        if not self._bridge.is_remote:
+            self._own = self._session.current
+
+    def _on_unloaded(self) -> None:
+        if not self._bridge.is_remote and not self._is_away:
+            self._own = None  # the user closed it
+
     def _on_link(self, link: LinkChanged | None) -> None:
-        """A line that is closed for good is said where it can be mended."""
-        current = self.current
-        if current is None:
-            return
-        if link is None:  # somebody else turned the window back
+        self._is_away = link is not None
+        if link is None:
             self.current = None
             self.notice_gone.emit(NOTICE)
+            QTimer.singleShot(0, self, self._open_own)
             self.changed.emit()
-        elif link.state is LinkState.CLOSED and link.words:
-            self._complain(current, f"{current.name} cannot be used.", ErrorInfo(link.words))
+
+    def _open_own(self) -> None:
+        """Back here with the model of before, unless another one is being opened."""
+        own = self._own
+        if own is not None and not self._is_away and self._bridge.state is EngineState.EMPTY:
+            self._session.open(own.path, own.load_format, own.settings)
 
     def _complain(self, connection: Connection, title: str, error: ErrorInfo) -> None:
         actions = [("Change the connection", lambda: self.edit_wanted.emit(connection.id))]
         if self._bridge.is_remote:
             actions.append(("Back to this machine", self.back))
         self.notice.emit(error_notice(NOTICE, title, error, *actions))
-
-
-def _probe(target: Target) -> Probe:
-    """In a task."""
-    from app.dialects.probe import probe
-
-    return probe(target)
 
 
 def _foreign(target: Target, probe: Probe | None, model: str) -> ThreadFactory:

@@ -106,7 +106,7 @@ class ServerPage(QWidget):
             ),
             Command(
                 HERE, "Back to this machine's engine", self.switch.back, MENU, section=SECTION,
-                choice="engine", submenu=SUBMENU, is_checked=lambda: not self.switch.used_id,
+                choice="engine", submenu=SUBMENU, is_checked=lambda: not self.switch.is_elsewhere,
             ),
             Command(
                 ATTACH, "Attach to an engine…", self.begin_connection, MENU, section=SECTION,

@@ -9,7 +9,7 @@ from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import State
 from app.connections.connection import Connection, new_connection
-from app.connections.target import Dialect, LinkState
+from app.connections.target import Dialect
 from app.serving.page import OTHERS, ServerPage
 from app.window import Application
 from tests.app.connections.conftest import KEY, Elsewhere, MemoryKeyring
@@ -96,28 +96,40 @@ def test_what_the_window_serves_ends_when_it_turns_away(
     start(qtbot, page)
 
 
-def test_a_wrong_key_says_so_and_leads_back(
+def test_a_wrong_key_says_so_and_the_engine_of_before_goes_on(
     qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
 ) -> None:
     open_model(qtbot, application)
     made = keep(page, elsewhere)
     page.book.keep(made, "wrong")
     page.switch.use(made)
-    bridge, notices = application.bridge, application.window.notices
-    qtbot.waitUntil(
-        lambda: bridge.link is not None and bridge.link.state is LinkState.CLOSED, timeout=WAIT_MS
-    )
-    qtbot.waitUntil(
-        lambda: (n := notices.notice("elsewhere")) is not None and n.kind == "error",
-        timeout=WAIT_MS,
-    )
+    notices = application.window.notices
+    qtbot.waitUntil(lambda: notices.notice("elsewhere") is not None, timeout=WAIT_MS)
     notice = notices.notice("elsewhere")
-    assert notice is not None and "key" in notice.cause
-    actions = dict(notice.actions)
-    actions["Change the connection"]()
+    assert notice is not None and notice.kind == "error" and "key" in notice.cause
+    assert application.bridge.is_ready and not application.bridge.is_remote
+    dict(notice.actions)["Change the connection"]()
     assert page.connections.chosen == made
-    actions["Back to this machine"]()
+    page.connections.form.key.setText(KEY)
+    page.connections.form.edited.emit()
+    page.connections.form.save.click()
+    page.switch.use(made)
+    wait_for_model(qtbot, application, "far")
+
+
+def test_whoever_leaves_it_finds_the_model_of_before(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    open_model(qtbot, application)
+    page.switch.use(keep(page, elsewhere))
+    wait_for_model(qtbot, application, "far")
+    application.bridge.detach()  # as the notice of a line that was cut offers
     wait_for_model(qtbot, application, "tiny")
+    assert page.switch.current is None and "elsewhere" not in application.window.notices.keys
+    page.switch.use(page.book.connections[0])
+    wait_for_model(qtbot, application, "far")
+    open_model(qtbot, application, "/models/other")  # and another one where that is opened
+    wait_for_model(qtbot, application, "other")
 
 
 def test_each_connection_is_a_command(
