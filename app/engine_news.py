@@ -21,9 +21,10 @@ class EngineNews(QObject):
     def __init__(self, window: MainWindow) -> None:
         super().__init__(window)
         self._window = window
-        self._model_name = self._place = ""
+        self._model_name = ""
         bridge = window.bridge
         bridge.state_changed.connect(self._on_state)
+        bridge.link_changed.connect(lambda link: self._show_title())
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
@@ -44,17 +45,14 @@ class EngineNews(QObject):
             strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
             strip.clear()
+            if window.bridge.is_remote:
+                strip.set_state(f"{window.bridge.place} has no model open")
             self._show_title()
         window.commands.refresh()
 
-    def set_place(self, place: str) -> None:
-        """Where the engine runs, for the title; "" is this machine."""
-        self._place = place
-        self._show_title()
-
     def _show_title(self) -> None:
         model = self._window.bridge.model
-        place = f"at {self._place}" if self._place else ""
+        place = f"at {self._window.bridge.place}" if self._window.bridge.place else ""
         what = f"{model.name if model is not None else ''} {place}".strip()
         self._window.setWindowTitle(f"{what} – Inferdeck" if what else "Inferdeck")
 

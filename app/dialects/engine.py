@@ -91,6 +91,11 @@ class ForeignEngine(threading.Thread):
 
     # -- called from any thread -------------------------------------------------------------
 
+    @property
+    def place(self) -> str:
+        """What the window calls it."""
+        return self._target.name or parse_address(self._target.base_url).host
+
     def submit(self, command: Command) -> None:
         at = time.perf_counter()
         with self._lock:

@@ -55,7 +55,7 @@ def test_there_and_back_with_a_chat_open(
     wait_for_model(qtbot, application, "far")
     assert page.switch.current is not None and page.switch.current.name == "lab"
     assert application.window.windowTitle() == "far at lab – Inferdeck"
-    qtbot.waitUntil(lambda: application.window.strip.title.startswith("lab:  far"), timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: application.window.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS)
     assert "elsewhere" in application.window.notices.keys
     assert not page.cards.local.use.isHidden() and page.cards.local.use.isEnabled()
     assert not page.cards.cards[page.book.connections[0].id].mark.isHidden()
