@@ -28,7 +28,7 @@ from app.connections.connection import (
 )
 from app.connections.form import ConnectionForm
 from app.connections.target import Probe, Target
-from app.quantize.report_view import scroll_area
+from app.serving.scrolled import ScrolledForm
 from app.tasks import Task, run_task
 from engine.errors import ErrorInfo
 from widgets.chat.toast import Toast
@@ -81,19 +81,13 @@ class ConnectionsPanel(QWidget):
         buttons.addWidget(self.title, 1)
         buttons.addWidget(self.add)
         buttons.addWidget(self.delete_button)
-        holder = QWidget()
-        holder.setProperty("bare", True)
-        inner = QVBoxLayout(holder)
-        inner.setContentsMargins(0, 0, SPACE_2, 0)
-        inner.addWidget(self.form)
-        inner.addStretch(1)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
         column.addWidget(self.list)
         column.addSpacing(SPACE_1)
         column.addLayout(buttons)
-        column.addWidget(scroll_area(holder), 1)
+        column.addWidget(ScrolledForm(self.form), 1)
 
     # What the user does ------------------------------------------------------------------------
 

@@ -27,13 +27,13 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 92),
-    Column("Client", lambda r: r.client, 132, tip="Address and port of the caller"),
-    Column("Call", lambda r: f"{r.method} {r.path}", 190),
-    Column("Tokens", lambda r: _count(r.num_tokens), 68, True, "Written in reply"),
-    Column("TTFT, ms", lambda r: _ms(r.ttft_s), 80, True,
+    Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
+    Column("Client", lambda r: r.client, 126, tip="Address and port of the caller"),
+    Column("Call", lambda r: f"{r.method} {r.path}", 206),
+    Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
+    Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
            "From the call to its first token, as the server saw it"),
-    Column("Total, ms", lambda r: _ms(r.duration_s), 86, True, "From the call to its end"),
+    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "From the call to its end"),
     Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
 )  # fmt: skip
 STATUS = len(COLUMNS) - 1

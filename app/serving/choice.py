@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ServingChoice:
     """is_public: other machines may call, with the key. max_output_tokens: 0 leaves it to the
-    context. max_body_mib: of one request."""
+    context. max_body_mib: of one request. allows_control: windows elsewhere may change settings."""
 
     is_public: bool = False
     port: int = 8000
@@ -36,6 +36,7 @@ class ServingChoice:
     max_connections: int = 512
     max_output_tokens: int = 0
     max_body_mib: int = 4
+    allows_control: bool = True
 
     @property
     def host(self) -> str:
@@ -80,6 +81,7 @@ class ServingChoice:
                 max_output_tokens=self.max_output_tokens or None,
             ),
             grace_s=GRACE_S,
+            allows_control=self.allows_control,
         )
 
     def to_text(self) -> str:

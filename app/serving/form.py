@@ -23,8 +23,8 @@ _NUMBERS = (
     ("max_queued", "Waiting requests", "", "",
      "Requests beyond those that the engine runs at once; more get 429"),
     ("max_connections", "Open connections", "", "", "More get 503"),
-    ("max_output_tokens", "Tokens of a reply", "", "as the context holds",
-     "Most tokens of one reply; whoever asks for more gets 400"),
+    ("max_output_tokens", "Tokens of a reply", "", "as fits",
+     "Most tokens of one reply; whoever asks for more gets 400. As fits: the context is the limit"),
     ("max_body_mib", "Largest request", " MiB", "", "A larger body gets 413"),
 )  # fmt: skip
 
@@ -73,6 +73,11 @@ class ServingForm(QWidget):
         self.numbers = {
             name: _number(name, title, unit, special) for name, title, unit, special, _ in _NUMBERS
         }
+        self.control = QCheckBox("Windows elsewhere may change settings")
+        self.control.setToolTip(
+            "Another Inferdeck that attaches to this engine may turn its knobs and close the model; "
+            "else it looks on and asks"
+        )
         self.at_start = QCheckBox("Start with the program")
         self.at_start.setToolTip("Serve from the start of the program on, with what is chosen here")
 
@@ -107,6 +112,7 @@ class ServingForm(QWidget):
         column.addWidget(self.name_field)
         column.addLayout(limits)
         column.addWidget(self.origins_field)
+        column.addWidget(self.control)
         column.addWidget(self.at_start)
         column.addStretch(1)
 
@@ -120,6 +126,7 @@ class ServingForm(QWidget):
         self.key.textEdited.connect(lambda _: self.changed.emit())
         self.reveal.toggled.connect(self._reveal)
         self.generate.clicked.connect(self.make_key)
+        self.control.toggled.connect(lambda _: self.changed.emit())
         self.at_start.toggled.connect(self.at_start_toggled)
 
     # What is chosen ----------------------------------------------------------------------------
@@ -133,6 +140,7 @@ class ServingForm(QWidget):
             port=self.port.value(),
             model_name=self.model_name.text().strip(),
             origins=tuple(part for part in origins if part),
+            allows_control=self.control.isChecked(),
             **numbers,
         )
 
@@ -141,6 +149,7 @@ class ServingForm(QWidget):
         with QSignalBlocker(self):
             self.address.setCurrentIndex(int(choice.is_public))
             self.port.setValue(choice.port)
+            self.control.setChecked(choice.allows_control)
             self.model_name.setText(choice.model_name)
             self.origins.setText(", ".join(choice.origins))
             for name, field in self.numbers.items():
@@ -175,7 +184,7 @@ class ServingForm(QWidget):
     def set_running(self, is_running: bool) -> None:
         """While it serves, what it was started with stands still."""
         fields = (self.address, self.port, self.model_name, self.origins, self.generate,
-                  *self.numbers.values())  # fmt: skip
+                  self.control, *self.numbers.values())  # fmt: skip
         for field in fields:
             field.setEnabled(not is_running)
         self.key.setReadOnly(is_running)

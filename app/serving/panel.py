@@ -7,13 +7,13 @@ from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 
 from app.connections.key_desk import KeyDesk
 from app.quantize.fields import wrapped
-from app.quantize.report_view import scroll_area
 from app.serving.choice import ServingChoice
 from app.serving.desk import KEY, ServingDesk, ServingState
 from app.serving.form import ServingForm
+from app.serving.scrolled import ScrolledForm
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
-from widgets.theme import SPACE_1, SPACE_2, restyle
+from widgets.theme import SPACE_1, restyle
 
 TOGGLE = "server.toggle"
 BUTTONS = {
@@ -46,15 +46,10 @@ class ServingPanel(QWidget):
         self.form.at_start.setChecked(starts_itself)
         self.button = QPushButton()
         self.note = wrapped("small")
-        holder = QWidget()
-        holder.setProperty("bare", True)
-        inner = QVBoxLayout(holder)
-        inner.setContentsMargins(0, 0, SPACE_2, 0)
-        inner.addWidget(self.form)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
-        column.addWidget(scroll_area(holder), 1)
+        column.addWidget(ScrolledForm(self.form), 1)
         column.addWidget(self.note)
         column.addWidget(self.button)
         self.button.clicked.connect(self.toggle)

@@ -9,14 +9,16 @@ from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import State
 from app.connections.connection import Connection, new_connection
-from app.connections.target import Dialect
+from app.connections.target import Dialect, LinkState
 from app.serving.page import OTHERS, ServerPage
 from app.window import Application
 from tests.app.connections.conftest import KEY, Elsewhere, MemoryKeyring
+from tests.app.dialects.conftest import ScriptedServer, chat_chunk, server
 from tests.app.window_fixtures import application, open_model, script, send, wait_idle
 
-__all__ = ["application", "script"]
+__all__ = ["application", "script", "server"]
 WAIT_MS = 20_000
+CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
@@ -55,7 +57,9 @@ def test_there_and_back_with_a_chat_open(
     wait_for_model(qtbot, application, "far")
     assert page.switch.current is not None and page.switch.current.name == "lab"
     assert application.window.windowTitle() == "far at lab – Inferdeck"
-    qtbot.waitUntil(lambda: application.window.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS)
+    qtbot.waitUntil(
+        lambda: application.window.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS
+    )
     assert "elsewhere" in application.window.notices.keys
     assert not page.cards.local.use.isHidden() and page.cards.local.use.isEnabled()
     assert not page.cards.cards[page.book.connections[0].id].mark.isHidden()
@@ -167,14 +171,38 @@ def test_the_windows_own_server_is_refused(
     assert not application.bridge.is_remote and page.serving.is_on
 
 
-def test_a_server_of_another_make(
-    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+def test_a_server_of_another_make_that_stops_in_mid_reply(
+    qtbot: QtBot, application: Application, page: ServerPage, server: ScriptedServer
 ) -> None:
-    """Our own server as a plain one of OpenAI's API: the window sees what a client sees."""
-    made = replace(new_connection("plain", elsewhere.url), dialect=Dialect.OPENAI)
-    page.book.keep(made, KEY)
-    page.switch._turn_to(made, made.target(KEY))
-    wait_for_model(qtbot, application, "far")
-    assert application.bridge.is_remote and page.switch.current == made
+    server.models("someone", "their model")
+    server.answers[CHAT] = lambda exchange: exchange.stream(chat_chunk("so far"))
+    made = new_connection("their box", f"http://{server.host}/v1")
+    page.book.keep(made, "")
+    card = page.cards.cards[made.id]
+    qtbot.waitUntil(lambda: page.book.connections[0].dialect is Dialect.OPENAI, timeout=WAIT_MS)
+    card = page.cards.cards[made.id]
+    qtbot.waitUntil(lambda: card.watcher.state is LinkState.LIVE, timeout=WAIT_MS)
+    assert card.figures.value("running") == "not told" and "no metrics" in card.state.text()
+    card.use.click()
+    wait_for_model(qtbot, application, "their model")
+    assert application.window.windowTitle() == "their model at their box – Inferdeck"
+    chat = application.pages.chat
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send("hello")
+    qtbot.waitUntil(
+        lambda: bool(chat.current.path()) and chat.current.path()[-1].state is State.ERROR,
+        timeout=WAIT_MS,
+    )
+    reply = chat.current.path()[-1]
+    assert reply.text == "so far"
+    server.answers[CHAT] = lambda exchange: exchange.stream(
+        chat_chunk("all "), chat_chunk("of it", "stop"), "[DONE]"
+    )
+    chat.regenerate()
+    qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
+    said = chat.current.path()[-1]
+    assert said.text == "all of it" and said.figures is not None
+    assert said.figures.model == "their model"
     page.switch.back()
     qtbot.waitUntil(lambda: not application.bridge.is_remote, timeout=WAIT_MS)
+    assert chat.current.path()[-1].text == "all of it"

@@ -16,6 +16,7 @@ from engine.errors import ConfigError
 CHOICES = st.builds(
     ServingChoice,
     is_public=st.booleans(),
+    allows_control=st.booleans(),
     model_name=st.text(max_size=20),
     origins=st.lists(st.text(max_size=20), max_size=3).map(tuple),
     **{name: st.integers(*bounds) for name, bounds in RANGES.items()},
