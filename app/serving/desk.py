@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.connections.key_desk import KeyDesk
+from app.connections.target import LinkChanged
 from app.engine_bridge import EngineBridge, EngineState
 from app.models.sources import is_starter
 from app.server.call_log import CallLog
@@ -95,7 +96,8 @@ class ServingDesk(QObject):
         bridge.add_listener(self._on_engine_event)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.outputs.connect(self._on_outputs)
-        bridge.state_changed.connect(self._on_engine_state)
+        bridge.state_changed.connect(lambda state: self.changed.emit())
+        bridge.link_changed.connect(self._on_link)
         keys.arrived.connect(self._on_key)
 
     # What the user does ------------------------------------------------------------------------
@@ -265,10 +267,12 @@ class ServingDesk(QObject):
             event = dataclasses.replace(event, model=_named(event.model))
         self._gate.on_event(event)
 
-    def _on_engine_state(self, state: object) -> None:
-        if state is EngineState.EMPTY:  # also where another engine took the place of one
-            self._gate.model = self._gate.config = None
-        if self._is_elsewhere and self.state is ServingState.ON:
+    def _on_link(self, link: LinkChanged | None) -> None:
+        """The window turned to an engine elsewhere, or came back to one of ours that is empty."""
+        if link is not None and not self._is_elsewhere:
+            return
+        self._gate.model = self._gate.config = None
+        if link is not None and self.state is ServingState.ON:
             self.problem = ELSEWHERE
             self.stop()
         self.changed.emit()

@@ -75,7 +75,7 @@ class ServingForm(QWidget):
         }
         self.control = QCheckBox("Windows elsewhere may change settings")
         self.control.setToolTip(
-            "Another Inferdeck that attaches to this engine may turn its knobs and close the model; "
+            "Another Inferdeck that attaches here may turn the engine's knobs and close the model; "
             "else it looks on and asks"
         )
         self.at_start = QCheckBox("Start with the program")

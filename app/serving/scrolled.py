@@ -11,7 +11,7 @@ from widgets.theme import SPACE_2
 class ScrolledForm(QScrollArea):
     def __init__(self, form: QWidget) -> None:
         super().__init__()
-        holder = QWidget()
+        holder = self._holder = QWidget()
         holder.setProperty("bare", True)
         inside = QVBoxLayout(holder)
         inside.setContentsMargins(0, 0, SPACE_2, 0)
@@ -23,5 +23,5 @@ class ScrolledForm(QScrollArea):
 
     def minimumSizeHint(self) -> QSize:
         bar = self.style().pixelMetric(QStyle.PixelMetric.PM_ScrollBarExtent)
-        width = self.widget().minimumSizeHint().width() + bar
+        width = self._holder.minimumSizeHint().width() + bar
         return QSize(width, super().minimumSizeHint().height())
