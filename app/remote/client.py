@@ -176,7 +176,8 @@ class RemoteEngine(threading.Thread):
         if self._leaving.is_set():
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
         cut = self._cut_at
         if cut is not None and time.perf_counter() - cut > GIVE_UP_S:
             self._talk.give_up(time.perf_counter() - cut)

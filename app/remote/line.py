@@ -73,7 +73,9 @@ async def connected(target: Target, address: Address) -> Line:
         )
     except InvalidStatus as error:
         raise _not_let_in(error, address) from None
-    except InvalidMessage:
+    except InvalidMessage as error:
+        if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
+            raise LineError(f"{address.place} closed the line.") from None
         raise LineError(
             f"What answers at {address.place} does not speak HTTP.", for_good=True
         ) from None

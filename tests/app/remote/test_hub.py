@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from socket import create_connection
 from typing import Any
 
 import httpx
@@ -185,25 +186,28 @@ def test_a_part_of_the_window_itself_takes_paths(bench: Bench) -> None:
 
 
 def test_windows_may_be_let_in_to_look_and_ask_alone(bench: Bench) -> None:
-    lab = bench.lab(allows_control=False)
+    lab = bench.lab(Script(step_s=0.01, replies=100_000), allows_control=False)
     lab.load()
-    window = bench.window(lab.server.url)
+    window, other = bench.window(lab.server.url), bench.window(lab.server.url)
     window.wait(m.Loaded)
+    other.ask("of-another", max_tokens=100_000)
+    wait_until(lambda: other.outputs("of-another"))
     assert not window.engine.may_control
     sent = len(lab.engine.commands)
     window.engine.submit(m.Load(EngineConfig(model="tiny")))
     window.engine.submit(m.Unload())
     window.engine.submit(m.Reconfigure({"max_num_seqs": 2}))
     window.engine.submit(m.MeasurePeaks())
-    window.engine.submit(m.Abort("of-somebody-else"))
+    window.engine.submit(m.Abort("of-another"))
+    window.engine.submit(m.Abort("of-nobody"))
     window.engine.cancel_load()
     assert "--no-control" in window.wait(m.LoadFailed, 2).error.cause
     assert "--no-control" in window.wait(m.ReconfigureFailed).error.cause
     assert "--no-control" in window.wait(m.PeaksMeasured).why_not
-    assert window.wait(m.RequestFailed).request_id == "of-somebody-else"
+    assert window.wait(m.RequestFailed).request_id == "of-another"
     assert len(lab.engine.commands) == sent
-    window.ask("mine", max_tokens=9)
-    assert len(window.reply("mine")) == 9
+    window.ask("mine", max_tokens=100_000)
+    wait_until(lambda: window.outputs("mine"))
     window.engine.submit(m.Abort("mine"))
     wait_until(lambda: lab.commands(m.Abort) == [m.Abort("mine")])
 
@@ -243,10 +247,11 @@ def test_a_wrong_key_is_said(bench: Bench) -> None:
 def test_no_web_page_attaches(bench: Bench) -> None:
     """Not even one that may call the other routes."""
     lab = bench.lab(cors_origins=("*",))
-    url = lab.server.url.replace("http", "ws") + protocol.STREAM_PATH
-    for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+    port = int(lab.server.url.rsplit(":", 1)[1])
+    for host, origin in (("127.0.0.1", "https://evil.example"), ("evil.example", None)):
+        socket = create_connection(("127.0.0.1", port))
         with pytest.raises(InvalidStatus) as refused:
-            connect(url, additional_headers=headers, proxy=None)
+            connect(f"ws://{host}:{port}{protocol.STREAM_PATH}", sock=socket, origin=origin)
         assert refused.value.response.status_code == 403
         assert b"error" in refused.value.response.body
 
@@ -343,7 +348,7 @@ def test_what_can_be_attached_to_is_told_before(bench: Bench) -> None:
         facts = http.get(lab.server.url + protocol.PATH, headers=headers).json()
     assert facts["program"] == "inferdeck"
     assert facts["protocol"] == protocol.VERSION
-    assert (facts["model"], facts["models"]) == ("tiny", ["other"])
+    assert (facts["model"], facts["models"]) == ("tiny", ["other", "tiny"])
 
 
 # What is no window -------------------------------------------------------------------------------
