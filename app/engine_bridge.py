@@ -18,15 +18,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
+from app.connections.target import Event, LinkChanged, LinkState, Remark
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
+from app.snapshots import merge_snapshots
 from engine import messages
 from engine.config import EngineConfig
+from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
 
@@ -54,10 +57,11 @@ class EngineThreadLike(Protocol):
     def stop(self, timeout_s: float = ...) -> Any: ...
 
 
-ThreadFactory = Callable[[Callable[[messages.Event], None]], EngineThreadLike]
+OnEvent = Callable[[Event], None]
+ThreadFactory = Callable[[OnEvent], EngineThreadLike]
 
 
-def engine_thread(on_event: Callable[[messages.Event], None]) -> EngineThreadLike:
+def engine_thread(on_event: OnEvent) -> EngineThreadLike:
     """The real engine's thread. Imported late: what it needs is loaded after the window shows."""
     from engine.engine_thread import EngineThread
 
@@ -72,6 +76,10 @@ class EngineBridge(QObject):
 
     state_changed fires after `state`, `model`, `config` or `plan` have changed and before the
     signal of the event that changed them.
+
+    The engine is the program's own until `attach` puts one in its place that runs elsewhere, and
+    again after `detach`. `link` tells how the line to that one stands; a state stays what it was
+    while the line is cut.
     """
 
     outputs = Signal(object)  # list[OutputEvent], in order
@@ -88,13 +96,19 @@ class EngineBridge(QObject):
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
+    link_changed = Signal(object)  # LinkChanged | None: the engine is our own
+    remarked = Signal(object)  # Remark
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
         super().__init__(parent)
         self._make_thread = make_thread
+        self._make_own = make_thread
         self._thread: EngineThreadLike | None = None
+        self._leaving: list[Thread] = []  # these end engines that were left
         self._closed = False
-        self._inbox: deque[messages.Event] = deque()
+        self._inbox: deque[Event] = deque()
+        self._engine_number = 0  # what an engine says that was left is not heard
+        self._requests: set[str] = set()  # that have not ended
         self._lock = Lock()  # of the two flags below, which both threads set
         self._wake_posted = False
         self._timer_soon = False
@@ -114,11 +128,56 @@ class EngineBridge(QObject):
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
+        self.link: LinkChanged | None = None
 
     def beside(self) -> EngineBridge:
-        """Another engine of the same kind, with nothing loaded. Whoever asks for it ends it by
+        """Another engine of our own, with nothing loaded. Whoever asks for it ends it by
         `shutdown`."""
-        return EngineBridge(self._make_thread)
+        return EngineBridge(self._make_own)
+
+    # Which engine ----------------------------------------------------------------------------
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the engine runs elsewhere."""
+        return self._make_thread is not self._make_own
+
+    @property
+    def engine(self) -> EngineThreadLike | None:
+        """What stands for the engine now: a remote one tells more of itself."""
+        return self._thread
+
+    def attach(self, make_thread: ThreadFactory) -> None:
+        """Leave the engine for another, whose events tell what it has loaded."""
+        self._turn_to(make_thread, LinkChanged(LinkState.CONNECTING, time.perf_counter()))
+        self._start()
+
+    def detach(self) -> None:
+        """Back to an engine of our own, with nothing loaded."""
+        if self.is_remote:
+            self._turn_to(self._make_own, None)
+
+    def _turn_to(self, make_thread: ThreadFactory, link: LinkChanged | None) -> None:
+        before, self._thread = self._thread, None
+        self._engine_number += 1
+        self._inbox.clear()
+        self._flush_outputs()
+        self._progress = None
+        if before is not None and before.is_alive():
+            self._end_aside(before)
+        self._make_thread, self.link = make_thread, link
+        words = ErrorInfo("The window turned to another engine; the reply was stopped.")
+        for request_id in sorted(self._requests):
+            self._answer(messages.RequestFailed(request_id, words))
+        self._answer(messages.Unloaded())
+        self.link_changed.emit(link)
+
+    def _end_aside(self, engine: EngineThreadLike) -> None:
+        """An engine may be in the midst of a step, or of a load."""
+        engine.cancel_load()
+        self._leaving = [thread for thread in self._leaving if thread.is_alive()]
+        self._leaving.append(Thread(target=engine.stop, name="leaving engine", daemon=True))
+        self._leaving[-1].start()
 
     # Commands --------------------------------------------------------------------------------
 
@@ -146,6 +205,7 @@ class EngineBridge(QObject):
         begin_with: tuple[int, ...] = (),
     ) -> None:
         params = params or SamplingParams()
+        self._requests.add(request_id)
         self._submit(messages.AddRequest(request_id, prompt, params, begin_with))
 
     def abort(self, request_id: str) -> None:
@@ -177,6 +237,8 @@ class EngineBridge(QObject):
             thread.stop(timeout_s=timeout)
             if thread.is_alive():
                 log.error("the engine's thread did not end within %.1f s", timeout)
+        for leaving in self._leaving:
+            leaving.join(timeout)
         self._deliver()
         self._flush_outputs()
         self._timer.stop()
@@ -186,14 +248,28 @@ class EngineBridge(QObject):
     def _submit(self, command: messages.Command) -> None:
         if self._closed:
             return
+        self._start().submit(command)
+
+    def _start(self) -> EngineThreadLike:
+        """The engine's thread, which runs."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = self._make_thread(self.on_event)
+            self._thread = self._make_thread(self._ear())
             self._thread.start()
-        self._thread.submit(command)
+        return self._thread
+
+    def _ear(self) -> OnEvent:
+        """For the engine of now."""
+        number = self._engine_number
+
+        def hear(event: Event) -> None:
+            if number == self._engine_number:
+                self.on_event(event)
+
+        return hear
 
     # The engine's thread ---------------------------------------------------------------------
 
-    def on_event(self, event: messages.Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Called by the engine's thread: note the event, and wake the window once if need be."""
         self._inbox.append(event)
         if self._closed:
@@ -254,19 +330,28 @@ class EngineBridge(QObject):
             event = self._inbox.popleft()
             if isinstance(event, messages.OutputEvent):
                 self._outputs.append(event)
+                if event.finish_reason is not None:
+                    self._requests.discard(event.request_id)
                 if _is_urgent(event):
                     self._flush_outputs()
             elif isinstance(event, messages.SnapshotEvent):
                 self._snapshots.append(event.snapshot)
             elif isinstance(event, messages.LoadProgress):
                 self._progress = event
+                if self.state is EngineState.EMPTY:  # an engine elsewhere loads already
+                    self._set_state(EngineState.LOADING)
             else:
                 self._flush_outputs()
                 self._flush_progress()
                 self._answer(event)
 
-    def _answer(self, event: messages.Event) -> None:
+    def _answer(self, event: Event) -> None:
         match event:
+            case LinkChanged():
+                self.link = event
+                self.link_changed.emit(event)
+            case Remark():
+                self.remarked.emit(event)
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)
@@ -290,6 +375,7 @@ class EngineBridge(QObject):
                 self.config = config
                 self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
+                self._requests.discard(event.request_id)
                 self.request_failed.emit(event)
             case messages.TokensCounted():
                 self.tokens_counted.emit(event)
@@ -298,6 +384,7 @@ class EngineBridge(QObject):
             case messages.PeaksMeasured():
                 self.peaks_measured.emit(event)
             case messages.EngineCrashed():
+                self._requests.clear()
                 self._now(EngineState.CRASHED)
                 self.crashed.emit(event)
 
@@ -330,11 +417,12 @@ class EngineBridge(QObject):
     def _flush_snapshots(self) -> None:
         if self._snapshots:
             merged, self._snapshots = merge_snapshots(self._snapshots), []
+            merged = dataclasses.replace(merged, model=titled(merged.model))
             self._last_snapshot_at = time.perf_counter()
             self.snapshot.emit(merged)
 
 
-def _is_urgent(event: messages.Event) -> bool:
+def _is_urgent(event: Event) -> bool:
     if isinstance(event, messages.OutputEvent):
         return event.is_first or event.finish_reason is not None
     return not isinstance(event, messages.SnapshotEvent | messages.LoadProgress)
@@ -343,15 +431,3 @@ def _is_urgent(event: messages.Event) -> bool:
 def titled(model: ModelInfo) -> ModelInfo:
     """The model under the name that the window uses: the folder of the starter says nothing."""
     return dataclasses.replace(model, name=STARTER_TITLE) if is_starter(model.path) else model
-
-
-def merge_snapshots(snapshots: list[EngineSnapshot]) -> EngineSnapshot:
-    """The last of `snapshots` with the steps and samples of all of them."""
-    latest = snapshots[-1]
-    return dataclasses.replace(
-        latest,
-        model=titled(latest.model),
-        steps=tuple(step for s in snapshots for step in s.steps),
-        ttft=tuple(sample for s in snapshots for sample in s.ttft),
-        itl=tuple(sample for s in snapshots for sample in s.itl),
-    )

@@ -43,7 +43,8 @@ WITHOUT_QT = (
     "app", "app.__main__", "app.paths", "app.units", "app.cli.main", "app.cli.generate",
     "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "app.hub.download",
     "app.hub.trash", "app.cli.evaluate", "app.quality.store", "app.quality.export",
-    "app.cli.serve", "app.server.server", "engine.llm_engine", "app.connections.target",
+    "app.cli.serve", "app.server.server", "app.remote.client", "app.remote.hub",
+    "app.remote.attach", "app.snapshots", "engine.llm_engine", "app.connections.target",
     "app.dialects.engine", "app.dialects.probe", "app.dialects.metrics",
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from app.cli import bench, doctor, evaluate, generate, quantize, serve
 from app.cli.options import add_engine_options
+from app.version import program_version
 from engine.allocator import keep_freed
 from engine.errors import (
     CheckpointError,
@@ -82,15 +83,6 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"inferdeck {program_version()}")
         parser.exit()
-
-
-def program_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("inferdeck")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def build_parser() -> argparse.ArgumentParser:

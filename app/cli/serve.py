@@ -10,8 +10,9 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.options import add_engine_options, engine_config
@@ -20,7 +21,7 @@ from app.models.sources import is_starter
 from app.server.options import MIB, Limits, ServerOptions
 from app.units import parse_bytes
 from engine.config import EngineConfig
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import ConfigError, ErrorInfo, InferdeckError
 
 # What follows needs numpy or the server's libraries, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -78,6 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="web pages of this origin may call, such as http://localhost:3000; may be repeated",
     )  # fmt: skip
     where.add_argument(
+        "--model-dir", metavar="DIR", action="append", default=[],
+        help="a window that attaches may open the models in this folder; may be repeated",
+    )  # fmt: skip
+    where.add_argument(
+        "--no-control", action="store_true",
+        help="windows that attach may look and ask, not open models or change settings",
+    )  # fmt: skip
+    where.add_argument(
         "--shutdown-timeout", metavar="S", type=float, default=10.0,
         help="how long running replies may go on after Ctrl-C, in seconds (default: 10)",
     )  # fmt: skip
@@ -130,7 +139,27 @@ def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOpti
             max_output_tokens=args.max_output_tokens,
         ),
         grace_s=args.shutdown_timeout,
+        models=offered_models(args.model_dir),
+        allows_control=not args.no_control,
     )
+
+
+def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
+    """The model folders in `folders`, or these themselves where they are models. Raises
+    ConfigError for one that holds none."""
+    found: list[str] = []
+    for name in folders:
+        folder = Path(name).expanduser().resolve()
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder.", "Name one that holds model folders.")
+        inside = [p for p in (folder, *sorted(folder.iterdir())) if (p / "config.json").is_file()]
+        if not inside:
+            raise ConfigError(
+                f"There is no model in {folder}.",
+                "A model is a folder with a config.json, as it is downloaded from a hub.",
+            )
+        found += map(str, inside)
+    return tuple(dict.fromkeys(found))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -154,7 +183,7 @@ class _Serving:
         self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._status = StatusLine()
         self._thread = EngineThread(self._on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_S)
-        self._gate = EngineGate(self._thread.submit)
+        self._gate = EngineGate(self._thread.submit, self._thread.cancel_load)
         self._server = ApiServer(self._gate, options)
 
     def run(self) -> int:

@@ -12,9 +12,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
+from app.remote.hub import Hub
+from app.remote.protocol import PATH, STREAM_PATH, VERSION
+from app.remote.stream import Stream
 from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 from app.server.body import BodyReader
 from app.server.call import Call, chat_params, completion_params, read_wishes
@@ -29,6 +33,7 @@ from app.server.reply import Reply, StreamedReply, error_response, json_response
 from app.server.schema import openapi
 from app.server.shapes import ChatShape, CompletionShape, Shape
 from app.server.tokens import TokenDesk, check_token_ids, decode_all
+from app.version import program_version
 from engine.messages import Prompt
 from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
@@ -44,8 +49,14 @@ class Api:
     """The handlers. `started`: seconds since 1970, when the model came up for clients."""
 
     def __init__(
-        self, gate: EngineGate, tokens: TokenDesk, options: ServerOptions, started: int
+        self,
+        gate: EngineGate,
+        tokens: TokenDesk,
+        options: ServerOptions,
+        started: int,
+        hub: Hub,
     ) -> None:
+        self._hub = hub
         self._gate = gate
         self._tokens = tokens
         self._options = options
@@ -65,13 +76,15 @@ class Api:
             ("GET", "/version", self.version),
             ("GET", "/metrics", self.metrics),
             ("GET", "/openapi.json", self.openapi),
+            ("GET", PATH, self.stream_facts),
         ]
         middleware = [Middleware(Guard, self._options)]
         if self._options.cors_origins:
             middleware.insert(0, self._cors())
         return Starlette(
             routes=[
-                Route(path, _safe(handle), methods=[method]) for method, path, handle in routes
+                *(Route(path, _safe(handle), methods=[method]) for method, path, handle in routes),
+                WebSocketRoute(STREAM_PATH, self.stream),
             ],
             middleware=middleware,
             exception_handlers={HTTPException: _on_http_error},
@@ -140,8 +153,6 @@ class Api:
         return json_response({"status": "ok"})
 
     async def version(self, request: Request) -> Response:
-        from app.cli.main import program_version
-
         return json_response({"version": program_version()})
 
     async def metrics(self, request: Request) -> Response:
@@ -184,6 +195,25 @@ class Api:
         check_token_ids(values["tokens"], model.vocab_size, "tokens")
         decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, values["tokens"])
         return json_response({"prompt": await self._tokens.run(model, decode)})
+
+    # -- windows elsewhere ------------------------------------------------------------------
+
+    async def stream_facts(self, request: Request) -> Response:
+        """What a window may know before it attaches."""
+        model = self._gate.model
+        return json_response(
+            {
+                "program": "inferdeck",
+                "version": program_version(),
+                "protocol": VERSION,
+                "model": None if model is None else self._name_of(model),
+                "models": [offer.name for offer in self._hub.offers.all()],
+                "allows_control": self._options.allows_control,
+            }
+        )
+
+    async def stream(self, socket: WebSocket) -> None:
+        await Stream(self._hub, socket).run()
 
     # -- what they share --------------------------------------------------------------------
 

@@ -13,16 +13,19 @@ from contextlib import suppress
 
 import uvicorn
 
+from app.remote.hub import Hub
 from app.server.api import Api
 from app.server.gate import EngineGate
 from app.server.options import ServerOptions
-from app.server.protocol import protocol_with
+from app.server.protocol import protocol_with, socket_protocol_with
 from app.server.tokens import TokenDesk
 from engine.errors import InferdeckError
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 512
+FRAME_ROOM = 64 * 1024
+"""Of a window's frame, beyond the text that it may bring."""
 SEND_BUFFER = 128 * 1024
 LAST_WORDS_S = 2.0
 """For streams to end after their requests were aborted, before their connections are cut."""
@@ -128,12 +131,14 @@ class ApiServer:
         self._loop = asyncio.get_running_loop()
         tokens = TokenDesk()
         self._gate.attach(self._loop)
-        server = self._server = uvicorn.Server(self._config(tokens))
+        hub = Hub(self._gate, self.options)
+        server = self._server = uvicorn.Server(self._config(tokens, hub))
         telling = asyncio.create_task(self._tell_when_started(server))
         try:
             await server.serve(sockets=[self._socket])
         finally:
             telling.cancel()
+            hub.close()
             self._gate.detach()
             tokens.close()
 
@@ -142,12 +147,15 @@ class ApiServer:
             await asyncio.sleep(0.005)
         self._listens.set()
 
-    def _config(self, tokens: TokenDesk) -> uvicorn.Config:
+    def _config(self, tokens: TokenDesk, hub: Hub) -> uvicorn.Config:
         options = self.options
         return uvicorn.Config(
-            Api(self._gate, tokens, options, int(time.time())).app(),
+            Api(self._gate, tokens, options, int(time.time()), hub).app(),
             http=protocol_with(options.limits),
-            ws="none",
+            ws=socket_protocol_with(options.limits),
+            ws_max_size=options.limits.max_body_bytes + FRAME_ROOM,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,  # our own stream has beats
             loop="asyncio",
             lifespan="off",
             log_config=None,
