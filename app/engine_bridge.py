@@ -147,17 +147,35 @@ class EngineBridge(QObject):
         """What stands for the engine now: a remote one tells more of itself."""
         return self._thread
 
+    @property
+    def offers(self) -> tuple[str, ...] | None:
+        """Names of the models that an engine elsewhere opens; None where the engine reads the
+        folders of this machine."""
+        return getattr(self._thread, "offers", ()) if self.is_remote else None
+
+    @property
+    def place(self) -> str:
+        """Where an engine elsewhere is, as people say it; "" for one of our own."""
+        return str(getattr(self._thread, "place", "")) if self.is_remote else ""
+
     def attach(self, make_thread: ThreadFactory) -> None:
         """Leave the engine for another, whose events tell what it has loaded."""
-        self._turn_to(make_thread, LinkChanged(LinkState.CONNECTING, time.perf_counter()))
+        self._turn_to(make_thread)
         self._start()
+        self._answer(LinkChanged(LinkState.CONNECTING, time.perf_counter()))
+
+    def attach_again(self) -> None:
+        """The engine elsewhere on a new line, after the one before ended for good."""
+        if self.is_remote:
+            self.attach(self._make_thread)
 
     def detach(self) -> None:
         """Back to an engine of our own, with nothing loaded."""
         if self.is_remote:
-            self._turn_to(self._make_own, None)
+            self._turn_to(self._make_own)
+            self.link_changed.emit(None)
 
-    def _turn_to(self, make_thread: ThreadFactory, link: LinkChanged | None) -> None:
+    def _turn_to(self, make_thread: ThreadFactory) -> None:
         before, self._thread = self._thread, None
         self._engine_number += 1
         self._inbox.clear()
@@ -165,12 +183,11 @@ class EngineBridge(QObject):
         self._progress = None
         if before is not None and before.is_alive():
             self._end_aside(before)
-        self._make_thread, self.link = make_thread, link
+        self._make_thread, self.link = make_thread, None
         words = ErrorInfo("The window turned to another engine; the reply was stopped.")
         for request_id in sorted(self._requests):
             self._answer(messages.RequestFailed(request_id, words))
         self._answer(messages.Unloaded())
-        self.link_changed.emit(link)
 
     def _end_aside(self, engine: EngineThreadLike) -> None:
         """An engine may be in the midst of a step, or of a load."""

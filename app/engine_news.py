@@ -47,6 +47,8 @@ class EngineNews(QObject):
             strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
             strip.clear()
+            if window.bridge.is_remote:
+                strip.set_state(f"{window.bridge.place} has no model open")
             window.setWindowTitle("Inferdeck")
         window.commands.refresh()
 

@@ -35,6 +35,7 @@ from app.flight.recorder import FlightRecorder
 from app.layouts.desk import LayoutDesk
 from app.layouts.layout import plan_of
 from app.layouts.store import LayoutStore
+from app.link_news import LinkNews
 from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.recent_menu import RecentMenu
@@ -240,6 +241,7 @@ class MainWindow(QMainWindow):
         self.engine_settings.precision.way_out.connect(self._show_way_out)
         self.engine_settings.actions_changed.connect(self.commands.refresh)
         self.news = EngineNews(self)
+        self.link_news = LinkNews(self)
         for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
 
@@ -345,7 +347,9 @@ class MainWindow(QMainWindow):
 
     def _in_use(self) -> int:
         """Memory that the model loaded now gives back when another is loaded."""
-        return self.bridge.plan.predicted if self.bridge.plan is not None else 0
+        if self.bridge.plan is None or self.bridge.offers is not None:
+            return 0
+        return self.bridge.plan.predicted
 
     # What is said -----------------------------------------------------------------------------
 

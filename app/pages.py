@@ -126,7 +126,8 @@ def make_models_place(
     """The Models page over the hub and the cache that huggingface_hub is set to."""
 
     def in_use() -> int:
-        return bridge.plan.predicted if bridge.plan is not None else 0
+        is_here = bridge.plan is not None and bridge.offers is None
+        return bridge.plan.predicted if is_here and bridge.plan is not None else 0
 
     def is_open(path: str) -> bool:
         return session.current is not None and session.current.path == path

@@ -67,7 +67,8 @@ class StatStrip(QFrame):
         self.setProperty("panel", True)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setAccessibleName("Engine status")
-        self._title = "No model"
+        self._title, self._place = "No model", ""
+        self._model = ("No model", "", "")
         self._state = "Open a model to start"
         self._kind: StateKind = "idle"
         self._time = EngineTime()
@@ -84,9 +85,16 @@ class StatStrip(QFrame):
 
     # What is shown ----------------------------------------------------------------------------
 
+    def set_place(self, place: str) -> None:
+        """Where the engine runs, at the end of the first line; "" for here."""
+        if place != self._place:
+            self._place = place
+            self.set_model(*self._model)
+
     def set_model(self, name: str, precision: str = "", device: str = "") -> None:
         """First line: what is loaded."""
-        self._title = "  ·  ".join(part for part in (name, precision, device) if part)
+        self._model = name, precision, device
+        self._title = "  ·  ".join(part for part in (*self._model, self._place) if part)
         self._request_redraw()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from app.cli.options import add_engine_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
 from app.models.sources import is_starter
+from app.server.keys import KEY_VARIABLE
 from app.server.options import MIB, Limits, ServerOptions
 from app.units import parse_bytes
 from engine.config import EngineConfig
@@ -44,7 +45,6 @@ Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokeniz
 /version, /metrics (Prometheus, under vLLM's names) and /openapi.json."""
 
 STARTER_NAME = "starter"  # the name of its folder says nothing
-KEY_VARIABLE = "INFERDECK_API_KEY"
 SNAPSHOT_INTERVAL_S = 0.25
 STEADY_S = 60.0
 """An engine that crashes again before it has served so long is not started another time."""

@@ -64,6 +64,24 @@ class RemoteEngine(threading.Thread):
 
     # Any thread ------------------------------------------------------------------------------
 
+    @property
+    def place(self) -> str:
+        """What the window calls it."""
+        return self.target.name or self.address.place
+
+    @property
+    def offers(self) -> tuple[str, ...] | None:
+        """Names of the models that it would open; None where it reads this machine's folders."""
+        welcome = self.welcome
+        if welcome is None:
+            return ()
+        return None if welcome.trusts_paths else tuple(offer.name for offer in welcome.offers)
+
+    @property
+    def may_control(self) -> bool:
+        """Whether this window may open models and change settings."""
+        return self.welcome is None or self.welcome.may_control
+
     def submit(self, command: m.Command) -> None:
         self._give(command)
 
@@ -158,7 +176,8 @@ class RemoteEngine(threading.Thread):
         if self._leaving.is_set():
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
         cut = self._cut_at
         if cut is not None and time.perf_counter() - cut > GIVE_UP_S:
             self._talk.give_up(time.perf_counter() - cut)

@@ -239,7 +239,8 @@ def _decoded(decoders: dict[str, Any], kind: str, body: msgspec.Raw | bytes) -> 
         raise ProtocolError(f"There is no message of the kind {kind[:40]!r}.")
     try:
         return decoder.decode(body)
-    except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
-        raise ProtocolError(f"Cannot read a message {kind!r}: {error}.") from None
     except InferdeckError as error:
         raise ProtocolError(f"{error.cause} {error.remedy}".strip()) from None
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        # ValueError: a text that is no UTF-8
+        raise ProtocolError(f"Cannot read a message {kind!r}: {error}.") from None

@@ -53,6 +53,9 @@ class Hub:
 
     @property
     def offers(self) -> Offers:
+        loaded = self._gate.standing.loaded
+        if loaded is not None:
+            self._offers.add(loaded.config.model)
         return self._offers
 
     @property
@@ -157,6 +160,8 @@ class Hub:
         if isinstance(event, m.EngineCrashed):
             for request_id in list(self._owners):  # the engine does not name them
                 self._end(request_id)
+        if not self._sessions:
+            return
         told = self._offers.told(event)
         for session in list(self._sessions.values()):
             self._answer(session, told)
@@ -184,6 +189,8 @@ class Hub:
         """Hand a command on, or answer why not."""
         if session.is_ended:
             return
+        if isinstance(command, m.Abort) and not self._runs(command.request_id):
+            return  # it has just ended
         refusal = permissions.refusal(command, self._options, session.requests)
         try:
             if refusal is not None:
@@ -230,8 +237,14 @@ class Hub:
             case m.Unload() | m.Abort():
                 submit(command)
 
+    def _runs(self, request_id: str) -> bool:
+        """Whether it may be in the engine; where others give it requests too, all may be."""
+        known = request_id in self._owners or self._gate.knows(request_id)
+        return known or self._options.allows_control
+
     def _add(self, session: Session, command: m.AddRequest) -> None:
         if command.request_id in self._owners or self._gate.knows(command.request_id):
+            # under its own name it would end the other one
             raise ConfigError("A request of this name runs already.", "Give it another.")
         permissions.check_request(command, self._options.limits)
         room = self._gate.room(self._options.limits.max_queued)

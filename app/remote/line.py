@@ -73,7 +73,9 @@ async def connected(target: Target, address: Address) -> Line:
         )
     except InvalidStatus as error:
         raise _not_let_in(error, address) from None
-    except InvalidMessage:
+    except InvalidMessage as error:
+        if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
+            raise LineError(f"{address.place} closed the line.") from None
         raise LineError(
             f"What answers at {address.place} does not speak HTTP.", for_good=True
         ) from None
@@ -106,7 +108,7 @@ def _said(error: InvalidStatus) -> str:
     """The server's own words, as far as they are ours."""
     try:
         said = msgspec.json.decode(error.response.body or b"")["error"]["message"]
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
         return "it gives no reason."
     return str(said)[:300]
 
@@ -206,7 +208,7 @@ class Line:
             raise ProtocolError(f"There is no message of the kind {kind[:40]!r}.")
         try:
             pong = _pong.decode(body)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"Cannot read a pong: {error}.") from None
         talk.clock.heard(pong.sent, pong.now, time.perf_counter())
 
@@ -226,7 +228,7 @@ class Line:
             if silent > SILENT_S:
                 self._socket.transport.abort()
                 raise LineError(f"{self._address.place} was silent for {silent:.0f} s.")
-            if silent > STALE_S:
+            if silent > STALE_S and not self._is_stale:
                 self._is_stale = True
                 on_silence(silent)
             if now >= ping_at:

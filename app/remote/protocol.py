@@ -135,5 +135,5 @@ def read_frame(data: bytes) -> Frame:
 def _read(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"Cannot read {what}: {error}.") from None

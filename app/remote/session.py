@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from contextlib import suppress
 
 from app.remote.codec import EventWriter, Message, WireEvent
 from app.remote.ledger import Ledger
@@ -59,10 +60,10 @@ class Session:
 
     async def wait(self, seconds: float) -> None:
         """Until something happened that may be worth a frame, or for so long."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            # not wait_for: on Python 3.11 it may swallow that the task is cancelled
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
         self._changed.clear()
 
     def frame(self) -> bytes:

@@ -130,7 +130,7 @@ class Stream:
     async def _pong(self, session: Session, body: msgspec.Raw) -> None:
         try:
             sent = _ping.decode(body).sent
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"Cannot read a ping: {error}.") from None
         await self._note(session, [("pong", encode(Pong(sent, time.perf_counter())))])
 

@@ -106,12 +106,17 @@ class BackgroundLoad(QObject):
         model = self._bridge.model
         assert model is not None
         path, size = model.path, model.vocab_size
+        # the files of an engine elsewhere are not here: any token may be among its prompts
+        is_here = self._bridge.offers is None
         if self._vocabulary[0] == path:
             self._run(self._vocabulary)
         else:
             self._task = run_task(
                 self,
-                lambda: (path, usable_token_ids(size, special_token_ids(Path(path)))),
+                lambda: (
+                    path,
+                    usable_token_ids(size, special_token_ids(Path(path)) if is_here else set()),
+                ),
                 self._run,
                 self._give_up,
             )
