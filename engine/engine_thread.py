@@ -93,7 +93,7 @@ class EngineThread(threading.Thread):
         self._emit = on_event
         self._interval = snapshot_interval_s
         self._factory = factory
-        # with the time of each: a request arrives when it is sent, not after the step that runs then
+        # with the time of each: a request arrives when it is sent, not after the step of then
         self._commands: queue.SimpleQueue[tuple[Command, float]] = queue.SimpleQueue()
         self._cancel = threading.Event()
         self._stopping = threading.Event()

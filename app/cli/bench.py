@@ -110,8 +110,8 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     from app.bench.remote import RemoteBench, describe_probe
     from app.bench.report import NOT_TOLD, beside_server, table
     from app.bench.runner import Plan
-    from app.cli.serve import KEY_VARIABLE
     from app.connections.target import Target
+    from app.server.keys import KEY_VARIABLE
 
     _refuse_engine_options(args)
     workload = _workload(args)
