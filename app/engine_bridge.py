@@ -97,6 +97,7 @@ class EngineBridge(QObject):
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
     link_changed = Signal(object)  # LinkChanged | None: the engine is our own
+    remarked = Signal(object)  # Remark
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
         super().__init__(parent)
@@ -382,6 +383,8 @@ class EngineBridge(QObject):
             case LinkChanged():
                 self.link = event
                 self.link_changed.emit(event)
+            case Remark():
+                self.remarked.emit(event)
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
+from app.connections.target import Remark
 from app.engine_bridge import EngineState
+from app.panels.notices import Notice
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from widgets.charts.series import MarkKind
@@ -28,6 +30,7 @@ class EngineNews(QObject):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
+        bridge.remarked.connect(self._on_remark)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
             done.connect(self._on_done)
         self._on_state(bridge.state)
@@ -72,6 +75,9 @@ class EngineNews(QObject):
         if strip.isHidden():  # nothing is being opened: a setting needs it
             strip.begin("Applying settings")
         strip.update_progress(progress)
+
+    def _on_remark(self, remark: Remark) -> None:
+        self._window.show_notice(Notice(f"remark {remark.words}", remark.words))
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         window = self._window

@@ -92,9 +92,17 @@ class ForeignEngine(threading.Thread):
     # -- called from any thread -------------------------------------------------------------
 
     @property
+    def offers(self) -> tuple[str, ...]:
+        """Names of the models that it serves; none before it has answered."""
+        return self._session.models if self._session is not None else ()
+
+    @property
     def place(self) -> str:
         """What the window calls it."""
-        return self._target.name or parse_address(self._target.base_url).host
+        try:
+            return self._target.name or parse_address(self._target.base_url).host
+        except TargetError:
+            return self._target.base_url
 
     def submit(self, command: Command) -> None:
         at = time.perf_counter()
@@ -193,6 +201,10 @@ class _Session:
         self._counter: TokenCounter | None = None
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return self._found.models if self._found is not None else ()
+
+    @property
     def _name(self) -> str:
         return str(self._found.dialect) if self._found is not None else self._address.host
 
@@ -262,7 +274,7 @@ class _Session:
                 self._emit(LoadFailed(error, serving=self._config.model))
             return
         self._config = EngineConfig(model=name, max_model_len=found.max_model_len)
-        self._model = model_named(name, found.max_model_len)
+        self._model = model_named(name, str(found.dialect), found.max_model_len)
         self._counter = TokenCounter(self._streamer.client, self._address, found.dialect, name)
         if self._watch is None:
             self._watch = Watch(self._streamer.client, self._target, self._address, found)

@@ -21,10 +21,11 @@ NO_BLOCKS = BlockSnapshot(
 )  # fmt: skip
 
 
-def model_named(name: str, max_model_len: int | None) -> ModelInfo:
-    """What is known of a model elsewhere: its name, and at best its context (else 0)."""
+def model_named(name: str, server: str, max_model_len: int | None) -> ModelInfo:
+    """What is known of a model elsewhere: its name, what serves it, and at best its context
+    (else 0)."""
     return ModelInfo(
-        name=name, path=name, architecture="", dtype="", device="", num_parameters=0,
+        name=name, path=name, architecture="", dtype="", device=server, num_parameters=0,
         weights_bytes=0, num_layers=0, hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0,
         vocab_size=0, max_model_len=max_model_len or 0, is_dummy=False, has_chat_template=True,
     )  # fmt: skip

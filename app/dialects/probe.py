@@ -131,7 +131,7 @@ class _Prober:
 
     def _facts(self, dialect: Dialect) -> _Facts:
         read: Mapping[Dialect, Callable[[], _Facts]] = {
-            Dialect.INFERDECK: self._inferdeck,
+            Dialect.INFERDECK: self._version,
             Dialect.VLLM: self._version,
             Dialect.TENSORRT_LLM: self._version,
             Dialect.SGLANG: self._sglang,
@@ -139,11 +139,6 @@ class _Prober:
             Dialect.LLAMA_CPP: self._llama_cpp,
         }
         return read[dialect]() if dialect in read else _Facts()
-
-    def _inferdeck(self) -> _Facts:
-        found = self._object("inferdeck/v1")
-        version = found.get("program_version") or found.get("version")
-        return _Facts(version) if isinstance(version, str) else self._version()
 
     def _version(self) -> _Facts:
         return _Facts(_text(self._object("version"), "version"))

@@ -98,8 +98,8 @@ class Reply:
             num_cached_tokens=self._reader.num_cached_tokens or 0,
             num_computed_tokens=prompt + written if self._tokens else 0,
             num_output_tokens=written,
-            num_blocks=0,
-            num_preemptions=0,
+            num_blocks=-1,
+            num_preemptions=-1,
             times=RequestTimes(self._arrival, None, tuple(self._tokens)),
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import httpx
@@ -20,6 +22,9 @@ from app.dialects.sse import SseParser, TooLongError
 CONNECT_S = 10.0
 SILENCE_S = 600.0
 """So long a request may wait in a queue, or for its first token, without a word."""
+
+LAST_BYTES_S = 0.25
+"""Behind the end of a reply comes that of the answer: with it the connection serves again."""
 
 MOST_ERROR_BYTES = 64 * 1024
 
@@ -75,11 +80,13 @@ class Streamer:
 
     async def _events(self, response: httpx.Response, reader: ReplyReader) -> AsyncIterator[Timed]:
         parser = SseParser()
+        parts = response.aiter_bytes()
         try:
-            async for data in response.aiter_bytes():
+            async for data in parts:
                 now = time.perf_counter()
                 for event in parser.feed(data):
                     if event.strip() == "[DONE]":
+                        await _to_the_end(parts)
                         return
                     yield Timed(now, self._piece(event, reader))
         except TooLongError as error:
@@ -134,3 +141,10 @@ class Streamer:
             f"{reader.num_tokens:,} tokens.",
             "What was written is kept. See whether the server still runs, and its log.",
         )
+
+
+async def _to_the_end(parts: AsyncIterator[bytes]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_BYTES_S):
+            async for _ in parts:
+                pass

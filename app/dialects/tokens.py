@@ -35,6 +35,13 @@ class TokenCounter:
 
     async def count(self, text: str) -> int | None:
         """Tokens of a text, without those that stand at the beginning of every prompt."""
+        return _count_in(await self._asked(text))
+
+    async def ids(self, text: str) -> list[int]:
+        """The token ids of a text; none where they are not told."""
+        return _ids_in(await self._asked(text))
+
+    async def _asked(self, text: str) -> Any:
         if self._cannot:
             return None
         url = self._address.beside(_PATHS[self._dialect])
@@ -42,7 +49,7 @@ class TokenCounter:
             answer = await self._client.post(url, json=self._body(text), timeout=TIMEOUT_S)
             if answer.status_code in (404, 405, 501):
                 self._cannot = True
-            return _count_in(answer.json()) if answer.status_code == 200 else None
+            return answer.json() if answer.status_code == 200 else None
         except (httpx.HTTPError, ValueError):
             return None
 
@@ -66,3 +73,10 @@ def _count_in(value: Any) -> int | None:
     if isinstance(value.get("count"), int):
         return int(value["count"])
     return len(value["tokens"]) if isinstance(value.get("tokens"), list) else None
+
+
+def _ids_in(value: Any) -> list[int]:
+    """{"tokens": [5, 6]}, or as llama.cpp may have it, [{"id": 5}, ...]."""
+    tokens = value.get("tokens") if isinstance(value, dict) else value
+    found = [one.get("id") if isinstance(one, dict) else one for one in tokens or []]
+    return [one for one in found if isinstance(one, int) and one >= 0]

@@ -42,7 +42,7 @@ class Watch:
         self._address = address
         self._dialect: Dialect = found.dialect
         self.has_metrics = found.has_metrics
-        self._last: Scrape | None = None
+        self.last: Scrape | None = None
         self._totals = RunningTotals()
         self._own_at_look = Samples()
         self._counted = Counters()
@@ -51,8 +51,8 @@ class Watch:
     @property
     def is_busy(self) -> bool:
         """Whether somebody's requests run there."""
-        return self._last is not None and bool(
-            self._last.get(Figure.RUNNING) or self._last.get(Figure.WAITING)
+        return self.last is not None and bool(
+            self.last.get(Figure.RUNNING) or self.last.get(Figure.WAITING)
         )
 
     async def look(self) -> None:
@@ -69,11 +69,11 @@ class Watch:
             if answer.status in (401, 403) or (answer.status >= 500 and answer.status != 501):
                 self._check(answer)
         try:
-            self._last = merged(self._dialect, time.perf_counter(), answers)
+            self.last = merged(self._dialect, time.perf_counter(), answers)
         except TargetError:
-            self._last = None
+            self.last = None
             return
-        self._totals.update(self._last)
+        self._totals.update(self.last)
         self._own_at_look = dataclasses.replace(self._own_now)
 
     def snapshot(
@@ -85,7 +85,7 @@ class Watch:
     ) -> EngineSnapshot:
         ttft, itl = samples.take()
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
-        last = self._last
+        last = self.last
         return EngineSnapshot(
             time=time.perf_counter(), step_index=0, config=config, model=model,
             requests=requests, blocks=NO_BLOCKS, memory=NO_MEMORY,
@@ -97,7 +97,7 @@ class Watch:
     def _counters(self, own: Samples) -> Counters:
         """The server's, and between two looks at them what our own requests added; without any,
         those of our own requests alone. They never fall."""
-        last = self._last
+        last = self.last
         if last is None or last.get(Figure.GENERATION_TOKENS) is None:
             return Counters(
                 prompt_tokens=max(own.num_prompt_tokens - own.num_cached_tokens, 0),

@@ -29,7 +29,7 @@ from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import ErrorInfo, LoadCancelled
-from engine.snapshot import EngineSnapshot, ModelInfo
+from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.fonts import text_scale
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
@@ -286,6 +286,9 @@ class EngineSettingsPanel(QWidget):
         self._out_of_range.clear()
         self._hints.clear()
         self._weights = _weights_of(self._bridge.model)
+        if self._its_own():
+            self._show_values()
+            return
         self.model.open(config, chosen)
         self.drafts.show_model(config)
         self.drafts.describe(config.speculative_model)
@@ -341,6 +344,8 @@ class EngineSettingsPanel(QWidget):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Called with every snapshot; what is shown changes once a second, to be read."""
+        if Part.SETTINGS in snapshot.missing:
+            return
         self._hints.update(snapshot)
         self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
@@ -409,9 +414,19 @@ class EngineSettingsPanel(QWidget):
         return f"Loading the model again; requests pause and resume.{takes}"
 
     def _why_not(self) -> str:
+        if words := self._its_own():
+            return words
         if self._bridge.state is EngineState.LOADING:
             return "Settings can be changed when the model has loaded."
         return "Open a model to change its settings."
+
+    def _its_own(self) -> str:
+        """Why the knobs of a server of another make cannot be turned here; "" where they can."""
+        model = self._bridge.model
+        if model is None or model.is_described:
+            return ""
+        who = model.device
+        return f"The settings are {who}'s own: not told by {who}, and set where it is started."
 
     def _undo_tip(self) -> str:
         if self.model.pending:

@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
-    Column("Client", lambda r: r.client, 126, tip="Address and port of the caller"),
+    Column("Client", lambda r: r.client, 132, tip="Address and port of the caller"),
     Column("Call", lambda r: f"{r.method} {r.path}", 206),
     Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,

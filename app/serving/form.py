@@ -56,7 +56,7 @@ class ServingForm(QWidget):
         self.key = QLineEdit()
         self.key.setEchoMode(QLineEdit.EchoMode.Password)
         self.key.setFont(mono_font())
-        self.key.setPlaceholderText("none: no key is asked for")
+        self.key.setPlaceholderText("none")
         self.key.setAccessibleName("API key")
         self.reveal = QPushButton("Show")
         self.reveal.setCheckable(True)

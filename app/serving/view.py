@@ -102,7 +102,7 @@ class ServingView(QWidget):
         self.take_port = QPushButton()
         self.take_port.setToolTip("Serve there instead")
         self.take_port.clicked.connect(self._on_take_port)
-        self.figures = FigureRow("How busy the server is", FIGURES)
+        self.figures = FigureRow("How busy the server is", FIGURES, width=88)
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
         head.addWidget(self.state, 1)
