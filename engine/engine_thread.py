@@ -233,8 +233,9 @@ class EngineThread(threading.Thread):
             return
         try:
             self._engine.add_request(
-                command.prompt, command.params, command.request_id, command.begin_with, arrival=at
-            )
+                command.prompt, command.params, command.request_id, command.begin_with,
+                arrival=at if command.arrival is None else command.arrival,
+            )  # fmt: skip
         except InferdeckError as error:
             self._emit(RequestFailed(command.request_id, error.info()))
 

@@ -1,7 +1,7 @@
 """The load generator for a server elsewhere: sends a workload's requests over HTTP and records
 what came when, as any client sees it. One thread, one loop.
 
-    arrival      just before the request is written to its connection
+    arrival      when the request goes out, or the connection for it begins
     first token  when the bytes of the first piece with a token are here
     gaps         between pieces; one of n tokens counts as n gaps of 1/n
 """
@@ -115,11 +115,10 @@ async def _one(
 ) -> None:
     reader = ReplyReader()
     events: list[TokenEvent] = []
-    now = time.perf_counter()
-    arrival = now if now - due_at < LATE_S else due_at
+    sent: list[float] = []
     num_late = 0
     try:
-        async for at, piece in streamer.stream(call, reader):
+        async for at, piece in streamer.stream(call, reader, sent.append):
             count = len(piece.token_ids)
             if not count:
                 continue
@@ -135,6 +134,7 @@ async def _one(
         run.num_failed += 1
         run.error = run.error or ErrorInfo("A request ended without a token.")
         return
+    arrival = sent[0] if sent and sent[0] - due_at < LATE_S else due_at
     tokens = tuple(with_late_tokens(events, num_late))
     times = RequestTimes(arrival, None, tokens, tokens[-1].time)
     run.requests.append(times)

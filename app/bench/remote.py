@@ -85,7 +85,7 @@ class RemoteBench:
                 changes.append(Change(before, now))
             peaks += usages
         figures = client_figures(runs)
-        add_told(figures, changes, max(peaks, default=None))
+        add_told(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
         return figures
 
     async def _run(self, streamer: Streamer, variant: str) -> ClientRun:

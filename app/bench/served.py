@@ -54,10 +54,13 @@ def client_figures(runs: Sequence[ClientRun]) -> dict[str, Any]:
 
 
 def add_told(
-    figures: dict[str, Any], changes: Sequence[Change], peak_kv_usage: float | None
+    figures: dict[str, Any],
+    changes: Sequence[Change],
+    peak_kv_usage: float | None,
+    round_trip_s: float,
 ) -> None:
     """Put what the server's metrics say of the runs into their figures, and beside them under
-    "server", with the differences."""
+    "server", with the differences. round_trip_s: of a bare request."""
     figures["peak_kv_usage"] = peak_kv_usage
     if not changes:
         return
@@ -78,18 +81,20 @@ def add_told(
         "itl_is_mean_per_request": changes[-1].now.itl_is_mean,
     }
     server["client_less_server_ms"] = _differences(figures, server)
-    server["explanation"] = explained(figures, server)
+    server["explanation"] = explained(figures, server, round_trip_s)
     figures["server"] = server
 
 
-def explained(figures: Mapping[str, Any], server: Mapping[str, Any]) -> str:
+def explained(
+    figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_s: float
+) -> str:
     """Why the two differ, in a sentence or two."""
     if not server["client_less_server_ms"]:
         return "The server tells no latencies: all of them are measured as the client."
     parts = [
         "The server's clock for TTFT starts when the request is in its queue and stops when the "
-        "token is made; the client's also counts the connection, reading the request, its tokens "
-        "and the way of the answer."
+        "token is made; the client's also counts the way there and back, for which a bare request "
+        f"takes {round_trip_s * 1e3:.2f} ms, and the connection where it is a new one."
     ]
     told, own = server["itl_ms"], figures["itl_ms"]
     if server["itl_is_mean_per_request"]:

@@ -46,7 +46,7 @@ Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokeniz
 
 STARTER_NAME = "starter"  # the name of its folder says nothing
 SNAPSHOT_INTERVAL_S = 0.25
-SWITCH_S = 0.0005
+SWITCH_S = 0.0002
 """The engine's thread gives the interpreter to the server's so often: the usual 5 ms stand between
 a token and its client."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -58,12 +58,20 @@ class Streamer:
     async def close(self) -> None:
         await self.client.aclose()
 
-    async def stream(self, call: Call, reader: ReplyReader) -> AsyncIterator[Timed]:
+    async def stream(
+        self, call: Call, reader: ReplyReader, on_sent: Callable[[float], None] | None = None
+    ) -> AsyncIterator[Timed]:
         """The pieces of a reply, read by `reader`. Raises TargetError where it is refused, fails or
-        is cut; closing the iterator (or cancelling its task) hangs up, which aborts it there."""
+        is cut; closing the iterator (or cancelling its task) hangs up, which aborts it there.
+
+        on_sent: told when the request goes out, or the connection for it begins.
+        """
         url = self._address.api(call.path)
+        extensions = {} if on_sent is None else {"trace": _first_time(on_sent)}
         try:
-            async with self.client.stream("POST", url, json=call.body) as response:
+            async with self.client.stream(
+                "POST", url, json=call.body, extensions=extensions
+            ) as response:
                 if response.status_code != 200:
                     raise await self._refusal(response)
                 if "json" in response.headers.get("content-type", ""):
@@ -141,6 +149,19 @@ class Streamer:
             f"{reader.num_tokens:,} tokens.",
             "What was written is kept. See whether the server still runs, and its log.",
         )
+
+
+def _first_time(tell: Callable[[float], None]) -> Callable[[str, Any], Awaitable[None]]:
+    """A trace for httpx, which calls it with each thing that happens to a request."""
+    is_told = False
+
+    async def trace(event: str, info: Any) -> None:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            tell(time.perf_counter())
+
+    return trace
 
 
 async def _to_the_end(parts: AsyncIterator[bytes]) -> None:

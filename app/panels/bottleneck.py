@@ -154,8 +154,7 @@ class BottleneckPanel(QFrame):
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; what is read changes once a second, and while it is seen."""
         self._untold = untold_text(
-            snapshot, "Where the time of a step goes", Part.STEPS,
-            instead="Its steps, and the speed of its machine, cannot be seen from here.",
+            snapshot, "Steps", Part.STEPS, instead="So where their time goes cannot be said.",
         )  # fmt: skip
         if self._untold:
             self._show_account()

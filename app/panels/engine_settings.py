@@ -86,7 +86,9 @@ class EngineSettingsPanel(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self._make_list(), 1)
+        self._list, self._others = self._make_list(), _not_ours()
+        layout.addWidget(self._list, 1)
+        layout.addWidget(self._others, 1)
         self._fit()
         theme_notifier().changed.connect(self._fit)
         layout.addWidget(self._make_foot(profiles))
@@ -357,6 +359,10 @@ class EngineSettingsPanel(QWidget):
 
     def _show_values(self) -> None:
         """Everything again: values, hints, buttons."""
+        others = self._its_own()
+        self._others.setText(others)
+        self._others.setVisible(bool(others))
+        self._list.setVisible(not others)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
             is_open = self.model.applied is not None
@@ -394,7 +400,8 @@ class EngineSettingsPanel(QWidget):
             self._message_timer.stop()
             self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
-            self._set_message("" if model.applied else self._why_not())
+            # of a server's own settings the panel speaks itself
+            self._set_message("" if model.applied or self._its_own() else self._why_not())
         self.actions_changed.emit()
 
     def _reload_wanted(self) -> EngineConfig | None:
@@ -468,6 +475,16 @@ class EngineSettingsPanel(QWidget):
     def _set_message(self, text: str) -> None:
         self._message.setText(text)
         self._message.setVisible(bool(text))
+
+
+def _not_ours() -> QLabel:
+    """In place of the knobs: why there are none."""
+    label = QLabel()
+    label.setProperty("role", "small")
+    label.setWordWrap(True)
+    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    label.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
+    return label
 
 
 def _weights_of(model: ModelInfo | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -107,13 +108,15 @@ class Api:
     # -- replies ----------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Reply:
+        arrival = time.perf_counter()
         values = await self._values(request, CHAT)
         model, _ = self._gate.serving()
         params = chat_params(values, self._options.limits)
         prompts = [chat_messages(values["messages"])]
-        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params)
+        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params, arrival)
 
     async def completions(self, request: Request) -> Reply:
+        arrival = time.perf_counter()
         values = await self._values(request, COMPLETION)
         model, _ = self._gate.serving()
         params = completion_params(values, self._options.limits)
@@ -122,7 +125,7 @@ class Api:
             raise bad_request(
                 f"There are {len(prompts)} prompts; {most} may come at once.", "prompt"
             )
-        return await self._reply("cmpl", CompletionShape, values, model, prompts, params)
+        return await self._reply("cmpl", CompletionShape, values, model, prompts, params, arrival)
 
     async def _reply(
         self,
@@ -132,10 +135,11 @@ class Api:
         model: ModelInfo,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        arrival: float,
     ) -> Reply:
         wishes = read_wishes(values, logprobs=params.logprobs)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
-        call = Call(prefix, self._name_of(model), encoded, wishes)
+        call = Call(prefix, self._name_of(model), encoded, wishes, arrival=arrival)
         flight = self._gate.send(call.requests(), self._options.limits.max_queued)
         made = shape(call, tokenizer.token_bytes)
         if wishes.streams:

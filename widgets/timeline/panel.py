@@ -81,6 +81,7 @@ class TimelinePanel(QFrame):
         self._empty = QLabel(EMPTY_TEXT)
         self._empty.setProperty("role", "small")
         self._empty.setWordWrap(True)
+        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         stage = QWidget()
         self._stack = QStackedLayout(stage)
         self._stack.addWidget(self._empty)
