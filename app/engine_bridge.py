@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
-from app.connections.target import Event, LinkChanged, LinkState, Remark
+from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
 from app.snapshots import merge_snapshots
@@ -96,6 +96,7 @@ class EngineBridge(QObject):
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
+    past = Signal(object)  # tuple[EngineSnapshot, ...]: figures of before an attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is our own
     remarked = Signal(object)  # Remark
 
@@ -369,6 +370,8 @@ class EngineBridge(QObject):
                 self.link_changed.emit(event)
             case Remark():
                 self.remarked.emit(event)
+            case Past(snapshots):
+                self.past.emit(snapshots)
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)
