@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
-from app.connections.target import Event, LinkChanged, LinkState, Remark
+from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
 from app.snapshots import merge_snapshots
@@ -96,6 +96,7 @@ class EngineBridge(QObject):
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
+    past = Signal(object)  # tuple[EngineSnapshot, ...]: figures of before an attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is our own
     remarked = Signal(object)  # Remark
 
@@ -301,7 +302,7 @@ class EngineBridge(QObject):
 
     def on_event(self, event: Event) -> None:
         """Called by the engine's thread: note the event, and wake the window once if need be."""
-        if not self.is_remote and not isinstance(event, LinkChanged | Remark):
+        if not self.is_remote and not isinstance(event, LinkChanged | Past | Remark):
             for listener in self._listeners:
                 listener(event)
         self._inbox.append(event)
@@ -385,6 +386,8 @@ class EngineBridge(QObject):
                 self.link_changed.emit(event)
             case Remark():
                 self.remarked.emit(event)
+            case Past(snapshots):
+                self.past.emit(snapshots)
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)

@@ -27,6 +27,7 @@ class EngineNews(QObject):
         bridge = window.bridge
         bridge.state_changed.connect(self._on_state)
         bridge.link_changed.connect(lambda link: self._show_title())
+        bridge.past.connect(self._on_past)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
@@ -78,6 +79,12 @@ class EngineNews(QObject):
 
     def _on_remark(self, remark: Remark) -> None:
         self._window.show_notice(Notice(f"remark {remark.words}", remark.words))
+
+    def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
+        """A few hundred: charts only take them, and draw when their clock says so."""
+        for snapshot in snapshots:
+            self._window.strip.update_snapshot(snapshot)
+            self._window.charts.update_snapshot(snapshot)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         window = self._window

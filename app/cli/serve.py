@@ -41,6 +41,9 @@ examples:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{"messages": [{"role": "user", "content": "What is TTFT?"}], "stream": true}'
 
+A window elsewhere attaches with `inferdeck --attach http://host:8000`, sees every view of the
+engine, and opens the served model and those of --model-dir.
+
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
 /version, /metrics (Prometheus, under vLLM's names) and /openapi.json."""
 
@@ -183,7 +186,7 @@ class _Serving:
         from app.server.server import ApiServer
         from engine.engine_thread import EngineThread
 
-        self._config = config
+        self._config = self._latest = config
         self._as_json = as_json
         self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._status = StatusLine()
@@ -212,9 +215,11 @@ class _Serving:
 
     def _on_event(self, event: Event) -> None:
         """On the engine's thread."""
-        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress
+        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress, Reconfigured
 
         self._gate.on_event(event)
+        if isinstance(event, (Loaded, Reconfigured)):
+            self._latest = event.config  # a window elsewhere may have changed it
         if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress)):
             self._news.put(event)
 
@@ -249,7 +254,7 @@ class _Serving:
                 if time.monotonic() - since < STEADY_S:
                     raise _as_error(event.error)
                 print(f"inferdeck: {event.error.cause} Starting it anew.", file=sys.stderr)
-                self._thread.submit(Load(self._config))
+                self._thread.submit(Load(self._latest))
                 self._until_loaded()
                 since = time.monotonic()
 

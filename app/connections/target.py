@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine import messages
+from engine.snapshot import EngineSnapshot
 
 
 class Dialect(StrEnum):
@@ -73,5 +74,13 @@ class Remark:
     words: str
 
 
-Event = messages.Event | LinkChanged | Remark
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an engine elsewhere showed before the window came, oldest first: figures of its state
+    alone, without requests, blocks and steps. Comes after Loaded and before the first snapshot."""
+
+    snapshots: tuple[EngineSnapshot, ...]
+
+
+Event = messages.Event | LinkChanged | Past | Remark
 OnEvent = Callable[[Event], None]

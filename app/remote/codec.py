@@ -30,7 +30,7 @@ from engine import messages as m
 from engine.config import Change
 from engine.errors import ErrorInfo, InferdeckError
 from engine.sampling_params import SamplingParams
-from engine.snapshot import MemoryPlan, ModelInfo, Sample, StepRecord
+from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, Sample, StepRecord
 
 OUTPUT = ArrayForm(m.OutputEvent)
 
@@ -40,11 +40,13 @@ class CancelLoad(NamedTuple):
 
 
 class History(NamedTuple):
-    """What was before the window came, oldest first, in pieces. The first snapshot follows."""
+    """What was before the window came, oldest first, in pieces. The first snapshot follows.
+    `past`: figures alone, of now and then."""
 
     steps: tuple[StepRecord, ...] = ()
     ttft: tuple[Sample, ...] = ()
     itl: tuple[Sample, ...] = ()
+    past: tuple[EngineSnapshot, ...] = ()
 
 
 WireCommand = m.Command | CancelLoad
@@ -88,6 +90,7 @@ class _History(msgspec.Struct, array_like=True):
     steps: tuple[STEP.wire, ...] = ()  # type: ignore[name-defined]
     ttft: tuple[Sample, ...] = ()
     itl: tuple[Sample, ...] = ()
+    past: tuple[WireSnapshot, ...] = ()
 
 
 _COMMANDS: dict[str, Any] = {
@@ -172,7 +175,7 @@ class EventWriter:
     """For one reader: snapshots go as what changed for it."""
 
     def __init__(self) -> None:
-        self._snapshots = SnapshotWriter()
+        self._snapshots, self._past = SnapshotWriter(), SnapshotWriter()
 
     def write(self, event: WireEvent) -> Message:
         match event:
@@ -191,8 +194,9 @@ class EventWriter:
                 return "reconfigure-failed", _encode(
                     _ReconfigureFailed(config_values(config), error)
                 )
-            case History(steps, ttft, itl):
-                return "history", _encode((tuple(map(STEP.values, steps)), ttft, itl))
+            case History(steps, ttft, itl, past):
+                before = tuple(map(self._past.write, past))
+                return "history", _encode((tuple(map(STEP.values, steps)), ttft, itl, before))
         return _PLAIN[type(event)], _encode(event)
 
 
@@ -201,7 +205,7 @@ class EventReader:
 
     def __init__(self, here: Here = lambda time: time) -> None:
         self._here = here
-        self._snapshots = SnapshotReader(here)
+        self._snapshots, self._past = SnapshotReader(here), SnapshotReader(here)
 
     def read(self, kind: str, body: msgspec.Raw | bytes) -> WireEvent:
         """Raises ProtocolError."""
@@ -217,9 +221,12 @@ class EventReader:
                 return m.Reconfigured(told_config(config), change, seconds, notices, model, plan)
             case _ReconfigureFailed(config, error):
                 return m.ReconfigureFailed(told_config(config), error)
-            case _History(steps, ttft, itl):
+            case _History(steps, ttft, itl, past):
                 return History(
-                    read_steps(steps, here), read_samples(ttft, here), read_samples(itl, here)
+                    read_steps(steps, here),
+                    read_samples(ttft, here),
+                    read_samples(itl, here),
+                    tuple(map(self._past.read, past)),
                 )
             case m.BlockInspected(block, details) if details is not None:
                 published = maybe(here, details.published)

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 
 from app.remote import permissions
-from app.remote.codec import CancelLoad, WireCommand
+from app.remote.codec import CancelLoad, History, WireCommand
 from app.remote.offers import Offers
 from app.remote.protocol import (
     MAX_WINDOWS,
@@ -82,7 +82,10 @@ class Hub:
         session = Session()
         self._sessions[session.id] = session
         for event in self._gate.standing.told():
-            session.tell(self._offers.told(event) if isinstance(event, m.Event) else event)
+            if isinstance(event, History):
+                session.tell(self._offers.told_history(event))
+            else:
+                session.tell(self._offers.told(event))
         return session, self._welcome(session, resumed=False)
 
     def _welcome(self, session: Session, *, resumed: bool) -> Welcome:

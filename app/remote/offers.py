@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from app.models.sources import STARTER_TITLE, is_starter
+from app.remote.codec import History
 from app.remote.protocol import Offer
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.snapshot import ModelInfo
+from engine.snapshot import EngineSnapshot, ModelInfo
 
 STARTER_NAME = "starter"
 
@@ -73,14 +74,19 @@ class Offers:
                 found[name] = self.path_of(found[name])
         return found
 
+    def told_history(self, history: History) -> History:
+        """With names in place of paths."""
+        if self.trusts_paths:
+            return history
+        return history._replace(past=tuple(map(self._snapshot, history.past)))
+
     def told(self, event: m.Event) -> m.Event:
         """What the engine says, with names in place of paths."""
         if self.trusts_paths:
             return event
         match event:
-            case m.SnapshotEvent(s):
-                config, model = self._config(s.config), self._model(s.model)
-                return m.SnapshotEvent(dataclasses.replace(s, config=config, model=model))
+            case m.SnapshotEvent(snapshot):
+                return m.SnapshotEvent(self._snapshot(snapshot))
             case m.Loaded(config, model):
                 config, model = self._config(config), self._model(model)
                 return dataclasses.replace(event, config=config, model=model)
@@ -92,6 +98,9 @@ class Offers:
             case m.LoadFailed() if event.serving is not None:
                 return dataclasses.replace(event, serving=self.add(event.serving))
         return event
+
+    def _snapshot(self, s: EngineSnapshot) -> EngineSnapshot:
+        return dataclasses.replace(s, config=self._config(s.config), model=self._model(s.model))
 
     def _config(self, config: EngineConfig) -> EngineConfig:
         before, told = self._last

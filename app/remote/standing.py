@@ -8,12 +8,16 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
+import numpy as np
+
 from app.remote.codec import History, WireEvent
 from engine import messages as m
-from engine.snapshot import EngineSnapshot, Sample, StepRecord
+from engine.snapshot import BlockSnapshot, EngineSnapshot, Sample, StepRecord, Told
 
 MAX_STEPS = 20_000
 """Kept of the steps, and of the samples of each kind."""
+PAST_S, MAX_PAST = 1.0, 600
+"""Of the figures of the engine's state, one snapshot in so long, and so many."""
 _PIECE = 1000
 
 
@@ -29,6 +33,7 @@ class Standing:
         self._steps: deque[StepRecord] = deque(maxlen=MAX_STEPS)
         self._ttft: deque[Sample] = deque(maxlen=MAX_STEPS)
         self._itl: deque[Sample] = deque(maxlen=MAX_STEPS)
+        self._past: deque[EngineSnapshot] = deque(maxlen=MAX_PAST)
 
     @property
     def loaded(self) -> m.Loaded | None:
@@ -42,6 +47,8 @@ class Standing:
                 self._steps.extend(snapshot.steps)
                 self._ttft.extend(snapshot.ttft)
                 self._itl.extend(snapshot.itl)
+                if not self._past or snapshot.time - self._past[-1].time >= PAST_S:
+                    self._past.append(_figures(snapshot))
             case m.LoadProgress():
                 self._progress = event
             case m.Loaded():
@@ -77,8 +84,14 @@ class Standing:
         if self._peaks is not None:
             yield self._peaks
         if self._latest is not None:
+            yield from self._figures_before(self._latest.time)
             yield from self._history()
             yield m.SnapshotEvent(dataclasses.replace(self._latest, steps=(), ttft=(), itl=()))
+
+    def _figures_before(self, time: float) -> Iterator[History]:
+        past = [s for s in self._past if s.time < time]
+        for begin in range(0, len(past), _PIECE):
+            yield History(past=tuple(past[begin : begin + _PIECE]))
 
     def _history(self) -> Iterator[History]:
         longest = max(len(self._steps), len(self._ttft), len(self._itl))
@@ -102,3 +115,15 @@ class Standing:
         self._steps.clear()
         self._ttft.clear()
         self._itl.clear()
+        self._past.clear()
+
+
+_NO_BLOCKS = BlockSnapshot(1, (), *(np.zeros(0, np.int32) for _ in range(3)), np.zeros(0, np.bool_))
+
+
+def _figures(s: EngineSnapshot) -> EngineSnapshot:
+    """What charts draw of a state, in a few hundred bytes."""
+    told = Told(s.num_running, s.num_waiting, s.kv_usage)
+    return dataclasses.replace(
+        s, requests=(), blocks=_NO_BLOCKS, steps=(), ttft=(), itl=(), told=told
+    )

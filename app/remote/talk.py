@@ -10,6 +10,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable
 
+from app.connections.target import Event, Past
 from app.remote.clock import Clock
 from app.remote.codec import EventReader, History, WireCommand, write_command
 from app.remote.ledger import Ledger
@@ -17,7 +18,6 @@ from app.remote.permissions import refused
 from app.remote.protocol import Frame, Welcome
 from engine import messages as m
 from engine.errors import ErrorInfo
-from engine.messages import Event
 
 
 class Talk:
@@ -133,8 +133,10 @@ class Talk:
         return ()
 
     def _hand_on(self, event: Event) -> None:
-        if isinstance(event, m.SnapshotEvent) and self._history != History():
+        if isinstance(event, m.SnapshotEvent) and any(self._history):
             before, self._history = self._history, History()
+            if before.past:
+                self._emit(Past(before.past))
             s = event.snapshot
             snapshot = dataclasses.replace(
                 s,
@@ -165,4 +167,4 @@ class Talk:
 
 
 def _joined(before: History, more: History) -> History:
-    return History(before.steps + more.steps, before.ttft + more.ttft, before.itl + more.itl)
+    return History(*(one + other for one, other in zip(before, more, strict=True)))

@@ -119,6 +119,7 @@ def test_the_two_stand_beside_each_other() -> None:
     assert told["itl_ms"]["mean"] == pytest.approx(15)
     assert told["client_less_server_ms"]["itl_ms"]["mean"] == pytest.approx(0)
     assert told["client_less_server_ms"]["ttft_ms"]["mean"] == pytest.approx(5)
+    assert told["client_less_server_ms"]["ttft_ms"]["mean_less_round_trip"] == pytest.approx(4)
     assert "1.00 ms" in told["explanation"]
     assert (figures["preemptions"], figures["peak_kv_usage"]) == (2, 0.5)
     assert figures["prefix_cache_hit_rate"] == 0.2  # of the usage: the metrics do not say

@@ -152,18 +152,19 @@ def test_every_view_shows_the_engine_elsewhere(
     now = window.charts.now
     steps = application.window.views.steps_between(now - 60, now + 60)
     assert len(steps) > 5, "the timeline"
-    assert any(record.request_id for record in window.views.requests.model.records)
     snapshots: list[EngineSnapshot] = []
     bridge.snapshot.connect(snapshots.append)
-    ask(application, LONG, 300)
-    until(qtbot, lambda: snapshots and snapshots[-1].blocks.num_used > 0)
+    bridge.add_request("long", "One", SamplingParams(max_tokens=1900, ignore_eos=True))
+    until(qtbot, lambda: any(s.blocks.num_used for s in snapshots))
     assert bridge.plan is not None
     assert snapshots[-1].blocks.num_blocks == bridge.plan.num_blocks
-    wait_for_end(qtbot, application)
-    until(qtbot, lambda: not window.charts.tokens.data.is_empty)
+    assert any(r.request_id == "long" for r in window.views.requests.model.records)
+    bridge.abort("long")
+    until(qtbot, lambda: not snapshots[-1].requests)
+    assert not window.charts.requests.data.is_empty and not window.charts.cache.data.is_empty
     assert window.strip.title.startswith(headless.url.removeprefix("http://"))
     with qtbot.waitSignal(bridge.block_inspected, timeout=WAIT_MS) as told:
-        bridge.inspect_block(int(snapshots[-1].blocks.owner.argmax()))
+        bridge.inspect_block(0)
     assert told.args[0].details is not None
     with qtbot.waitSignal(bridge.tokens_counted, timeout=WAIT_MS) as counted:
         bridge.count_tokens("mine", "three words here")
@@ -196,14 +197,16 @@ def test_a_reply_goes_on_over_a_cut_line(
 ) -> None:
     window, bridge = application.window, application.bridge
     attached(qtbot, bridge, proxy.url)
+    proxy.slow()
     ask(application, LONG, 400)
-    until(qtbot, lambda: len(reply(application).text) > 20)
+    until(qtbot, lambda: len(reply(application).text) > 10)
     proxy.cut()
     until(qtbot, lambda: window.notices.notice(LINK) is not None)
     assert "was cut" in window.notices.notice(LINK).cause  # type: ignore[union-attr]
     until(qtbot, lambda: "Reconnecting to" in window.strip.state[0])
     assert bridge.state is EngineState.READY
     assert reply(application).state is State.STREAMING
+    proxy.fast()
     proxy.mend()
     until(qtbot, lambda: "connected again" in window.notices.notice(LINK).cause)  # type: ignore[union-attr]
     assert wait_for_end(qtbot, application) == headless.direct(LONG, 400)
@@ -256,9 +259,10 @@ def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
 
 
 def test_turning_to_another_engine_ends_what_was_asked_of_the_one_before(
-    qtbot: QtBot, application: Application, headless: Headless
+    qtbot: QtBot, application: Application, proxy: Proxy
 ) -> None:
-    attached(qtbot, application.bridge, headless.url)
+    attached(qtbot, application.bridge, proxy.url)
+    proxy.slow()
     ask(application, LONG, 400)
     until(qtbot, lambda: reply(application).text)
     application.bridge.detach()

@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import connect
 
-from app.connections.target import LinkState, Target
+from app.connections.target import LinkState, Past, Target
 from app.remote import client, hub, protocol
 from app.remote.client import RemoteEngine
 from app.remote.protocol import Frame, Hello, Refused, Welcome, encode, read_answer
@@ -65,7 +65,10 @@ def bench() -> Iterator[Bench]:
 # Who hears what --------------------------------------------------------------------------------
 
 
-def test_a_window_that_comes_sees_what_is_there(bench: Bench) -> None:
+def test_a_window_that_comes_sees_what_is_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.remote.standing.PAST_S", 0.01)
     lab = bench.lab()
     lab.load()
     first = bench.window(lab.server.url)
@@ -79,6 +82,12 @@ def test_a_window_that_comes_sees_what_is_there(bench: Bench) -> None:
     assert len(snapshot.steps) >= 20, "the steps of before"
     assert len(snapshot.ttft) == 1
     assert abs(snapshot.time - time.perf_counter()) < 60
+    past = second.wait(Past).snapshots
+    assert past[-1].time < snapshot.time
+    assert max(s.num_running for s in past) == 1, "the charts of before"
+    assert {s.model.path for s in past} == {"tiny"}
+    kinds = [type(e) for e in second.events]
+    assert kinds.index(m.Loaded) < kinds.index(Past) < kinds.index(m.SnapshotEvent)
     assert second.engine.offers == ("tiny",)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from tests.app.fakes import FakeEngineThread, Script
 from tests.app.server.conftest import wait_until
 
 E = TypeVar("E")
+SLOW_BYTES, SLOW_S = 256, 0.05
 
 
 class Lab:
@@ -101,7 +103,7 @@ class Proxy:
         self._is_open = True
         self._flows = threading.Event()
         self._flows.set()
-        self._closing = False
+        self._closing = self._is_slow = False
         self._threads: list[threading.Thread] = []
         self._run(self._accept)
 
@@ -116,6 +118,13 @@ class Proxy:
 
     def mend(self) -> None:
         self._is_open = True
+
+    def slow(self) -> None:
+        """From now on a reply takes a while to come through, however fast the engine is."""
+        self._is_slow = True
+
+    def fast(self) -> None:
+        self._is_slow = False
 
     def hold(self) -> None:
         """Nothing comes through, and nobody is told."""
@@ -159,7 +168,9 @@ class Proxy:
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
-            while data := source.recv(65536):
+            while data := source.recv(SLOW_BYTES if self._is_slow else 65536):
+                if self._is_slow:
+                    time.sleep(SLOW_S)
                 self._flows.wait()
                 sink.sendall(data)
         for end in (source, sink):
