@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
-from app.connections.target import Event, LinkChanged, LinkState, Past
+from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
 from app.snapshots import merge_snapshots
@@ -98,6 +98,7 @@ class EngineBridge(QObject):
     state_changed = Signal(object)  # EngineState
     past = Signal(object)  # tuple[EngineSnapshot, ...]: figures of before an attachment
     link_changed = Signal(object)  # LinkChanged | None: the engine is our own
+    remarked = Signal(object)  # Remark
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
         super().__init__(parent)
@@ -107,6 +108,7 @@ class EngineBridge(QObject):
         self._thread: EngineThreadLike | None = None
         self._leaving: list[Thread] = []  # these end engines that were left
         self._closed = False
+        self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
         self._inbox: deque[Event] = deque()
         self._engine_number = 0  # what an engine says that was left is not heard
         self._requests: set[str] = set()  # that have not ended
@@ -237,6 +239,18 @@ class EngineBridge(QObject):
     def unload(self) -> None:
         self._submit(messages.Unload())
 
+    def add_listener(self, listener: Callable[[messages.Event], None]) -> None:
+        """From now on `listener` gets every event of our own engine, on its thread: it must return
+        at once, and raise nothing."""
+        self._listeners = (*self._listeners, listener)
+
+    def pass_on(self, command: messages.Command) -> None:
+        """Give a command of somebody else to our own engine, from any thread. Nothing happens where
+        it does not run."""
+        thread = self._thread
+        if thread is not None and not self.is_remote:
+            thread.submit(command)
+
     def add_request(
         self,
         request_id: str,
@@ -311,6 +325,9 @@ class EngineBridge(QObject):
 
     def on_event(self, event: Event) -> None:
         """Called by the engine's thread: note the event, and wake the window once if need be."""
+        if not self.is_remote and not isinstance(event, LinkChanged | Past | Remark):
+            for listener in self._listeners:
+                listener(event)
         self._inbox.append(event)
         if self._closed:
             return
@@ -390,6 +407,8 @@ class EngineBridge(QObject):
             case LinkChanged():
                 self.link = event
                 self.link_changed.emit(event)
+            case Remark():
+                self.remarked.emit(event)
             case Past(snapshots):
                 self.past.emit(snapshots)
             case messages.Loaded(config, model, plan):

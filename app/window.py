@@ -22,6 +22,7 @@ from PySide6.QtWidgets import QApplication
 from app.broadcast.keeping import exchange_of
 from app.broadcast.replies import Reply
 from app.compare.asker import name_of as compared
+from app.connections.commands import ConnectionCommands
 from app.connections.target import Target
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
@@ -201,6 +202,12 @@ class Application(QObject):
         self.compare_in_chat = CompareInChat(
             quantize, self.window.commands, self.session, self.bridge
         )
+        server = self.pages.server
+        server.wants_front.connect(lambda: self.window.show_widget(server))
+        server.requests_wanted.connect(self.window.views.show_requests)
+        server.switch.notice.connect(self.window.show_notice)
+        server.switch.notice_gone.connect(self.window.notices.dismiss)
+        self.connection_commands = ConnectionCommands(server.switch, self.window.commands, self)
         self.gpu = GpuMonitor(self)
         self.gpu.used.connect(self._on_gpu_memory)
         self.gpu.devices.connect(self.window.views.memory.update_gpus)

@@ -45,7 +45,10 @@ WITHOUT_QT = (
     "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "app.hub.download",
     "app.hub.trash", "app.cli.evaluate", "app.quality.store", "app.quality.export",
     "app.cli.serve", "app.server.server", "app.remote.client", "app.remote.hub",
-    "app.remote.attach", "app.snapshots", "engine.llm_engine",
+    "app.remote.attach", "app.snapshots", "engine.llm_engine", "app.connections.target",
+    "app.dialects.engine", "app.dialects.probe", "app.dialects.metrics", "app.connections.keys",
+    "app.connections.look", "app.connections.connection", "app.serving.choice",
+    "app.serving.examples", "app.serving.addresses", "app.server.call_log",
 )  # fmt: skip
 
 QT = ("PySide6", "shiboken6", "pyqtgraph")

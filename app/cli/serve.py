@@ -49,6 +49,10 @@ Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokeniz
 
 STARTER_NAME = "starter"  # the name of its folder says nothing
 SNAPSHOT_INTERVAL_S = 0.25
+SWITCH_S = 0.0002
+"""The engine's thread gives the interpreter to the server's so often: the usual 5 ms stand between
+a token and its client."""
+
 STEADY_S = 60.0
 """An engine that crashes again before it has served so long is not started another time."""
 
@@ -169,6 +173,7 @@ def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     options = server_options(args, STARTER_NAME if is_starter(config.model) else "")
     prepare_libraries()
+    sys.setswitchinterval(SWITCH_S)
     with _log_on_stderr(), _terminated_as_by_ctrl_c():
         return _Serving(config, options, as_json=args.json).run()
 

@@ -126,6 +126,9 @@ class ModelSession(QObject):
     def _on_loaded(self, event: messages.Loaded) -> None:
         log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
+        if self._bridge.is_remote:  # its paths and settings are those of another machine
+            self.opened.emit(event.config, {})
+            return
         if opening is not None:
             name = event.model.name
             chosen = chosen_settings(opening)

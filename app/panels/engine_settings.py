@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
@@ -31,11 +31,11 @@ from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import LoadCancelled
-from engine.snapshot import EngineSnapshot, ModelInfo
+from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.fonts import text_scale
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
-from widgets.theme import theme_notifier
+from widgets.theme import SPACE_3, theme_notifier
 
 LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
@@ -83,9 +83,10 @@ class EngineSettingsPanel(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        shown = self._make_list()
-        self._rows = shown.rows
-        layout.addWidget(shown, 1)
+        self._list, self._others = self._make_list(), _not_ours()
+        self._rows = self._list.rows
+        layout.addWidget(self._list, 1)
+        layout.addWidget(self._others, 1)
         self._fit()
         theme_notifier().changed.connect(self._fit)
         layout.addWidget(self._make_foot(profiles))
@@ -261,6 +262,9 @@ class EngineSettingsPanel(QWidget):
         self._unsent.clear()
         self._remarks.clear()
         self._weights = _weights_of(self._bridge.model)
+        if self._its_own():
+            self._show_values()
+            return
         self.model.open(config, chosen)
         self.drafts.show_model(config)
         self.drafts.describe(config.speculative_model)
@@ -313,6 +317,8 @@ class EngineSettingsPanel(QWidget):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Called with every snapshot; what is shown changes once a second, to be read."""
+        if Part.SETTINGS in snapshot.missing:
+            return
         self._remarks.hints.update(snapshot)
         self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
@@ -324,6 +330,10 @@ class EngineSettingsPanel(QWidget):
 
     def _show_values(self) -> None:
         """Everything again: values, hints, buttons."""
+        others = self._its_own()
+        self._others.setText(others)
+        self._others.setVisible(bool(others))
+        self._list.setVisible(not others)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
             is_open = self.model.applied is not None
@@ -353,7 +363,8 @@ class EngineSettingsPanel(QWidget):
             self._message_timer.stop()
             self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
-            self._set_message("" if model.applied else self._why_not())
+            # of a server's own settings the panel speaks itself
+            self._set_message("" if model.applied or self._its_own() else self._why_not())
         self.actions_changed.emit()
 
     def _reload_wanted(self) -> EngineConfig | None:
@@ -373,9 +384,19 @@ class EngineSettingsPanel(QWidget):
         return f"Loading the model again; requests pause and resume.{takes}"
 
     def _why_not(self) -> str:
+        if words := self._its_own():
+            return words
         if self._bridge.state is EngineState.LOADING:
             return "Settings can be changed when the model has loaded."
         return "Open a model to change its settings."
+
+    def _its_own(self) -> str:
+        """Why the knobs of a server of another make cannot be turned here; "" where they can."""
+        model = self._bridge.model
+        if model is None or model.is_described:
+            return ""
+        who = model.device
+        return f"The settings are {who}'s own: not told by {who}, and set where it is started."
 
     def _undo_tip(self) -> str:
         if self.model.pending:
@@ -400,6 +421,16 @@ class EngineSettingsPanel(QWidget):
     def _set_message(self, text: str) -> None:
         self._message.setText(text)
         self._message.setVisible(bool(text))
+
+
+def _not_ours() -> QLabel:
+    """In place of the knobs: why there are none."""
+    label = QLabel()
+    label.setProperty("role", "small")
+    label.setWordWrap(True)
+    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    label.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
+    return label
 
 
 def _weights_of(model: ModelInfo | None) -> int:

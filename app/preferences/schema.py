@@ -139,6 +139,11 @@ _ALL = (
         words="isolated isolation crash child separate interpreter gil worker",
     ),
     Preference(
+        "serve_at_start", "Start", "Start the server with the program",
+        "Serve the engine to other programs from the start on, as chosen on the Server page.",
+        False, applies=Applies.NEXT_START, words="api openai http serve port launch",
+    ),
+    Preference(
         "confirm_links", "Questions", "Ask before a link is opened",
         "Links in replies go to the browser: a model may write any address.", True,
         words="confirm confirmation browser web address safety",

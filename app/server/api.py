@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.remote.stream import Stream
 from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 from app.server.body import BodyReader
 from app.server.call import Call, chat_params, completion_params, read_wishes
+from app.server.call_log import CallLog, Logged
 from app.server.errors import SERVER_ERROR, ApiError, bad_request
 from app.server.fields import Body
 from app.server.gate import EngineGate
@@ -46,7 +48,8 @@ MAX_NAMED_FIELDS = 100
 
 
 class Api:
-    """The handlers. `started`: seconds since 1970, when the model came up for clients."""
+    """The handlers. `started`: seconds since 1970, when the model came up for clients. `calls`:
+    where each is written down when it ends."""
 
     def __init__(
         self,
@@ -55,12 +58,14 @@ class Api:
         options: ServerOptions,
         started: int,
         hub: Hub,
+        calls: CallLog | None = None,
     ) -> None:
         self._hub = hub
         self._gate = gate
         self._tokens = tokens
         self._options = options
         self._started = started
+        self._calls = calls
         self._bodies = BodyReader(options.limits)
         self._unknown: set[str] = set()
 
@@ -81,6 +86,8 @@ class Api:
         middleware = [Middleware(Guard, self._options)]
         if self._options.cors_origins:
             middleware.insert(0, self._cors())
+        if self._calls is not None:
+            middleware.insert(0, Middleware(Logged, self._calls))
         return Starlette(
             routes=[
                 *(Route(path, _safe(handle), methods=[method]) for method, path, handle in routes),
@@ -101,13 +108,15 @@ class Api:
     # -- replies ----------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Reply:
+        arrival = time.perf_counter()
         values = await self._values(request, CHAT)
         model, _ = self._gate.serving()
         params = chat_params(values, self._options.limits)
         prompts = [chat_messages(values["messages"])]
-        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params)
+        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params, arrival)
 
     async def completions(self, request: Request) -> Reply:
+        arrival = time.perf_counter()
         values = await self._values(request, COMPLETION)
         model, _ = self._gate.serving()
         params = completion_params(values, self._options.limits)
@@ -116,7 +125,7 @@ class Api:
             raise bad_request(
                 f"There are {len(prompts)} prompts; {most} may come at once.", "prompt"
             )
-        return await self._reply("cmpl", CompletionShape, values, model, prompts, params)
+        return await self._reply("cmpl", CompletionShape, values, model, prompts, params, arrival)
 
     async def _reply(
         self,
@@ -126,10 +135,11 @@ class Api:
         model: ModelInfo,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        arrival: float,
     ) -> Reply:
         wishes = read_wishes(values, logprobs=params.logprobs)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
-        call = Call(prefix, self._name_of(model), encoded, wishes)
+        call = Call(prefix, self._name_of(model), encoded, wishes, arrival=arrival)
         flight = self._gate.send(call.requests(), self._options.limits.max_queued)
         made = shape(call, tokenizer.token_bytes)
         if wishes.streams:
