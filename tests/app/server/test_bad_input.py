@@ -211,6 +211,11 @@ def test_tokens_there_and_back(served: Served) -> None:
     assert call(served, "/detokenize", {"tokens": [-1]}).status == 400
 
 
+def test_a_format_that_means_nothing_is_accepted(served: Served) -> None:
+    body = {"messages": USER, "max_tokens": 1, "response_format": {"type": "text"}}
+    assert call(served, CHAT, body).status == 200
+
+
 def test_every_parameter_of_the_engine_is_a_field() -> None:
     own = set(SamplingParams.__dataclass_fields__)
     assert own <= bodies.CHAT.names | {"logprobs"}
