@@ -104,6 +104,15 @@ class EngineGate:
             else:
                 loop.call_soon_threadsafe(self._hand_on)
 
+    def on_left(self) -> None:
+        """From any thread: another engine takes the place of this one, which says no more."""
+        self.on_event(Unloaded())
+        with self._lock:
+            loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop was closed in this moment
+                loop.call_soon_threadsafe(self._fail_all)
+
     # -- the server's loop ------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -211,6 +220,11 @@ class EngineGate:
     def _meaning(self, error: ErrorInfo) -> ApiError:
         """A request that met no model (it was closed on the way) is not the client's fault."""
         return unavailable(f"{error.cause} Try again shortly.") if not self.model else failed(error)
+
+    def _fail_all(self) -> None:
+        error = unavailable("The engine was left for another. Try again shortly.")
+        for request_id in list(self._flights):
+            self._fail(request_id, error)
 
     def _fail(self, request_id: str, error: ApiError) -> None:
         flight = self._flights.pop(request_id, None)

@@ -97,6 +97,7 @@ class ServingDesk(QObject):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.outputs.connect(self._on_outputs)
         bridge.state_changed.connect(lambda state: self.changed.emit())
+        bridge.unloaded.connect(self._on_unloaded)
         bridge.link_changed.connect(self._on_link)
         keys.arrived.connect(self._on_key)
 
@@ -267,11 +268,14 @@ class ServingDesk(QObject):
             event = dataclasses.replace(event, model=_named(event.model))
         self._gate.on_event(event)
 
+    def _on_unloaded(self) -> None:
+        if self._bridge.engine is None:  # left for another: it says nothing of it by itself
+            self._gate.on_left()
+
     def _on_link(self, link: LinkChanged | None) -> None:
-        """The window turned to an engine elsewhere, or came back to one of ours that is empty."""
+        """The window turned to an engine elsewhere, or came back to one of ours."""
         if link is not None and not self._is_elsewhere:
             return
-        self._gate.model = self._gate.config = None
         if link is not None and self.state is ServingState.ON:
             self.problem = ELSEWHERE
             self.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,10 @@ from app.connections.connection import Connection, new_connection
 from app.connections.target import Dialect, LinkState
 from app.serving.page import OTHERS, ServerPage
 from app.window import Application
+from engine.messages import AddRequest
 from tests.app.connections.conftest import KEY, Elsewhere, MemoryKeyring
 from tests.app.dialects.conftest import ScriptedServer, chat_chunk, server
+from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script, send, wait_idle
 
 __all__ = ["application", "script", "server"]
@@ -98,6 +101,37 @@ def test_what_the_window_serves_ends_when_it_turns_away(
     page.switch.back()
     wait_for_model(qtbot, application, "tiny")
     start(qtbot, page)
+
+
+def test_a_client_in_flight_is_told_when_the_window_turns_away(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere, script: Script
+) -> None:
+    from app.server.errors import ApiError
+    from tests.app.serving.test_page import free_port, start
+
+    script.step_s, script.replies = 0.05, 2000
+    open_model(qtbot, application)
+    page.panel.form.port.setValue(free_port())
+    start(qtbot, page)
+    gate = page.serving._gate
+    loop = gate._loop
+    assert loop is not None
+    ended: list[object] = []
+
+    async def ask() -> None:
+        flight = gate.send([AddRequest("cmpl-" + "b" * 24, (1, 2, 3))], 8)
+        try:
+            await flight.take_whole()
+        except ApiError as error:
+            ended.append((error.status, error.message))
+
+    asyncio.run_coroutine_threadsafe(ask(), loop)
+    qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
+    page.switch.use(keep(page, elsewhere))
+    qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
+    assert ended == [(503, "The engine was left for another. Try again shortly.")]
+    wait_for_model(qtbot, application, "far")
+    qtbot.waitUntil(lambda: page.serving.can_start, timeout=WAIT_MS)
 
 
 def test_a_wrong_key_says_so_and_the_engine_of_before_goes_on(
