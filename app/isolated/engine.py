@@ -34,6 +34,7 @@ START_S = 120.0
 """Importing torch and transformers takes seconds, on a cold disk many."""
 END_S = 5.0
 _LAST_DATA_S = 0.5
+_OF_A_LOAD = (messages.LoadProgress, messages.Loaded, messages.LoadFailed)
 NOT_RUNNING = ErrorInfo("The engine's process does not run.", "Open a model first.", "NotRunning")
 
 
@@ -60,7 +61,7 @@ class IsolatedEngine:
 
     def __init__(
         self,
-        on_event: Callable[[messages.Event], None],
+        on_event: OnEvent,
         *,
         command: Sequence[str] = COMMAND,
         connect: Callable[[OnEvent, Target], Line] = remote_engine,
@@ -76,7 +77,7 @@ class IsolatedEngine:
         self._is_cancelled = False  # the load for which the process is being started
         self._line_is_gone = threading.Event()
         self._given_up = ""  # why we ended the process ourselves
-        self._has_spoken = False  # the engine of this process
+        self._has_spoken = False  # the engine of this process, of a load
 
     # -- called from any thread -------------------------------------------------------------
 
@@ -252,8 +253,8 @@ class IsolatedEngine:
         """The line within this machine is nobody's matter, unless it is gone for good."""
         if not isinstance(event, LinkChanged):
             # it greets with Unloaded, which is no news to who asked it to load
+            self._has_spoken |= isinstance(event, _OF_A_LOAD)
             if self._has_spoken or not isinstance(event, messages.Unloaded):
-                self._has_spoken = True
                 self._on_event(event)
             return
         if event.state in (LinkState.RECONNECTING, LinkState.CLOSED):

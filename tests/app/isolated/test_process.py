@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from app.connections.target import LinkChanged, LinkState, OnEvent, Target
+from app.connections.target import Event, LinkChanged, LinkState, OnEvent, Target
 from app.isolated.engine import IsolatedEngine
 from app.isolated.faults import MOST_FILES, new_fault_file
 from app.isolated.process import ChildProcess, child_environment
@@ -116,7 +116,7 @@ class Driven:
     """An engine whose events are kept, and the lines that it made."""
 
     def __init__(self, code: str) -> None:
-        self.events: list[m.Event] = []
+        self.events: list[Event] = []
         self.lines: list[FakeLine] = []
         self.engine = IsolatedEngine(
             self.events.append, command=command(code), connect=self._connect
@@ -127,7 +127,7 @@ class Driven:
         self.lines.append(FakeLine(on_event, target))
         return self.lines[-1]
 
-    def of(self, kind: type) -> list[m.Event]:
+    def of(self, kind: type) -> list[Event]:
         return [event for event in list(self.events) if isinstance(event, kind)]
 
     def load(self) -> FakeLine:
