@@ -18,15 +18,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, Protocol
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal
 
+from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.models.sources import STARTER_TITLE, is_starter
 from app.pace import Pace
+from app.snapshots import merge_snapshots
 from engine import messages
 from engine.config import EngineConfig
+from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
 
@@ -54,10 +57,11 @@ class EngineThreadLike(Protocol):
     def stop(self, timeout_s: float = ...) -> Any: ...
 
 
-ThreadFactory = Callable[[Callable[[messages.Event], None]], EngineThreadLike]
+OnEvent = Callable[[Event], None]
+ThreadFactory = Callable[[OnEvent], EngineThreadLike]
 
 
-def engine_thread(on_event: Callable[[messages.Event], None]) -> EngineThreadLike:
+def engine_thread(on_event: OnEvent) -> EngineThreadLike:
     """The real engine's thread. Imported late: what it needs is loaded after the window shows."""
     from engine.engine_thread import EngineThread
 
@@ -72,6 +76,10 @@ class EngineBridge(QObject):
 
     state_changed fires after `state`, `model`, `config` or `plan` have changed and before the
     signal of the event that changed them.
+
+    The engine is the program's own until `attach` puts one in its place that runs elsewhere, and
+    again after `detach`. `link` tells how the line to that one stands; a state stays what it was
+    while the line is cut.
     """
 
     outputs = Signal(object)  # list[OutputEvent], in order
@@ -88,13 +96,22 @@ class EngineBridge(QObject):
     tokens_counted = Signal(object)  # TokensCounted
     crashed = Signal(object)  # EngineCrashed
     state_changed = Signal(object)  # EngineState
+    past = Signal(object)  # tuple[EngineSnapshot, ...]: figures of before an attachment
+    link_changed = Signal(object)  # LinkChanged | None: the engine is our own
+    remarked = Signal(object)  # Remark
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
         super().__init__(parent)
         self._make_thread = make_thread
+        self._make_own = make_thread
+        self._make_next: ThreadFactory | None = None  # from the next load on
         self._thread: EngineThreadLike | None = None
+        self._leaving: list[Thread] = []  # these end engines that were left
         self._closed = False
-        self._inbox: deque[messages.Event] = deque()
+        self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
+        self._inbox: deque[Event] = deque()
+        self._engine_number = 0  # what an engine says that was left is not heard
+        self._requests: set[str] = set()  # that have not ended
         self._lock = Lock()  # of the two flags below, which both threads set
         self._wake_posted = False
         self._timer_soon = False
@@ -114,11 +131,94 @@ class EngineBridge(QObject):
         self.model: ModelInfo | None = None
         self.config: EngineConfig | None = None
         self.plan: MemoryPlan | None = None
+        self.link: LinkChanged | None = None
 
     def beside(self) -> EngineBridge:
-        """Another engine of the same kind, with nothing loaded. Whoever asks for it ends it by
+        """Another engine of our own, with nothing loaded. Whoever asks for it ends it by
         `shutdown`."""
-        return EngineBridge(self._make_thread)
+        return EngineBridge(self._make_own)
+
+    # Which engine ----------------------------------------------------------------------------
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the engine runs elsewhere."""
+        return self._make_thread is not self._make_own
+
+    @property
+    def engine(self) -> EngineThreadLike | None:
+        """What stands for the engine now: a remote one tells more of itself."""
+        return self._thread
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the next model is opened by an engine of our own of another kind."""
+        return self._make_next is not None
+
+    def make_next(self, make_thread: ThreadFactory) -> None:
+        """Engines of our own are of this kind, from the next model on. What runs goes on; a
+        comparison beside it has an engine of the kind that runs."""
+        self._make_next = None if make_thread is self._make_own else make_thread
+        if self._thread is None:
+            self.turn_to_next()
+
+    def turn_to_next(self) -> None:
+        """The engine of `make_next` takes the place of the one before, if there is one to."""
+        if self._make_next is None or self.is_remote:
+            return
+        self._make_own = self._make_thread = self._make_next
+        self._make_next = None
+        if self._thread is not None:
+            self._turn_to(self._make_own)
+
+    @property
+    def offers(self) -> tuple[str, ...] | None:
+        """Names of the models that an engine elsewhere opens; None where the engine reads the
+        folders of this machine."""
+        return getattr(self._thread, "offers", ()) if self.is_remote else None
+
+    @property
+    def place(self) -> str:
+        """Where an engine elsewhere is, as people say it; "" for one of our own."""
+        return str(getattr(self._thread, "place", "")) if self.is_remote else ""
+
+    def attach(self, make_thread: ThreadFactory) -> None:
+        """Leave the engine for another, whose events tell what it has loaded."""
+        self._turn_to(make_thread)
+        self._start()
+        self._answer(LinkChanged(LinkState.CONNECTING, time.perf_counter()))
+
+    def attach_again(self) -> None:
+        """The engine elsewhere on a new line, after the one before ended for good."""
+        if self.is_remote:
+            self.attach(self._make_thread)
+
+    def detach(self) -> None:
+        """Back to an engine of our own, with nothing loaded."""
+        if self.is_remote:
+            self._turn_to(self._make_own)
+            self.link_changed.emit(None)
+
+    def _turn_to(self, make_thread: ThreadFactory) -> None:
+        before, self._thread = self._thread, None
+        self._engine_number += 1
+        self._inbox.clear()
+        self._flush_outputs()
+        self._progress = None
+        if before is not None and before.is_alive():
+            self._end_aside(before)
+        self._make_thread, self.link = make_thread, None
+        words = ErrorInfo("The window turned to another engine; the reply was stopped.")
+        for request_id in sorted(self._requests):
+            self._answer(messages.RequestFailed(request_id, words))
+        self._answer(messages.Unloaded())
+
+    def _end_aside(self, engine: EngineThreadLike) -> None:
+        """An engine may be in the midst of a step, or of a load."""
+        engine.cancel_load()
+        self._leaving = [thread for thread in self._leaving if thread.is_alive()]
+        self._leaving.append(Thread(target=engine.stop, name="leaving engine", daemon=True))
+        self._leaving[-1].start()
 
     # Commands --------------------------------------------------------------------------------
 
@@ -128,6 +228,7 @@ class EngineBridge(QObject):
         return self.state is EngineState.READY
 
     def load(self, config: EngineConfig) -> None:
+        self.turn_to_next()
         self._set_state(EngineState.LOADING)
         self._submit(messages.Load(config))
 
@@ -138,6 +239,18 @@ class EngineBridge(QObject):
     def unload(self) -> None:
         self._submit(messages.Unload())
 
+    def add_listener(self, listener: Callable[[messages.Event], None]) -> None:
+        """From now on `listener` gets every event of our own engine, on its thread: it must return
+        at once, and raise nothing."""
+        self._listeners = (*self._listeners, listener)
+
+    def pass_on(self, command: messages.Command) -> None:
+        """Give a command of somebody else to our own engine, from any thread. Nothing happens where
+        it does not run."""
+        thread = self._thread
+        if thread is not None and not self.is_remote:
+            thread.submit(command)
+
     def add_request(
         self,
         request_id: str,
@@ -146,6 +259,7 @@ class EngineBridge(QObject):
         begin_with: tuple[int, ...] = (),
     ) -> None:
         params = params or SamplingParams()
+        self._requests.add(request_id)
         self._submit(messages.AddRequest(request_id, prompt, params, begin_with))
 
     def abort(self, request_id: str) -> None:
@@ -177,6 +291,8 @@ class EngineBridge(QObject):
             thread.stop(timeout_s=timeout)
             if thread.is_alive():
                 log.error("the engine's thread did not end within %.1f s", timeout)
+        for leaving in self._leaving:
+            leaving.join(timeout)
         self._deliver()
         self._flush_outputs()
         self._timer.stop()
@@ -186,15 +302,32 @@ class EngineBridge(QObject):
     def _submit(self, command: messages.Command) -> None:
         if self._closed:
             return
+        self._start().submit(command)
+
+    def _start(self) -> EngineThreadLike:
+        """The engine's thread, which runs."""
         if self._thread is None or not self._thread.is_alive():
-            self._thread = self._make_thread(self.on_event)
+            self._thread = self._make_thread(self._ear())
             self._thread.start()
-        self._thread.submit(command)
+        return self._thread
+
+    def _ear(self) -> OnEvent:
+        """For the engine of now."""
+        number = self._engine_number
+
+        def hear(event: Event) -> None:
+            if number == self._engine_number:
+                self.on_event(event)
+
+        return hear
 
     # The engine's thread ---------------------------------------------------------------------
 
-    def on_event(self, event: messages.Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Called by the engine's thread: note the event, and wake the window once if need be."""
+        if not self.is_remote and not isinstance(event, LinkChanged | Past | Remark):
+            for listener in self._listeners:
+                listener(event)
         self._inbox.append(event)
         if self._closed:
             return
@@ -254,19 +387,30 @@ class EngineBridge(QObject):
             event = self._inbox.popleft()
             if isinstance(event, messages.OutputEvent):
                 self._outputs.append(event)
+                if event.finish_reason is not None:
+                    self._requests.discard(event.request_id)
                 if _is_urgent(event):
                     self._flush_outputs()
             elif isinstance(event, messages.SnapshotEvent):
                 self._snapshots.append(event.snapshot)
             elif isinstance(event, messages.LoadProgress):
                 self._progress = event
+                if self.state is EngineState.EMPTY:  # an engine elsewhere loads already
+                    self._set_state(EngineState.LOADING)
             else:
                 self._flush_outputs()
                 self._flush_progress()
                 self._answer(event)
 
-    def _answer(self, event: messages.Event) -> None:
+    def _answer(self, event: Event) -> None:
         match event:
+            case LinkChanged():
+                self.link = event
+                self.link_changed.emit(event)
+            case Remark():
+                self.remarked.emit(event)
+            case Past(snapshots):
+                self.past.emit(snapshots)
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)
@@ -290,6 +434,7 @@ class EngineBridge(QObject):
                 self.config = config
                 self.reconfigure_failed.emit(event)
             case messages.RequestFailed():
+                self._requests.discard(event.request_id)
                 self.request_failed.emit(event)
             case messages.TokensCounted():
                 self.tokens_counted.emit(event)
@@ -298,6 +443,7 @@ class EngineBridge(QObject):
             case messages.PeaksMeasured():
                 self.peaks_measured.emit(event)
             case messages.EngineCrashed():
+                self._requests.clear()
                 self._now(EngineState.CRASHED)
                 self.crashed.emit(event)
 
@@ -330,11 +476,12 @@ class EngineBridge(QObject):
     def _flush_snapshots(self) -> None:
         if self._snapshots:
             merged, self._snapshots = merge_snapshots(self._snapshots), []
+            merged = dataclasses.replace(merged, model=titled(merged.model))
             self._last_snapshot_at = time.perf_counter()
             self.snapshot.emit(merged)
 
 
-def _is_urgent(event: messages.Event) -> bool:
+def _is_urgent(event: Event) -> bool:
     if isinstance(event, messages.OutputEvent):
         return event.is_first or event.finish_reason is not None
     return not isinstance(event, messages.SnapshotEvent | messages.LoadProgress)
@@ -343,15 +490,3 @@ def _is_urgent(event: messages.Event) -> bool:
 def titled(model: ModelInfo) -> ModelInfo:
     """The model under the name that the window uses: the folder of the starter says nothing."""
     return dataclasses.replace(model, name=STARTER_TITLE) if is_starter(model.path) else model
-
-
-def merge_snapshots(snapshots: list[EngineSnapshot]) -> EngineSnapshot:
-    """The last of `snapshots` with the steps and samples of all of them."""
-    latest = snapshots[-1]
-    return dataclasses.replace(
-        latest,
-        model=titled(latest.model),
-        steps=tuple(step for s in snapshots for step in s.steps),
-        ttft=tuple(sample for s in snapshots for sample in s.ttft),
-        itl=tuple(sample for s in snapshots for sample in s.itl),
-    )

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
+from app.connections.target import Remark
 from app.engine_bridge import EngineState
+from app.panels.notices import Notice
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from widgets.charts.series import MarkKind
@@ -24,9 +26,12 @@ class EngineNews(QObject):
         self._model_name = ""
         bridge = window.bridge
         bridge.state_changed.connect(self._on_state)
+        bridge.link_changed.connect(lambda link: self._show_title())
+        bridge.past.connect(self._on_past)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.load_progress.connect(self._on_progress)
         bridge.loaded.connect(self._on_loaded)
+        bridge.remarked.connect(self._on_remark)
         for done in (bridge.reconfigured, bridge.reconfigure_failed, bridge.load_failed):
             done.connect(self._on_done)
         self._on_state(bridge.state)
@@ -44,14 +49,22 @@ class EngineNews(QObject):
             strip.set_state("The engine stopped", "error")
         elif state is EngineState.EMPTY:
             strip.clear()
-            window.setWindowTitle("Inferdeck")
+            if window.bridge.is_remote:
+                strip.set_state(f"{window.bridge.place} has no model open")
+            self._show_title()
         window.commands.refresh()
+
+    def _show_title(self) -> None:
+        model = self._window.bridge.model
+        place = f"at {self._window.bridge.place}" if self._window.bridge.place else ""
+        what = f"{model.name if model is not None else ''} {place}".strip()
+        self._window.setWindowTitle(f"{what} – Inferdeck" if what else "Inferdeck")
 
     def _on_done(self, event: object) -> None:
         self._window.load_strip.end()
 
     def _on_loaded(self, event: messages.Loaded) -> None:
-        self._window.setWindowTitle(f"{event.model.name} – Inferdeck")
+        self._show_title()
         before, self._model_name = self._model_name, event.model.name
         if before:  # what was measured on the model before stays, to be compared with
             same = "again" if before == event.model.name else f"after {before}"
@@ -63,6 +76,15 @@ class EngineNews(QObject):
         if strip.isHidden():  # nothing is being opened: a setting needs it
             strip.begin("Applying settings")
         strip.update_progress(progress)
+
+    def _on_remark(self, remark: Remark) -> None:
+        self._window.show_notice(Notice(f"remark {remark.words}", remark.words))
+
+    def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
+        """A few hundred: charts only take them, and draw when their clock says so."""
+        for snapshot in snapshots:
+            self._window.strip.update_snapshot(snapshot)
+            self._window.charts.update_snapshot(snapshot)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         window = self._window

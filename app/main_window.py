@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import (
     QDialog,
@@ -35,6 +35,7 @@ from app.flight.recorder import FlightRecorder
 from app.layouts.desk import LayoutDesk
 from app.layouts.layout import plan_of
 from app.layouts.store import LayoutStore
+from app.link_news import LinkNews
 from app.log import LogKeeper
 from app.models.dialog import OpenModelDialog, dropped_path, show_dialog
 from app.models.recent_menu import RecentMenu
@@ -74,9 +75,17 @@ from widgets.theme import SPACE_2
 
 MINIMUM_SIZE = (880, 620)
 FIRST_SIZE = (1600, 1000)
+TITLE_BAR = 40
+"""Pixels of the screen's height left for what the desktop puts above a window."""
 QUANTIZE_PAGE = "Quantize"
 PAGE_SIZE = (440, 330)
 """Least size of the page: docks give way to it."""
+
+
+def first_size(available: QSize) -> QSize:
+    """Of the first window on a screen that has so much room. A frame comes around it only when it
+    is shown."""
+    return QSize(*FIRST_SIZE).boundedTo(available - QSize(0, TITLE_BAR))
 
 
 class MainWindow(QMainWindow):
@@ -115,9 +124,7 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*(c for page in self.pages for c in page.commands))
-        self.compare = CompareDesk(
-            bridge, self.engine_settings.precision, self, session, settings
-        )
+        self.compare = CompareDesk(bridge, self.engine_settings.precision, self, session, settings)
         self.broadcast = BroadcastDesk(bridge, self)
         self.commands.add(
             *window_commands(self), *self.flight.commands(), *self.compare.commands(),
@@ -240,6 +247,7 @@ class MainWindow(QMainWindow):
         self.engine_settings.precision.way_out.connect(self._show_way_out)
         self.engine_settings.actions_changed.connect(self.commands.refresh)
         self.news = EngineNews(self)
+        self.link_news = LinkNews(self)
         for changed in (signal for page in self.pages for signal in page.changed):
             changed.connect(self.commands.refresh)
 
@@ -345,7 +353,9 @@ class MainWindow(QMainWindow):
 
     def _in_use(self) -> int:
         """Memory that the model loaded now gives back when another is loaded."""
-        return self.bridge.plan.predicted if self.bridge.plan is not None else 0
+        if self.bridge.plan is None or self.bridge.offers is not None:
+            return 0
+        return self.bridge.plan.predicted
 
     # What is said -----------------------------------------------------------------------------
 
@@ -372,9 +382,8 @@ class MainWindow(QMainWindow):
 
     def _restore(self) -> None:
         """Size and docks as they were; a sensible place where the screen of then is gone."""
-        self.resize(*FIRST_SIZE)
         available = self.screen().availableSize()
-        self.resize(self.size().boundedTo(available))
+        self.resize(first_size(available))
         self.restoreGeometry(self.settings.geometry)
         if not is_on_a_screen(self):
             self.move(self.screen().availableGeometry().topLeft())

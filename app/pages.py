@@ -19,6 +19,7 @@ from app.panels.notices import Notice
 from app.paths import downloads_file, trash_file
 from app.quantize.place import make_quantize_page
 from app.server.origin import origin_of
+from app.serving.page import ServerPage
 from app.settings_store import SettingsStore
 from app.storage import open_store
 from app.suggestions import suggestions_for
@@ -55,6 +56,7 @@ class Pages:
         self.quantize = make_quantize_page(
             bridge, settings, session, self.models, trash
         )
+        self.server = ServerPage(bridge, settings, session)
         self.pages = [
             Page("Chat", "chat", self.chat_page, commands, changed),
             Page(
@@ -68,6 +70,10 @@ class Pages:
             Page(
                 "Quantize", "quantize", self.quantize, tuple(self.quantize.commands()),
                 (self.quantize.commands_changed,), CLOSED_DOCKS, self.quantize.may_close,
+            ),
+            Page(
+                "Server", "server", self.server, tuple(self.server.commands()),
+                (self.server.commands_changed,), CLOSED_DOCKS,
             ),
         ]  # fmt: skip
         if not settings.flag(CHAT_LIST, True):
@@ -89,6 +95,7 @@ class Pages:
     def stop_work(self, timeout_s: float) -> None:
         """The program ends: what takes minutes is cancelled."""
         self.quantize.close_down(timeout_s)
+        self.server.close_down()
 
     def close(self) -> None:
         """Write what is left to write. Call it when the engine has said its last."""
@@ -100,6 +107,7 @@ class Pages:
     def start(self) -> None:
         """What waits until the window is on the screen."""
         self.models.start()
+        self.server.start()
 
     def welcome(self) -> None:
         """Show the first-run page, once: at the first start on a machine where nothing was opened
@@ -126,7 +134,8 @@ def make_models_place(
     """The Models page over the hub and the cache that huggingface_hub is set to."""
 
     def in_use() -> int:
-        return bridge.plan.predicted if bridge.plan is not None else 0
+        is_here = bridge.plan is not None and bridge.offers is None
+        return bridge.plan.predicted if is_here and bridge.plan is not None else 0
 
     def is_open(path: str) -> bool:
         return session.current is not None and session.current.path == path

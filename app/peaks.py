@@ -67,6 +67,8 @@ class PeaksKeeper(QObject):
         bridge.peaks_measured.connect(self._on_measured)
 
     def _announce(self, config: EngineConfig) -> None:
+        if self._bridge.is_remote:
+            return  # another machine: what is known of it comes over the line
         known = self._store.find(config)
         if known is not None:
             self._bridge.peaks_measured.emit(messages.PeaksMeasured(known))
@@ -74,6 +76,8 @@ class PeaksKeeper(QObject):
     def _on_measured(self, event: messages.PeaksMeasured) -> None:
         config = self._bridge.config
         if event.peaks is None or config is None or self._bridge.state is not EngineState.READY:
+            return
+        if self._bridge.is_remote:
             return
         if self._store.find(config) != event.peaks:
             self._store.keep(event.peaks)

@@ -17,10 +17,12 @@ from typing import Any, Literal, cast
 
 from PySide6.QtCore import QByteArray, QSettings
 
+from app.connections.connection import Connection, from_text, to_text
 from app.keyboard.keymap import KeyMap
 from app.paths import settings_file
 from app.preferences.values import Preferences
 from app.profiles import ProfileStore
+from app.serving.choice import ServingChoice
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ConfigError
 
@@ -162,6 +164,24 @@ class SettingsStore:
     @load_choice.setter
     def load_choice(self, choice: LoadChoice) -> None:
         self._ini.setValue("tune/load", json.dumps(asdict(choice)))
+
+    @property
+    def serving(self) -> ServingChoice:
+        """What the server was started with last; its key is in the keyring."""
+        return ServingChoice.from_text(self._text("server/choice", ""))
+
+    @serving.setter
+    def serving(self, choice: ServingChoice) -> None:
+        self._ini.setValue("server/choice", choice.to_text())
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Engines elsewhere that the user named; their keys are in the keyring."""
+        return from_text(self._text("connections/list", "[]"))
+
+    @connections.setter
+    def connections(self, connections: list[Connection]) -> None:
+        self._ini.setValue("connections/list", to_text(connections))
 
     @property
     def switch_times(self) -> Mapping[str, float]:

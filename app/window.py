@@ -22,23 +22,28 @@ from PySide6.QtWidgets import QApplication
 from app.broadcast.keeping import exchange_of
 from app.broadcast.replies import Reply
 from app.compare.asker import name_of as compared
+from app.connections.commands import ConnectionCommands
+from app.connections.target import Target
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
-from app.engine_bridge import EngineBridge, ThreadFactory, engine_thread
+from app.engine_bridge import EngineBridge, ThreadFactory
+from app.engine_place import EnginePlace, factory_of
 from app.gpu_monitor import GpuMonitor
 from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_logging
 from app.main_window import MainWindow
 from app.models.download_work import DownloadWork
-from app.models.session import ENGINE, ModelSession, config_from_arguments
+from app.models.session import ENGINE, LINK, ModelSession, config_from_arguments
 from app.pages import Pages
 from app.panels.notices import error_notice
 from app.panels.setting_specs import Machine
 from app.paths import data_dir, starter_model
 from app.peaks import PeaksKeeper, PeaksStore
 from app.preferences.effects import Effects
-from app.preferences.schema import NO_MODEL, STARTER
+from app.preferences.schema import NO_MODEL, PROCESS, STARTER
 from app.quantize.in_chat import CompareInChat
 from app.quantize.running import QuantizeWork
+from app.remote.attach import attach
+from app.server.keys import KEY_VARIABLE
 from app.settings_store import SettingsStore
 from app.settled_window import SettledWindow
 from app.single_instance import SingleInstance
@@ -54,6 +59,8 @@ from widgets.theme import apply_theme, styled_together
 log = logging.getLogger(__name__)
 
 SHUTDOWN_S = 5.0
+ATTACH, API_KEY = "attach", "api_key"
+"""Of what the command line gave: the address of an engine elsewhere, and its key."""
 
 
 class NoDisplayError(InferdeckError):
@@ -68,13 +75,16 @@ def run(args: argparse.Namespace) -> int:
     check_display()
     app = make_application()
     given = {name: getattr(args, name) for name in SETTINGS if _was_given(args, name)}
+    if args.attach is not None:
+        given[ATTACH] = args.attach
+        given[API_KEY] = args.api_key or os.environ.get(KEY_VARIABLE) or None
     instance, settings = SingleInstance(data_dir()), SettingsStore()
     is_alone = settings.preferences.get("single_instance")
     if is_alone and not instance.claim(given):
         print("Inferdeck is open already: its window takes it from here.")
         return 0
     handler = start_logging()
-    application = Application(app, settings=settings)
+    application = Application(app, settings=settings, is_isolated=args.isolated)
     instance.asked.connect(application.on_second_start)
     application.crash.marker.catch_faults()
     application.show()
@@ -122,9 +132,13 @@ class Application(QObject):
     def __init__(
         self,
         app: QApplication,
-        make_thread: ThreadFactory = engine_thread,
+        make_thread: ThreadFactory | None = None,
         settings: SettingsStore | None = None,
+        *,
+        is_isolated: bool = False,
     ) -> None:
+        """`make_thread`: in place of the engine where the settings want it. `is_isolated`: in a
+        process of its own, until the settings say otherwise."""
         super().__init__()
         self.settings = settings or SettingsStore()
         self.effects = Effects(self.settings.preferences, self)
@@ -134,11 +148,16 @@ class Application(QObject):
         self.log.start()
         self.effects.bind("log_level", set_log_level)
         self.effects.bind("log_size", set_log_size)
-        self.bridge = EngineBridge(make_thread)
+        place = PROCESS if is_isolated else self.settings.preferences.get("engine_place")
+        self.bridge = EngineBridge(make_thread or factory_of(place))
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
             self._make_window()
         self._connect()
+        self.place = EnginePlace(self.bridge, self.session.restart, self)
+        self.place.notice.connect(self.window.show_notice)
+        self.place.notice_gone.connect(self.window.notices.dismiss)
+        self.effects.follow("engine_place", self.place.follow)
         self.settled = SettledWindow(self.effects, self.bridge, self.window, self.pages)
 
     def _make_window(self) -> None:
@@ -183,10 +202,20 @@ class Application(QObject):
         self.compare_in_chat = CompareInChat(
             quantize, self.window.commands, self.session, self.bridge
         )
+        server = self.pages.server
+        server.wants_front.connect(lambda: self.window.show_widget(server))
+        server.requests_wanted.connect(self.window.views.show_requests)
+        server.switch.notice.connect(self.window.show_notice)
+        server.switch.notice_gone.connect(self.window.notices.dismiss)
+        self.connection_commands = ConnectionCommands(server.switch, self.window.commands, self)
         self.gpu = GpuMonitor(self)
-        for charts in (self.window.charts, tune.charts):
-            self.gpu.used.connect(charts.update_gpu_memory)
+        self.gpu.used.connect(self._on_gpu_memory)
         self.gpu.devices.connect(self.window.views.memory.update_gpus)
+
+    def _on_gpu_memory(self, at: float, used: int) -> None:
+        if not self.bridge.is_remote:  # of this machine: not of an engine elsewhere
+            for charts in (self.window.charts, self.pages.tune.charts):
+                charts.update_gpu_memory(at, used)
 
     def _name_of(self, request_id: str) -> str:
         """How the user knows a request."""
@@ -207,12 +236,24 @@ class Application(QObject):
         self.gpu.start()
         self.pages.start()
         remains = self.crash.start()
+        if ATTACH in given:
+            if remains is not None:
+                self.crash.offer(remains)
+            self.attach(given)
+            return
         if remains is not None:
             self._offer_to_restore(remains, given)
             return
         if "model" not in given:
             self.pages.welcome()
         self.open_at_start(given)
+
+    def attach(self, given: Mapping[str, Any]) -> None:
+        """Show the engine elsewhere that the command line names."""
+        try:
+            attach(self.bridge, Target(given[ATTACH], given.get(API_KEY)))
+        except ConfigError as error:
+            self.window.show_notice(error_notice(LINK, "", error.info()))
 
     def open_at_start(self, given: Mapping[str, Any]) -> None:
         """Load what the command line names, else what the settings want for a start."""
@@ -251,11 +292,14 @@ class Application(QObject):
 
     def on_second_start(self, given: Mapping[str, Any]) -> None:
         """The program was started again: come to the front, with what it was asked to open."""
-        log.info("started again with %s", given)
+        log.info("started again with %s", {k: v for k, v in given.items() if k != API_KEY})
         if self.window.isMinimized():
             self.window.showNormal()
         self.window.raise_()
         self.window.activateWindow()
+        if ATTACH in given:
+            self.attach(given)
+            return
         known = {name: value for name, value in given.items() if name in SETTINGS}
         if known:
             self.open_first_model(known)

@@ -93,7 +93,8 @@ class EngineThread(threading.Thread):
         self._emit = on_event
         self._interval = snapshot_interval_s
         self._factory = factory
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        # with the time of each: a request arrives when it is sent, not after the step of then
+        self._commands: queue.SimpleQueue[tuple[Command, float]] = queue.SimpleQueue()
         self._cancel = threading.Event()
         self._stopping = threading.Event()
         self._engine: LLMEngine | None = None
@@ -106,7 +107,7 @@ class EngineThread(threading.Thread):
     def submit(self, command: Command) -> None:
         if isinstance(command, (Load, Reconfigure)):
             self._cancel.clear()
-        self._commands.put(command)
+        self._commands.put((command, time.perf_counter()))
 
     def cancel_load(self) -> None:
         """Give up the load (or reload) that is under way; without one, nothing happens."""
@@ -116,7 +117,7 @@ class EngineThread(threading.Thread):
         """Abort everything and end the thread. True if it ended within the time."""
         self._stopping.set()
         self._cancel.set()
-        self._commands.put(Stop())
+        self._commands.put((Stop(), time.perf_counter()))
         if self.is_alive():
             self.join(timeout_s)
         return not self.is_alive()
@@ -138,14 +139,15 @@ class EngineThread(threading.Thread):
         """Handle what is queued; with nothing to compute wait for the next command."""
         busy = self._engine is not None and self._engine.has_unfinished
         try:
-            command = self._commands.get_nowait() if busy or self._stale else self._commands.get()
+            waits = not (busy or self._stale)
+            command, at = self._commands.get() if waits else self._commands.get_nowait()
             while True:
-                self._handle(command)
-                command = self._commands.get_nowait()
+                self._handle(command, at)
+                command, at = self._commands.get_nowait()
         except queue.Empty:
             pass
 
-    def _handle(self, command: Command) -> None:
+    def _handle(self, command: Command, at: float) -> None:
         self._stale = True
         try:
             match command:
@@ -155,7 +157,7 @@ class EngineThread(threading.Thread):
                     self._close_engine()
                     self._emit(Unloaded())
                 case AddRequest():
-                    self._add(command)
+                    self._add(command, at)
                 case Abort():
                     if self._engine is not None:
                         self._engine.abort(command.request_id)
@@ -224,15 +226,16 @@ class EngineThread(threading.Thread):
         assert engine is not None
         self._emit(Loaded(engine.config, engine.model_info, engine.plan, without_draft))
 
-    def _add(self, command: AddRequest) -> None:
+    def _add(self, command: AddRequest, at: float) -> None:
         if self._engine is None:
             error = InvalidRequestError("No model is loaded.", "Open a model first.")
             self._emit(RequestFailed(command.request_id, error.info()))
             return
         try:
             self._engine.add_request(
-                command.prompt, command.params, command.request_id, command.begin_with
-            )
+                command.prompt, command.params, command.request_id, command.begin_with,
+                arrival=at if command.arrival is None else command.arrival,
+            )  # fmt: skip
         except InferdeckError as error:
             self._emit(RequestFailed(command.request_id, error.info()))
 

@@ -135,12 +135,16 @@ class LLMEngine:
         params: SamplingParams | None = None,
         request_id: str | None = None,
         begin_with: Sequence[int] = (),
+        *,
+        arrival: float | None = None,
     ) -> str:
         """Queue a prompt (text, token ids, or chat messages); returns its id. The output begins
-        with the tokens `begin_with`, as if they had been sampled.
+        with the tokens `begin_with`, as if they had been sampled. arrival: when it was sent, on
+        the engine's clock; None: now.
 
         Raises InvalidRequestError where it can never be served, with the numbers.
         """
+        arrival = self._clock() if arrival is None else arrival
         params = params or SamplingParams()
         index = next(self._arrivals)
         request_id = f"request-{index}" if request_id is None else request_id
@@ -156,7 +160,7 @@ class LLMEngine:
             prompt_token_ids=encoded.token_ids,
             params=encoded.params,
             arrival_index=index,
-            arrival_time=self._clock(),
+            arrival_time=arrival,
             max_num_tokens=longest_length(
                 len(encoded.token_ids), params, self._context, self._scheduler.pool
             ),

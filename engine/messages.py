@@ -46,13 +46,15 @@ class AddRequest:
     """Answered by OutputEvents, the last with a finish_reason, or by RequestFailed.
 
     The output begins with the tokens `begin_with`, as if they had been sampled: their text comes
-    with the first event, their ids do not come again.
+    with the first event, their ids do not come again. arrival: since when whoever sent it waits, on
+    the engine's clock; None: since this command was submitted.
     """
 
     request_id: str
     prompt: Prompt
     params: SamplingParams = field(default_factory=SamplingParams)
     begin_with: tuple[int, ...] = ()
+    arrival: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

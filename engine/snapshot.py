@@ -84,6 +84,8 @@ class RequestTimes:
 
 @dataclass(frozen=True, slots=True)
 class RequestSnapshot:
+    """num_blocks, num_preemptions: -1 where they are not told."""
+
     request_id: str
     state: RequestState
     num_prompt_tokens: int
@@ -321,6 +323,11 @@ class ModelInfo:
     output_bytes: int = 0
     lookup_bytes: int = 0
     expert_bytes: int = 0
+
+    @property
+    def is_described(self) -> bool:
+        """Whether more of it is known than its name, and (as `device`) what serves it."""
+        return bool(self.architecture)
 
     @property
     def body_bytes(self) -> int:

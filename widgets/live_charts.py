@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
-from engine.snapshot import EngineSnapshot, MemorySnapshot
+from engine.snapshot import EngineSnapshot, MemorySnapshot, Part
 from widgets.charts.clock import RedrawClock
 from widgets.charts.latency_chart import LatencyChart
 from widgets.charts.marks import MarkLog
@@ -22,6 +22,7 @@ from widgets.charts.time_chart import TimeChart
 from widgets.charts.token_rate_chart import TokenRateChart
 from widgets.engine_time import EngineTime
 from widgets.theme import SPACE_2, theme_notifier
+from widgets.untold import untold
 
 GIB = 2**30
 _GAUGE_INTERVAL_S = 0.2  # states are kept at most this often
@@ -30,6 +31,7 @@ _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
 _WIDTH_TO_ALIGN = 380
+_MAY_BE_UNTOLD = ("tokens", "requests", "cache", "memory")
 ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
 
@@ -56,6 +58,7 @@ class LiveCharts(QWidget):
         self._time = EngineTime()
         self._kept_at = -math.inf
         self._hits = ShareOverSpan(_HIT_SPAN_S)
+        self._untold: dict[str, str] = {}  # by chart, what is said in its heading
         self.memory = _memory_chart(self.clock, self._time)
         self.ttft = LatencyChart(
             "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
@@ -77,6 +80,7 @@ class LiveCharts(QWidget):
             chart.window_changed.connect(self.set_window)
             chart.window_changed.connect(self.window_changed)
             chart.share_marks(self.marks)
+        self._empty_texts = {name: getattr(self, name).empty_text for name in _MAY_BE_UNTOLD}
         self.set_window(120.0)
 
     def _build(self) -> None:
@@ -143,13 +147,37 @@ class LiveCharts(QWidget):
         if at - self._kept_at < _GAUGE_INTERVAL_S and snapshot.num_running:
             return
         self._kept_at = at
-        self._add_memory(at, snapshot.memory)
+        self._say_untold(snapshot)
+        missing = snapshot.missing
+        if Part.MEMORY not in missing:
+            self._add_memory(at, snapshot.memory)
         self.requests.append("running", at, snapshot.num_running)
         self.requests.append("waiting", at, snapshot.num_waiting)
-        self.cache.append("kv_usage", at, snapshot.kv_usage * 100)
-        counters = snapshot.counters
-        share = self._hits.add(at, counters.prefix_hits, counters.prefix_queries)
-        self.cache.append("prefix_hits", at, share * 100)
+        if Part.KV_USAGE not in missing:
+            self.cache.append("kv_usage", at, snapshot.kv_usage * 100)
+        if Part.PREFIX_CACHE not in missing:
+            counters = snapshot.counters
+            share = self._hits.add(at, counters.prefix_hits, counters.prefix_queries)
+            self.cache.append("prefix_hits", at, share * 100)
+
+    def _say_untold(self, snapshot: EngineSnapshot) -> None:
+        """What the charts of an engine elsewhere cannot show, or show of our requests alone."""
+        said = {}
+        if words := untold(snapshot, Part.MEMORY):
+            said["memory"] = words
+        if words := untold(snapshot, Part.KV_USAGE, Part.PREFIX_CACHE):
+            said["cache"] = words
+        elif words := untold(snapshot, Part.KV_USAGE):
+            said["cache"] = f"used: {words}"
+        elif words := untold(snapshot, Part.PREFIX_CACHE):
+            said["cache"] = f"prefix hits: {words}"
+        if words := untold(snapshot, Part.QUEUE):
+            said["requests"] = f"our own; others {words}"
+        if words := untold(snapshot, Part.TOKENS):
+            said["tokens"] = f"our own; others {words}"
+        if said != self._untold:
+            self._untold = said
+            self._show_notes()
 
     def _add_memory(self, at: float, memory: MemorySnapshot) -> None:
         parts = {key: getattr(memory, key) / GIB for key in self.memory.stacked}
@@ -201,14 +229,22 @@ class LiveCharts(QWidget):
 
     def set_window(self, seconds: float) -> None:
         """How much time all charts show."""
-        span = f"last {duration_text(seconds)}"
+        self._span = f"last {duration_text(seconds)}"
         for chart in self.charts:
             chart.set_window(seconds)
-        self.ttft.set_note(f"arrival to first token · {span}")
-        self.itl.set_note(f"gaps between tokens · {span}")
-        self.tokens.set_note(span)
-        self.requests.set_note(span)
-        self.cache.set_note(span)
+        self.ttft.set_note(f"arrival to first token · {self._span}")
+        self.itl.set_note(f"gaps between tokens · {self._span}")
+        self._show_notes()
+
+    def _show_notes(self) -> None:
+        """The length of time, or what is not told in it. A chart of nothing else says so."""
+        for name in _MAY_BE_UNTOLD:
+            chart: TimeChart = getattr(self, name)
+            words = self._untold.get(name, "")
+            if name != "memory" or words:
+                chart.set_note(words or self._span)
+            chart.empty_text = f"{chart.title}: {words}." if words else self._empty_texts[name]
+            chart.request_redraw()
 
 
 def columns_for(width: int, height: int) -> int:

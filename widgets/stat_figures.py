@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, RequestState, Sample
+from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, Part, RequestState, Sample
 from widgets.charts.percentiles import FEWEST_FOR_P99, percentiles
 from widgets.charts.ring import RingBuffer
 from widgets.charts.scale import figure, number
 from widgets.stat_trends import StatTrends
+from widgets.untold import untold
 
 StateKind = Literal["idle", "busy", "loading", "error"]
 
@@ -58,10 +59,16 @@ FIGURES = (
 
 
 class Value(NamedTuple):
-    """A figure's value as text; not current: measured a while ago, nothing newer since."""
+    """A figure's value as text; not current: measured a while ago, nothing newer since. why_not:
+    why there is none."""
 
     text: str
     is_current: bool = True
+    why_not: str = ""
+
+
+_PARTS = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
+"""What some figures are made of."""
 
 
 class _Counted(NamedTuple):
@@ -108,11 +115,12 @@ class StatFigures:
         counters = snapshot.counters
         if counters.prefix_queries:
             numbers["hits"] = counters.prefix_hit_rate * 100
-        return numbers | {
+        numbers |= {
             "output": self._tokens_per_second(now),
             "kv": snapshot.kv_usage * 100,
             "memory": _used(snapshot) / GIB,
         }
+        return {k: v for k, v in numbers.items() if _PARTS.get(k) not in snapshot.missing}
 
     def _add(self, key: str, samples: Sequence[Sample]) -> None:
         if samples:
@@ -129,11 +137,15 @@ class StatFigures:
         used = _used(snapshot)
         hits = number(counters.prefix_hit_rate * 100, 0) if counters.prefix_queries else NOTHING
         limit = number(memory.plan.limit / GIB, 1) if memory.plan.limit else NOTHING
-        return values | {
+        values |= {
             "kv": Value(number(snapshot.kv_usage * 100, 0)),
             "hits": Value(hits),
             "memory": Value(f"{number(used / GIB, 1)} / {limit}"),
         }
+        for key, part in _PARTS.items():
+            if words := untold(snapshot, part):
+                values[key] = Value(NOTHING, why_not=words)
+        return values
 
     def _forget_counts(self, now: float) -> None:
         """Keep one count from before the span: the span's rate starts there."""
@@ -209,6 +221,11 @@ def device_words(snapshot: EngineSnapshot) -> str:
 
 def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
     """What the requests are doing, and whether that is anything."""
+    if snapshot.told is not None:
+        running, waiting = snapshot.num_running, snapshot.num_waiting
+        return (f"{running} running · {waiting} waiting", "busy") if running + waiting else (
+            "Ready", "idle",
+        )  # fmt: skip
     states = [request.state for request in snapshot.requests]
     running = states.count(RequestState.RUNNING)
     waiting = states.count(RequestState.WAITING)

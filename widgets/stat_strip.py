@@ -67,7 +67,8 @@ class StatStrip(QFrame):
         self.setProperty("panel", True)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setAccessibleName("Engine status")
-        self._title = "No model"
+        self._title, self._place = "No model", ""
+        self._model = ("No model", "", "")
         self._state = "Open a model to start"
         self._kind: StateKind = "idle"
         self._time = EngineTime()
@@ -84,9 +85,16 @@ class StatStrip(QFrame):
 
     # What is shown ----------------------------------------------------------------------------
 
+    def set_place(self, place: str) -> None:
+        """Where the engine runs, at the begin of the first line; "" for here."""
+        if place != self._place:
+            self._place = place
+            self.set_model(*self._model)
+
     def set_model(self, name: str, precision: str = "", device: str = "") -> None:
         """First line: what is loaded."""
-        self._title = "  ·  ".join(part for part in (name, precision, device) if part)
+        self._model = name, precision, device
+        self._title = "  ·  ".join(part for part in (self._place, *self._model) if part)
         self._request_redraw()
 
     def set_state(self, text: str, kind: StateKind = "idle") -> None:
@@ -122,8 +130,16 @@ class StatStrip(QFrame):
 
     def text(self) -> str:
         """Everything in words, as a screen reader should say it."""
-        figures = [f"{f.label} {self._values[f.key].text} {f.unit}" for f in FIGURES]
+        figures = [self._words(one) for one in FIGURES]
         return "; ".join([self._title, self._state, *figures])
+
+    def _words(self, one: Figure) -> str:
+        value = self._values[one.key]
+        return f"{one.label} {value.why_not or f'{value.text} {one.unit}'}"
+
+    def _tip(self, one: Figure) -> str:
+        why_not = self._values[one.key].why_not
+        return f"{one.label}: {why_not}" if why_not else f"{one.label}: {one.tip}{_LINE_TIP}"
 
     def _request_redraw(self) -> None:
         self._dirty = True
@@ -261,8 +277,7 @@ class StatStrip(QFrame):
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
             tip = next(
-                (f"{f.label}: {f.tip}{_LINE_TIP}" for f, place in self.shown_figures()
-                 if place.contains(event.pos())),
+                (self._tip(f) for f, place in self.shown_figures() if place.contains(event.pos())),
                 f"{self._title}\n{self._state}",
             )  # fmt: skip
             QToolTip.showText(event.globalPos(), tip, self)

@@ -12,6 +12,10 @@ LATENCIES = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("ITL", "itl_ms"), ("End 
 STATISTICS = ("mean", "p50", "p90", "p99", "max")
 
 
+NOT_TOLD = "not told"
+"""What a client cannot know of a server, and its metrics do not say."""
+
+
 def _number(value: float | None, unit: str = "") -> str:
     if value is None:
         return "-"
@@ -21,6 +25,14 @@ def _number(value: float | None, unit: str = "") -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _bytes(value: int | None) -> str:
+    return "-" if value is None else format_bytes(value)
 
 
 ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
@@ -34,11 +46,11 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("KV places wasted, mean", lambda f: _share(f["kv_waste"]["mean"])),
     ("KV places wasted, most", lambda f: _share(f["kv_waste"]["max"])),
     ("Prefix cache hits", lambda f: _share(f["prefix_cache_hit_rate"])),
-    ("Preemptions", lambda f: str(f["preemptions"])),
+    ("Preemptions", lambda f: _whole(f["preemptions"])),
     ("Acceptance length", lambda f: _number(f["acceptance_length"])),
     ("Drafts accepted", lambda f: _share(f["acceptance_rate"])),
-    ("Weights", lambda f: format_bytes(f["weights_bytes"])),
-    ("KV cache", lambda f: format_bytes(f["kv_cache_bytes"])),
+    ("Weights", lambda f: _bytes(f["weights_bytes"])),
+    ("KV cache", lambda f: _bytes(f["kv_cache_bytes"])),
     ("Read while decoding", lambda f: _number(_giga(f["decode_bytes_per_s"]), " GB/s")),
     ("Of memory bandwidth", lambda f: _share(f["memory_bandwidth_utilization"])),
 )
@@ -58,12 +70,39 @@ def _latency_rows(columns: Mapping[str, Figures]) -> list[list[str]]:
     return rows
 
 
-def table(columns: Mapping[str, Figures]) -> str:
-    """The figures side by side, numbers aligned to the right."""
-    rows = [[title, *(cell(figures) for figures in columns.values())] for title, cell in ROWS]
+def _or(text: str, unknown: str) -> str:
+    return unknown if text == "-" else text
+
+
+def beside_server(figures: Figures) -> str:
+    """The client's latencies, the server's own and the difference; "" where it tells none."""
+    server = figures.get("server")
+    if server is None or not server["client_less_server_ms"]:
+        return ""
+    rows = [["", "client", "server", "difference"]]
+    for title, key in LATENCIES:
+        for statistic in ("mean", "p50"):
+            difference = server["client_less_server_ms"].get(key, {}).get(statistic)
+            if difference is not None:
+                values = (figures[key][statistic], server[key][statistic], difference)
+                rows.append([f"{title}, {statistic}", *(f"{v:,.2f} ms" for v in values)])
+    return f"{_aligned(rows)}\n\n{server['explanation']}"
+
+
+def table(columns: Mapping[str, Figures], unknown: str = "-") -> str:
+    """The figures side by side, numbers aligned to the right. unknown: what stands for one that is
+    not known."""
+    rows = [
+        [title, *(_or(cell(figures), unknown) for figures in columns.values())]
+        for title, cell in ROWS
+    ]
     rows[5:5] = _latency_rows(columns)
     rows.insert(0, ["", *columns])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(columns) + 1)]
+    return _aligned(rows)
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [row[0].ljust(widths[0])]

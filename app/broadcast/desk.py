@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QWidget
 
 from app.broadcast.replies import Reply
@@ -12,44 +11,29 @@ from app.broadcast.runner import Broadcast
 from app.broadcast.window import BroadcastWindow
 from app.commands import Command
 from app.engine_bridge import EngineBridge
+from app.window_desk import WindowDesk
 
 
-class BroadcastDesk(QObject):
+class BroadcastDesk(WindowDesk[BroadcastWindow]):
     """`keep(reply, model)` makes a chat of a reply; it is set by who owns the chats."""
 
     def __init__(self, bridge: EngineBridge, window: QWidget) -> None:
-        super().__init__(window)
-        self._bridge, self._parent = bridge, window
+        super().__init__(bridge, window)
         self.broadcast = Broadcast(bridge, self)
         self.keep: Callable[[Reply, str], None] = lambda reply, model: None
-        self.window: BroadcastWindow | None = None
 
     def commands(self) -> list[Command]:
-        return [
-            Command(
-                "chat.broadcast", "Broadcast a prompt…", self.show, "Chat", "Ctrl+Alt+B", "branch",
-                section="reply", is_enabled=lambda: self._bridge.is_ready,
-            )
-        ]  # fmt: skip
+        return [self._command("chat.broadcast", "Broadcast a prompt…", "Ctrl+Alt+B", "branch")]
 
     def show(self) -> None:
-        if self.window is None:
-            self.window = BroadcastWindow(self._bridge, self.broadcast, self._keep, self._parent)
-            self.window.closed.connect(self._forget)
-        self.window.show()
-        self.window.raise_()
-        self.window.activateWindow()
-        self.window.prompt.setFocus()
+        window = self._opened()
+        self._to_front(window)
+        window.prompt.setFocus()
 
-    def close(self) -> None:
-        """With the main window this one goes."""
-        if self.window is not None:
-            self.window.close()
+    def _make(self) -> BroadcastWindow:
+        made = BroadcastWindow(self._bridge, self.broadcast, self._keep, self._parent)
+        made.closed.connect(self.forget)
+        return made
 
     def _keep(self, reply: Reply) -> None:
         self.keep(reply, self.broadcast.model)
-
-    def _forget(self) -> None:
-        window, self.window = self.window, None
-        if window is not None:
-            window.deleteLater()

@@ -167,7 +167,7 @@ class Generation(QObject):
                 self._times[entry.reply.id] = last.times
                 if len(self._times) > KEPT_TIMES:
                     del self._times[next(iter(self._times))]
-            self._finish(entry, _ENDS[last.finish_reason])
+            self._finish(entry, _ENDS[last.finish_reason], last.error)
             return
         self._saver.touch(entry.reply)
         if batch[0].is_first:

@@ -104,7 +104,8 @@ def _progress(controller: ChatController, message: Message) -> str:
     parts.append(f"{count:,} token" if count == 1 else f"{count:,} tokens")
     others = controller.generation.num_sent - 1
     shared = f" shared with {others} other {'chat' if others == 1 else 'chats'}" if others else ""
-    parts.append(f"step {progress.step_index:,}{shared}")
+    where = f"step {progress.step_index:,}" if progress.step_index >= 0 else ""
+    parts += [f"{where}{shared}".strip()] if where or shared else []
     return GAP.join(parts)
 
 
@@ -160,6 +161,9 @@ def _date_text(moment: float, today: date) -> str:
 
 def model_text(model: ModelInfo, limit: int | None) -> str:
     """What answers here, in a line."""
+    if not model.is_described:
+        context = "" if not limit else f"context of {limit:,} tokens"
+        return " · ".join(filter(None, (f"served by {model.device}", context)))
     count = model.num_parameters
     size = f"{count / 1e9:.1f} B" if count >= 1e9 else f"{count / 1e6:.0f} M"
     precision = filter(None, (model.dtype, weights_words(model)))

@@ -18,6 +18,7 @@ from app.chat.present import (
     sampling_fields,
 )
 from engine.errors import ErrorInfo
+from widgets.chat.records import ConversationRecord
 from widgets.chat.sampling_popover import CUSTOM
 
 if TYPE_CHECKING:
@@ -59,12 +60,17 @@ class Presenter(QObject):
     def _show_list(self) -> None:
         query = self._page.list.search.text()
         self._page.list.set_num_archived(len(self._controller.archived))
+        current = self._controller.current.id
         if query.strip():
             records = [found_record(found) for found in self._controller.search(query)]
-        else:
-            now = time.time()
-            records = [conversation_record(self._controller, c, now) for c in self._listed()]
-        self._page.list.set_conversations(records, self._controller.current.id)
+            self._page.list.set_conversations(records, current)
+            return
+        listed = self._listed()
+
+        def record_of(row: int) -> ConversationRecord:
+            return conversation_record(self._controller, listed[row], time.time())
+
+        self._page.list.set_rows([(c.id, "") for c in listed], record_of, current)
 
     def _listed(self) -> list[Conversation]:
         if self._page.list.archive.isChecked():

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ examples:
   inferdeck bench --model DIR --load-format dummy --input-len 128 --output-len 64 --num-requests 8
   inferdeck bench --workload mixed-lengths --request-rate 2
   inferdeck bench --workload mixed-lengths --compare kv_allocation=paged,contiguous
+  inferdeck bench --base-url http://host:8000 --workload query-rewrite
 
 Prompts are random tokens, replies run to their length: the speed is real, the text is noise.
 TTFT: arrival to first token. ITL: the gap between output events, pooled over all requests.
@@ -75,6 +77,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "hold commas are separated by semicolons",
     )  # fmt: skip
     parser.add_argument("--output-json", metavar="FILE", type=Path, help="write the report there")
+    there = parser.add_argument_group("a server instead of the engine of this program")
+    there.add_argument(
+        "--base-url", metavar="URL",
+        help="measure what serves there, of whatever make, as its client",
+    )  # fmt: skip
+    there.add_argument(
+        "--api-key", metavar="K", help="its key (default: INFERDECK_API_KEY from the environment)"
+    )
+    there.add_argument(
+        "--served-model", metavar="NAME", help="which of its models (default: the first)"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print the report as one JSON object, and nothing else"
     )
@@ -82,6 +95,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.base_url is not None:
+        return _run_elsewhere(args)
+    if args.api_key is not None or args.served_model is not None:
+        raise ConfigError(
+            "--api-key and --served-model are for a server.", "Give --base-url as well."
+        )
+    return _run_here(args)
+
+
+def _run_elsewhere(args: argparse.Namespace) -> int:
+    """As `_run_here`, on a server."""
+    from app.bench.load import Pace
+    from app.bench.remote import RemoteBench, describe_probe
+    from app.bench.report import NOT_TOLD, beside_server, table
+    from app.bench.runner import Plan
+    from app.connections.target import Target
+    from app.server.keys import KEY_VARIABLE
+
+    _refuse_engine_options(args)
+    workload = _workload(args)
+    pace = Pace(args.concurrency, args.request_rate)
+    if pace == Pace():
+        pace = Pace(workload.concurrency)
+    if args.output_json:
+        check_writable(args.output_json)
+    status = StatusLine()
+    plan = Plan(workload, pace, getattr(args, "seed", 0), args.num_warmups, args.rounds or 1)
+    key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
+    bench = RemoteBench(
+        Target(args.base_url, key), plan, args.served_model or "",
+        lambda label, done, total: status.show_at_times(f"{label}: {done} of {total}"),
+    )  # fmt: skip
+    try:
+        columns = bench.variants()
+    finally:
+        status.clear()
+    for remark in bench.remarks:
+        print(f"note: {remark}", file=sys.stderr)
+    server = describe_probe(bench.probe, bench.model, bench.prompts)
+    report = {
+        "base_url": args.base_url,
+        "target": server,
+        "machine": _machine(),
+        "workload": _describe(workload, pace, plan),
+        **_results(columns, None),
+    }
+    if args.output_json:
+        write_report(args.output_json, report)
+    if args.json:
+        print(json.dumps(report))
+        return _report_failures(columns)
+    version = f" {server['version']}" if server["version"] else ""
+    print(f"{bench.model} on {server['dialect']}{version}, {args.base_url}")
+    print(_work_line(workload, pace))
+    print(f"Prompts sent as {bench.prompts}; tokens counted by {_counted(columns)}.")
+    print()
+    print(table(columns, NOT_TOLD))
+    for name, figures in columns.items():
+        beside = beside_server(figures)
+        if beside:
+            print(f"\n{name}: what the server's own metrics say\n{beside}")
+    return _report_failures(columns)
+
+
+def _counted(columns: Mapping[str, dict[str, Any]]) -> str:
+    return ", ".join(dict.fromkeys(figures["tokens_counted_by"] for figures in columns.values()))
+
+
+def _refuse_engine_options(args: argparse.Namespace) -> None:
+    """They are the server's own, set where it is started."""
+    if hasattr(args, "model"):
+        raise ConfigError(
+            "--model names a model of this machine.", "Give --served-model with --base-url."
+        )
+    given = [SETTINGS[name].flag for name in SETTINGS if name != "seed" and hasattr(args, name)]
+    if args.compare:
+        given.append("--compare")
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)}: the settings of a server are set where it is started.",
+            "Leave them out with --base-url.",
+        )
+
+
+def _run_here(args: argparse.Namespace) -> int:
     from app.bench.load import Pace
     from app.bench.report import table
     from app.bench.runner import BenchRunner, Plan, describe_engine
@@ -218,6 +316,12 @@ def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
     weights = " (random weights)" if model["is_dummy"] else ""
     return (
         f"{model['name']}{weights}, {model['dtype']}, {config['num_threads']} threads\n"
+        f"{_work_line(workload, pace)}"
+    )
+
+
+def _work_line(workload: Workload, pace: Pace) -> str:
+    return (
         f"{workload.title}: {workload.num_requests} requests, {workload.input} tokens in, "
         f"{workload.output} out, {pace}"
     )

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from app.cli import bench, doctor, evaluate, generate, quantize, serve
 from app.cli.options import add_engine_options
+from app.version import program_version
 from engine.allocator import keep_freed
 from engine.errors import (
     CheckpointError,
@@ -46,6 +47,8 @@ examples:
       open the window on the starter model
   inferdeck --model ~/models/Qwen3-0.6B --max-num-seqs 4
       open the window on a model of your own (it takes every engine option)
+  inferdeck --attach http://host:8000
+      open the window on an engine that `inferdeck serve` runs there
   inferdeck generate --chat "What is TTFT?"
       one reply, streamed
   inferdeck bench --workload voice-bot --model ~/models/Qwen3-0.6B
@@ -84,19 +87,22 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def program_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("inferdeck")
-    except PackageNotFoundError:
-        return "(not installed)"
-
-
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="inferdeck", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version)
+    parser.add_argument(
+        "--isolated", action="store_true", help="the window's engine runs in a process of its own"
+    )
     add_engine_options(parser, shown=("model", "load_format"))
+    elsewhere = parser.add_argument_group("an engine elsewhere")
+    elsewhere.add_argument(
+        "--attach", metavar="URL", help="open the window on the engine of an `inferdeck serve`"
+    )
+    elsewhere.add_argument(
+        "--api-key", metavar="K",
+        help=f"that its server wants; others can see it among the processes, so better set "
+        f"{serve.KEY_VARIABLE}",
+    )  # fmt: skip
     parser.set_defaults(run=_run_window)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
     for module in (generate, bench, serve, quantize, evaluate, doctor):

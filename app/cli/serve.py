@@ -10,17 +10,19 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.cli.options import add_engine_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
 from app.models.sources import is_starter
+from app.server.keys import KEY_VARIABLE
 from app.server.options import MIB, Limits, ServerOptions
 from app.units import parse_bytes
 from engine.config import EngineConfig
-from engine.errors import ErrorInfo, InferdeckError
+from engine.errors import ConfigError, ErrorInfo, InferdeckError
 
 # What follows needs numpy or the server's libraries, which `--help` need not wait for.
 if TYPE_CHECKING:
@@ -39,12 +41,18 @@ examples:
   curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
       -d '{"messages": [{"role": "user", "content": "What is TTFT?"}], "stream": true}'
 
+A window elsewhere attaches with `inferdeck --attach http://host:8000`, sees every view of the
+engine, and opens the served model and those of --model-dir.
+
 Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health,
 /version, /metrics (Prometheus, under vLLM's names) and /openapi.json."""
 
 STARTER_NAME = "starter"  # the name of its folder says nothing
-KEY_VARIABLE = "INFERDECK_API_KEY"
 SNAPSHOT_INTERVAL_S = 0.25
+SWITCH_S = 0.0002
+"""The engine's thread gives the interpreter to the server's so often: the usual 5 ms stand between
+a token and its client."""
+
 STEADY_S = 60.0
 """An engine that crashes again before it has served so long is not started another time."""
 
@@ -76,6 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--cors-origin", metavar="ORIGIN", action="append", default=[],
         help="web pages of this origin may call, such as http://localhost:3000; may be repeated",
+    )  # fmt: skip
+    where.add_argument(
+        "--model-dir", metavar="DIR", action="append", default=[],
+        help="a window that attaches may open the models in this folder; may be repeated",
+    )  # fmt: skip
+    where.add_argument(
+        "--no-control", action="store_true",
+        help="windows that attach may look and ask, not open models or change settings",
     )  # fmt: skip
     where.add_argument(
         "--shutdown-timeout", metavar="S", type=float, default=10.0,
@@ -130,13 +146,34 @@ def server_options(args: argparse.Namespace, model_name: str = "") -> ServerOpti
             max_output_tokens=args.max_output_tokens,
         ),
         grace_s=args.shutdown_timeout,
+        models=offered_models(args.model_dir),
+        allows_control=not args.no_control,
     )
+
+
+def offered_models(folders: Iterable[str]) -> tuple[str, ...]:
+    """The model folders in `folders`, or these themselves where they are models. Raises
+    ConfigError for one that holds none."""
+    found: list[str] = []
+    for name in folders:
+        folder = Path(name).expanduser().resolve()
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder.", "Name one that holds model folders.")
+        inside = [p for p in (folder, *sorted(folder.iterdir())) if (p / "config.json").is_file()]
+        if not inside:
+            raise ConfigError(
+                f"There is no model in {folder}.",
+                "A model is a folder with a config.json, as it is downloaded from a hub.",
+            )
+        found += map(str, inside)
+    return tuple(dict.fromkeys(found))
 
 
 def run(args: argparse.Namespace) -> int:
     config = engine_config(args)
     options = server_options(args, STARTER_NAME if is_starter(config.model) else "")
     prepare_libraries()
+    sys.setswitchinterval(SWITCH_S)
     with _log_on_stderr(), _terminated_as_by_ctrl_c():
         return _Serving(config, options, as_json=args.json).run()
 
@@ -149,12 +186,12 @@ class _Serving:
         from app.server.server import ApiServer
         from engine.engine_thread import EngineThread
 
-        self._config = config
+        self._config = self._latest = config
         self._as_json = as_json
         self._news: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._status = StatusLine()
         self._thread = EngineThread(self._on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_S)
-        self._gate = EngineGate(self._thread.submit)
+        self._gate = EngineGate(self._thread.submit, self._thread.cancel_load)
         self._server = ApiServer(self._gate, options)
 
     def run(self) -> int:
@@ -178,9 +215,11 @@ class _Serving:
 
     def _on_event(self, event: Event) -> None:
         """On the engine's thread."""
-        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress
+        from engine.messages import EngineCrashed, Loaded, LoadFailed, LoadProgress, Reconfigured
 
         self._gate.on_event(event)
+        if isinstance(event, (Loaded, Reconfigured)):
+            self._latest = event.config  # a window elsewhere may have changed it
         if isinstance(event, (EngineCrashed, Loaded, LoadFailed, LoadProgress)):
             self._news.put(event)
 
@@ -215,7 +254,7 @@ class _Serving:
                 if time.monotonic() - since < STEADY_S:
                     raise _as_error(event.error)
                 print(f"inferdeck: {event.error.cause} Starting it anew.", file=sys.stderr)
-                self._thread.submit(Load(self._config))
+                self._thread.submit(Load(self._latest))
                 self._until_loaded()
                 since = time.monotonic()
 

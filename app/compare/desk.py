@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QWidget
 
 from app.commands import Command
@@ -12,9 +11,10 @@ from app.engine_bridge import EngineBridge
 from app.models.session import ModelSession
 from app.panels.precision import PrecisionGuide
 from app.settings_store import SettingsStore
+from app.window_desk import WindowDesk
 
 
-class CompareDesk(QObject):
+class CompareDesk(WindowDesk[CompareWindow]):
     def __init__(
         self,
         bridge: EngineBridge,
@@ -23,42 +23,28 @@ class CompareDesk(QObject):
         session: ModelSession,
         store: SettingsStore,
     ) -> None:
-        super().__init__(window)
-        self._bridge, self._guide, self._parent, self._store = bridge, guide, window, store
+        super().__init__(bridge, window)
+        self._guide, self._store = guide, store
         self.runner = ComparisonRunner(bridge, guide.times, self, session)
-        self.window: CompareWindow | None = None
 
     def commands(self) -> list[Command]:
-        return [
-            Command(
-                "chat.compare", "Compare side by side…", self.show, "Chat", "Ctrl+Alt+P", "compare",
-                section="reply", is_enabled=lambda: self._bridge.is_ready,
-            )
-        ]  # fmt: skip
+        return [self._command("chat.compare", "Compare side by side…", "Ctrl+Alt+P", "compare")]
 
     def show(self, prompt: str = "") -> None:
         """The window, with `prompt` written in it if one is given."""
-        if self.window is None:
-            if not self.runner.is_running:
-                self.runner.forget()
-            self.window = CompareWindow(
-                self._bridge, self._guide, self.runner, self._store, self._parent
-            )
-            self.window.closed.connect(self._forget)
+        window = self._opened()
         if prompt:
-            self.window.prompt.setPlainText(prompt)
-        self.window.show()
-        self.window.raise_()
-        self.window.activateWindow()
-        self.window.prompt.setFocus()
+            window.prompt.setPlainText(prompt)
+        self._to_front(window)
+        window.prompt.setFocus()
 
     def close(self) -> None:
-        """With the main window this one goes."""
-        if self.window is not None:
-            self.window.close()
+        super().close()
         self.runner.close()
 
-    def _forget(self) -> None:
-        window, self.window = self.window, None
-        if window is not None:
-            window.deleteLater()
+    def _make(self) -> CompareWindow:
+        if not self.runner.is_running:
+            self.runner.forget()
+        made = CompareWindow(self._bridge, self._guide, self.runner, self._store, self._parent)
+        made.closed.connect(self.forget)
+        return made

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine import messages
+from engine.snapshot import EngineSnapshot
 
 
 class Dialect(StrEnum):
@@ -65,5 +66,21 @@ class LinkChanged:
     words: str = ""
 
 
-Event = messages.Event | LinkChanged
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that the user should know of a request that goes on all the same: what the engine
+    elsewhere does not take, say. Comes among the engine's events, once for each text."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an engine elsewhere showed before the window came, oldest first: figures of its state
+    alone, without requests, blocks and steps. Comes after Loaded and before the first snapshot."""
+
+    snapshots: tuple[EngineSnapshot, ...]
+
+
+Event = messages.Event | LinkChanged | Past | Remark
 OnEvent = Callable[[Event], None]

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
-from app.engine_bridge import EngineState, merge_snapshots
+from app.engine_bridge import EngineState
 from app.flight.frames import Frame
+from app.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot
 

@@ -92,7 +92,7 @@ class KeyboardPage(QWidget):
     @property
     def command(self) -> Command | None:
         """The one that is chosen."""
-        return self.table.command_at(self.view.currentIndex().row())
+        return self.table.row_at(self.view.currentIndex().row())
 
     @property
     def message(self) -> str:

@@ -23,12 +23,14 @@ from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOAD, ENGINE, DRAFT = "load", "engine", "draft"
-"""Keys of the notices: about loading, about the engine, about its draft model."""
+LOAD, ENGINE, DRAFT, LINK = "load", "engine", "draft", "link"
+"""Keys of the notices: about loading, about the engine, about its draft model, about the line to
+an engine elsewhere."""
 
 
 class ModelSession(QObject):
-    """Opens models and remembers them."""
+    """Opens models and remembers them. A model of an engine elsewhere has a name in place of a
+    path, and is not remembered: what is opened from this machine leaves that engine first."""
 
     opened = Signal(object, object)  # EngineConfig that runs, settings that the user chose
     remark = Signal(object)  # Notice | None: what to know of the model that is open
@@ -67,8 +69,22 @@ class ModelSession(QObject):
         log.info("loading %s", config)
         for key in (LOAD, ENGINE, DRAFT):
             self.notice_gone.emit(key)
+        self._leave_engine_elsewhere(config)
+        self._bridge.turn_to_next()
         self._opening = config
         self._bridge.load(config)
+
+    def _leave_engine_elsewhere(self, config: EngineConfig) -> None:
+        """It cannot read this machine's folders."""
+        offers, place = self._bridge.offers, self._bridge.place
+        if offers is None or config.model in offers:
+            return
+        self._bridge.detach()
+        title = model_title(config.model)
+        self.notice.emit(
+            Notice(LINK, f"The window left {place}: {title} opens on this machine.",
+                   "The engine there goes on. Attach again to see it.")
+        )  # fmt: skip
 
     def restart(self) -> None:
         """Load the model again that was open, or being opened, when the engine crashed."""
@@ -84,11 +100,17 @@ class ModelSession(QObject):
         if self.current is not None:
             known = self.current
             self.current = RecentModel(known.path, known.load_format, known.name, dict(settings))
+            self._remember()
+
+    def _remember(self) -> None:
+        if self.current is not None and self._bridge.offers is None:
             self._store.remember_model(self.current)
 
     @property
     def latest(self) -> RecentModel | None:
-        """The model that is being opened, else the one that is open."""
+        """The model of this machine that is being opened, else the one that is open."""
+        if self._bridge.offers is not None:
+            return None
         opening = self._opening
         if opening is None:
             return self.current
@@ -104,14 +126,22 @@ class ModelSession(QObject):
     def _on_loaded(self, event: messages.Loaded) -> None:
         log.info("loaded %s, %s on %s", event.model.name, event.config.dtype, event.config.device)
         opening, self._opening = self._opening, None
+        if self._bridge.is_remote:  # its paths and settings are those of another machine
+            self.opened.emit(event.config, {})
+            return
         if opening is not None:
             name = event.model.name
             chosen = chosen_settings(opening)
             self.current = RecentModel(opening.model, opening.load_format, name, chosen)
-            self._store.remember_model(self.current)
+            self._remember()
             self.recent_changed.emit()
+        elif self.current is None or self._bridge.offers is not None:
+            # nobody opened it here: an engine elsewhere has it
+            config = event.config
+            self.current = RecentModel(
+                config.model, config.load_format, event.model.name, chosen_settings(config)
+            )
         # else the model before came back after a failure: `current` still tells of it
-        assert self.current is not None
         self.opened.emit(event.config, self.current.settings)
         self._tell_about(event)
 
@@ -121,7 +151,9 @@ class ModelSession(QObject):
             self.notice.emit(error_notice(DRAFT, title, event.without_draft))
         look = ("Open a model…", lambda: self.wants_dialog.emit(""))
         remarks = " ".join(event.model.notices)
-        if is_starter(event.config.model):
+        if self._bridge.offers is not None:
+            self.remark.emit(Notice("model", remarks) if remarks else None)
+        elif is_starter(event.config.model):
             self.remark.emit(Notice("model", STARTER_NOTE, remarks, actions=(look,)))
         elif event.model.is_dummy:
             self.remark.emit(Notice("model", DUMMY_NOTE, remarks))
@@ -160,7 +192,7 @@ class ModelSession(QObject):
         return ways
 
     def _on_unloaded(self) -> None:
-        self.current = None
+        self.current = self._opening = None
         self.remark.emit(None)
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:

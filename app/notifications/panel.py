@@ -99,7 +99,7 @@ class NoticePanel(QWidget):
         self._choose()
 
     def _choose(self) -> None:
-        record = self._chosen = self.model.record(self.view.currentIndex().row())
+        record = self._chosen = self.model.row_at(self.view.currentIndex().row())
         for button in self.acts:
             button.hide()
             button.deleteLater()

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+from PySide6.QtCore import QObject, Qt
 
 from app.notifications.history import NoticeHistory, Record
 from app.panels.notices import ICONS
 from widgets.icons import icon
+from widgets.row_table import Index, RowTable
 
-Index = QModelIndex | QPersistentModelIndex
-HEADINGS = ("Time", "What happened")
 TIME, WHAT = range(2)
 
 
-class NoticeTable(QAbstractTableModel):
+class NoticeTable(RowTable[Record]):
     """Follows the history. Rows are rebuilt from the newest on: there are a few hundred at most."""
+
+    HEADINGS = ("Time", "What happened")
 
     def __init__(self, history: NoticeHistory, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._rows: list[Record] = []
         self._history = history
         history.changed.connect(self._follow)
         self._follow()
@@ -28,30 +28,12 @@ class NoticeTable(QAbstractTableModel):
     def _follow(self) -> None:
         now = self._history.records
         if now != self._rows:
-            self.beginResetModel()
-            self._rows = list(now)
-            self.endResetModel()
-
-    def record(self, row: int) -> Record | None:
-        return self._rows[row] if 0 <= row < len(self._rows) else None
+            self.set_rows(list(now))
 
     def row_of(self, record: Record) -> int:
         """-1 where it is gone."""
         places = (i for i, r in enumerate(self._rows) if r.notice is record.notice)
         return next(places, -1)
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(self._rows)
-
-    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(HEADINGS)
-
-    def headerData(
-        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
-    ) -> Any:
-        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
-            return HEADINGS[section]
-        return None
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if not index.isValid():

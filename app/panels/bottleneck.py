@@ -30,10 +30,11 @@ from app.panels.step_words import (
     split_words,
 )
 from engine.messages import PeaksMeasured
-from engine.snapshot import EngineSnapshot, StepRecord
+from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import PartsBar
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
+from widgets.untold import untold_text
 
 EMPTY_TEXT = "Where the time of a step goes appears with the first reply: send a message."
 NO_MODEL = "Where the time of a step goes appears when a model is loaded and writes a reply."
@@ -67,6 +68,7 @@ class BottleneckPanel(QFrame):
         self._is_live = True
         self._is_measuring = False
         self._why_not = ""
+        self._untold = ""  # why an engine elsewhere has nothing to show
         self._shown_at = float("-inf")
         self._build()
         self._show_account()
@@ -151,6 +153,12 @@ class BottleneckPanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; what is read changes once a second, and while it is seen."""
+        self._untold = untold_text(
+            snapshot, "Steps", Part.STEPS, instead="So where their time goes cannot be said.",
+        )  # fmt: skip
+        if self._untold:
+            self._show_account()
+            return
         self.model.update(snapshot)
         self._config = snapshot.config
         self._is_idle = not snapshot.requests
@@ -180,7 +188,7 @@ class BottleneckPanel(QFrame):
         """A model was loaded: nothing is known of it."""
         self.model.clear()
         self._is_open, self._asked, self._is_idle = True, False, False
-        self._is_measuring, self._why_not = False, ""
+        self._is_measuring, self._why_not, self._untold = False, "", ""
         self._shown_at = float("-inf")
         self.peaks_line.setText("")
         self._show_account()
@@ -188,7 +196,7 @@ class BottleneckPanel(QFrame):
     def close_model(self) -> None:
         """No model is loaded."""
         self.model.clear()
-        self._is_open, self._asked, self._is_idle = False, False, False
+        self._is_open, self._asked, self._is_idle, self._untold = False, False, False, ""
         self._show_account()
 
     def set_recorded(self) -> None:
@@ -268,6 +276,8 @@ class BottleneckPanel(QFrame):
     def _why_empty(self) -> str:
         if not self._is_open:
             return NO_MODEL
+        if self._untold:
+            return self._untold
         if self.model.has_steps:
             return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
         return EMPTY_TEXT

@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtWidgets import QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
-from app.panels.hints import Hints
 from app.panels.precision import OF_IT, PrecisionGuide
 from app.panels.profile_menu import ProfileMenu
+from app.panels.row_remarks import RowRemarks
 from app.panels.server_dialog import ServerDialog
-from app.panels.setting_specs import Machine, matters, only_with, sections
-from app.panels.settings_foot import SettingsFoot, line
+from app.panels.setting_list import SettingList
+from app.panels.setting_specs import Machine
+from app.panels.setting_words import change_details, change_text, resolved, way
+from app.panels.settings_foot import SettingsFoot
 from app.panels.settings_model import Sent, SettingsModel, costliest
 from app.precision.choices import HEAD, WEIGHTS
 from app.precision.times import Memory
@@ -28,12 +30,12 @@ from app.servers import Facts
 from app.units import format_bytes
 from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
-from engine.errors import ErrorInfo, LoadCancelled
-from engine.snapshot import EngineSnapshot, ModelInfo
+from engine.errors import LoadCancelled
+from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.fonts import text_scale
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
-from widgets.theme import SPACE_1, SPACE_3, theme_notifier
+from widgets.theme import SPACE_3, theme_notifier
 
 LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
@@ -67,13 +69,8 @@ class EngineSettingsPanel(QWidget):
         self.model = SettingsModel()
         self._machine = machine or Machine()
         self._capacity: int | None = None  # tokens of the KV cache
-        self._hints = Hints()
         self._hints_at = 0.0  # time of the snapshot that was shown last
-        self._rows: dict[str, SettingRow] = {}
         self._unsent: dict[str, Any] = {}
-        self._errors: dict[str, ErrorInfo] = {}
-        self._out_of_range: dict[str, str] = {}  # what was written last, in words
-        self._ceilings: Mapping[str, str] = {}
         self._weights = 0  # bytes, of the model that is loaded
         self._delay = QTimer(self)
         self._delay.setSingleShot(True)
@@ -86,18 +83,21 @@ class EngineSettingsPanel(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self._make_list(), 1)
+        self._list, self._others = self._make_list(), _not_ours()
+        self._rows = self._list.rows
+        layout.addWidget(self._list, 1)
+        layout.addWidget(self._others, 1)
         self._fit()
         theme_notifier().changed.connect(self._fit)
         layout.addWidget(self._make_foot(profiles))
         path = self._rows[MODEL].control
         assert isinstance(path, PathControl)
-        self._draft_note: tuple[str, HintTone] = ("", "small")
         self.drafts = DraftModels(path, recent, self)
         self.drafts.checked.connect(self._on_draft_checked)
         self.drafts.found.connect(self._choose_draft)
         self.precision = PrecisionGuide(bridge, self._rows, times, self)
         self.precision.changed.connect(self._show_values)
+        self._remarks = RowRemarks(self.model, self.precision)
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
@@ -114,31 +114,11 @@ class EngineSettingsPanel(QWidget):
 
     # Building ----------------------------------------------------------------------------------
 
-    def _make_list(self) -> QScrollArea:
-        content = QWidget()
-        content.setProperty("bare", True)
-        layout = QVBoxLayout(content)
-        layout.setContentsMargins(SPACE_3, SPACE_1, SPACE_3, SPACE_3)
-        layout.setSpacing(SPACE_3)
-        for number, (title, specs) in enumerate(sections(self._machine).items()):
-            if number:
-                layout.addWidget(line())
-            heading = QLabel(title)
-            heading.setProperty("role", "small")
-            layout.addWidget(heading)
-            for spec in specs:
-                row = SettingRow(spec)
-                row.value_changed.connect(self._on_chosen)
-                row.refused.connect(self._on_out_of_range)
-                self._rows[spec.name] = row
-                layout.addWidget(row)
-        layout.addStretch(1)
-        area = QScrollArea()
-        area.setProperty("bare", True)
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setWidget(content)
-        return area
+    def _make_list(self) -> SettingList:
+        made = SettingList(self._machine)
+        made.chosen.connect(self._on_chosen)
+        made.refused.connect(self._on_out_of_range)
+        return made
 
     def _make_foot(self, profiles: ProfileStore) -> SettingsFoot:
         self.profiles = ProfileMenu(profiles, self._chosen_now, self)
@@ -163,7 +143,7 @@ class EngineSettingsPanel(QWidget):
         self.actions_changed.emit()
 
     def _on_out_of_range(self, name: str, why: str) -> None:
-        self._out_of_range[name] = why
+        self._remarks.out_of_range(name, why)
         self._show_hints()
 
     @property
@@ -238,8 +218,7 @@ class EngineSettingsPanel(QWidget):
     def _on_chosen(self, name: str, value: Any) -> None:
         if self.model.applied is None:
             return
-        self._errors.pop(name, None)
-        self._out_of_range.pop(name, None)
+        self._remarks.forget(name)
         if SETTINGS[name].change is Change.LIVE:
             self._unsent[name] = value
             self._delay.start()
@@ -262,7 +241,7 @@ class EngineSettingsPanel(QWidget):
             self._on_chosen(MODEL, self.drafts.recommended)
 
     def _on_draft_checked(self, text: str, tone: HintTone) -> None:
-        self._draft_note = (text, tone)
+        self._remarks.draft_note = (text, tone)
         self._show_hints()
 
     def _send_live(self) -> None:
@@ -272,8 +251,7 @@ class EngineSettingsPanel(QWidget):
 
     def _submit(self, sent: Sent | None) -> None:
         if sent is not None:
-            for name in sent.changes:
-                self._errors.pop(name, None)
+            self._remarks.sent(sent.changes)
             self._bridge.reconfigure(**sent.changes)
         self._show_values()
 
@@ -282,10 +260,11 @@ class EngineSettingsPanel(QWidget):
     def show_model(self, config: EngineConfig, chosen: Mapping[str, Any]) -> None:
         """A model was loaded with `config`, of which the user had chosen `chosen`."""
         self._unsent.clear()
-        self._errors.clear()
-        self._out_of_range.clear()
-        self._hints.clear()
+        self._remarks.clear()
         self._weights = _weights_of(self._bridge.model)
+        if self._its_own():
+            self._show_values()
+            return
         self.model.open(config, chosen)
         self.drafts.show_model(config)
         self.drafts.describe(config.speculative_model)
@@ -298,7 +277,7 @@ class EngineSettingsPanel(QWidget):
             return
         self._delay.stop()
         self._unsent.clear()
-        self._hints.clear()
+        self._remarks.hints.clear()
         self.model.close()
         self._show_values()
 
@@ -309,10 +288,7 @@ class EngineSettingsPanel(QWidget):
         changes = before.differences(event.config) if before is not None else {}
         if changes:
             self.changed.emit(
-                ", ".join(f"{n} {_short(a)} → {_short(b)}" for n, (a, b) in changes.items()),
-                tuple(f"{SETTINGS[n].label}: {_short(a)} → {_short(b)}"
-                      for n, (a, b) in changes.items()),
-                dict(self.model.chosen),
+                change_text(changes), change_details(changes), dict(self.model.chosen)
             )
         if event.notices:
             self._say(" ".join(event.notices))
@@ -331,7 +307,7 @@ class EngineSettingsPanel(QWidget):
             return
         names = sent.changes if sent is not None else ()
         guilty = [name for name in names if name in event.error.cause] or names
-        self._errors.update(dict.fromkeys(guilty, event.error))
+        self._remarks.refused(guilty, event.error)
         self._show_values()
 
     def _on_progress(self, event: messages.LoadProgress) -> None:
@@ -341,7 +317,9 @@ class EngineSettingsPanel(QWidget):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Called with every snapshot; what is shown changes once a second, to be read."""
-        self._hints.update(snapshot)
+        if Part.SETTINGS in snapshot.missing:
+            return
+        self._remarks.hints.update(snapshot)
         self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
         due = snapshot.time - self._hints_at >= HINT_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
@@ -352,21 +330,17 @@ class EngineSettingsPanel(QWidget):
 
     def _show_values(self) -> None:
         """Everything again: values, hints, buttons."""
+        others = self._its_own()
+        self._others.setText(others)
+        self._others.setVisible(bool(others))
+        self._list.setVisible(not others)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
             is_open = self.model.applied is not None
-            row.setEnabled(is_open and not self._idle_because(name))
+            row.setEnabled(is_open and not self._remarks.idle_because(name))
             if name not in self._unsent:
                 row.set_value(self.model.shown(name))
         self._show_state()
-
-    def _idle_because(self, name: str) -> str:
-        """Why a setting does nothing now; "" where it does."""
-        if not matters(name, self.model.shown(METHOD)):
-            return only_with(name)
-        if not self.precision.matters(name, self.model.shown(WEIGHTS)):
-            return self.precision.only_with(name)
-        return ""
 
     def _show_state(self) -> None:
         model = self.model
@@ -377,7 +351,7 @@ class EngineSettingsPanel(QWidget):
         self._undo.setEnabled(model.can_undo)
         self._undo.setToolTip(self._undo_tip())
         self._redo.setEnabled(model.can_redo)
-        self._redo.setToolTip(_way("Forth to ", model.undone) or "Nothing to redo.")
+        self._redo.setToolTip(way("Forth to ", model.undone) or "Nothing to redo.")
         self._copy.setEnabled(model.applied is not None)
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
         self._progress.setVisible(bool(slow))
@@ -389,7 +363,8 @@ class EngineSettingsPanel(QWidget):
             self._message_timer.stop()
             self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
-            self._set_message("" if model.applied else self._why_not())
+            # of a server's own settings the panel speaks itself
+            self._set_message("" if model.applied or self._its_own() else self._why_not())
         self.actions_changed.emit()
 
     def _reload_wanted(self) -> EngineConfig | None:
@@ -399,49 +374,42 @@ class EngineSettingsPanel(QWidget):
             return None
         if costliest(model.pending) is not Change.RELOAD:
             return None
-        return _resolved(model.applied, model.pending)
+        return resolved(model.applied, model.pending)
 
     def _work_text(self, sent: Sent) -> str:
         if sent.change is not Change.RELOAD or self.model.applied is None:
             return "Rebuilding the cache; requests pause and resume."
-        expected = self.precision.expected(_resolved(self.model.applied, sent.changes))
+        expected = self.precision.expected(resolved(self.model.applied, sent.changes))
         takes = f" Takes {expected.words}." if expected is not None else ""
         return f"Loading the model again; requests pause and resume.{takes}"
 
     def _why_not(self) -> str:
+        if words := self._its_own():
+            return words
         if self._bridge.state is EngineState.LOADING:
             return "Settings can be changed when the model has loaded."
         return "Open a model to change its settings."
 
+    def _its_own(self) -> str:
+        """Why the knobs of a server of another make cannot be turned here; "" where they can."""
+        model = self._bridge.model
+        if model is None or model.is_described:
+            return ""
+        who = model.device
+        return f"The settings are {who}'s own: not told by {who}, and set where it is started."
+
     def _undo_tip(self) -> str:
         if self.model.pending:
             return "Drop the changes that were not applied."
-        return _way("Back to ", self.model.history) or "Nothing to undo."
+        return way("Back to ", self.model.history) or "Nothing to undo."
 
     def _show_hints(self) -> None:
         for name, row in self._rows.items():
-            if name in self._out_of_range:
-                row.set_hint(self._out_of_range[name], "error")
-            elif name in self._errors:
-                row.set_hint(str(self._errors[name]).replace("\n", " "), "error")
-            elif reason := self._idle_because(name):
-                row.set_hint(reason)
-            elif name == MODEL and self._draft_note[0]:
-                row.set_hint(*self._draft_note)
-            elif self.model.is_pending(name):
-                now = _short(getattr(self.model.applied, name))
-                row.set_hint(f"not applied yet: now {now}", "warning")
-            else:
-                parts = (
-                    self._hints.hint(name),
-                    self.precision.hint(name),
-                    self._ceilings.get(name, ""),
-                )
-                row.set_hint("\n".join(filter(None, parts)))  # one line would widen the panel
+            row.set_hint(*self._remarks.of(name))
 
     def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
         """What each setting could win at most, in words, by its name."""
-        self._ceilings = ceilings
+        self._remarks.ceilings = ceilings
         if self.isVisible() and self.model.applied is not None:
             self._show_hints()
 
@@ -455,29 +423,15 @@ class EngineSettingsPanel(QWidget):
         self._message.setVisible(bool(text))
 
 
+def _not_ours() -> QLabel:
+    """In place of the knobs: why there are none."""
+    label = QLabel()
+    label.setProperty("role", "small")
+    label.setWordWrap(True)
+    label.setAlignment(Qt.AlignmentFlag.AlignCenter)
+    label.setContentsMargins(SPACE_3, 0, SPACE_3, 0)
+    return label
+
+
 def _weights_of(model: ModelInfo | None) -> int:
     return model.weights_bytes if model is not None else 0
-
-
-def _short(value: Any) -> str:
-    """A value as a person would write it in a sentence."""
-    if value is None:
-        return "auto"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int) and value >= 2**20:
-        return format_bytes(value)
-    return f"{value:g}" if isinstance(value, float) else f"{value}"
-
-
-def _way(where: str, stack: list[Mapping[str, Any]]) -> str:
-    """Where the newest entry of a history leads; empty where there is none."""
-    if not stack:
-        return ""
-    return where + ", ".join(f"{name} {_short(value)}" for name, value in stack[-1].items())
-
-
-def _resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:
-    """`applied` with `changes`, what the engine chose by itself left as it came out."""
-    known = {name: value for name, value in changes.items() if (name, value) != ("dtype", "auto")}
-    return applied.replace(**known)

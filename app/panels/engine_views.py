@@ -78,6 +78,11 @@ class EngineViews(QObject):
         self.blocks_dock.raise_()
         self.kv_blocks.map.choose(request_id)
 
+    def show_requests(self) -> None:
+        """Bring the requests to the front."""
+        self.requests_dock.show()
+        self.requests_dock.raise_()
+
     def steps_between(self, start: float, end: float) -> list[StepRecord]:
         """The steps that the timeline keeps of this stretch of the engine's clock."""
         return self.timeline.view.history.between(start, end)

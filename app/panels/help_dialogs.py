@@ -10,11 +10,11 @@ from PySide6.QtCore import Qt, qVersion
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout
 
-from app.cli.main import program_version
 from app.commands import CommandRegistry
 from app.crash.report import reports_dir
 from app.log import log_file
 from app.paths import config_dir, data_dir
+from app.version import program_version
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, SPACE_6, mono_font
 
 CHANGE_KEYS = "app.keyboard"

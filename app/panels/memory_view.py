@@ -12,9 +12,11 @@ from app.gpu_monitor import GpuMemory
 from app.panels.memory_account import Compared, MemoryAccount, MemoryFigures
 from app.units import format_bytes
 from engine.snapshot import EngineSnapshot
+from engine.snapshot import Part as SnapshotPart
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import Part, PartsBar
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
+from widgets.untold import untold_text
 
 EMPTY_TEXT = "Memory, predicted and measured, appears when a model is loaded."
 _INTERVAL_S = 0.5
@@ -83,6 +85,11 @@ class MemoryPanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the state; what is read changes twice a second, and while it is seen."""
+        words = untold_text(snapshot, "Memory", SnapshotPart.MEMORY)
+        self._empty.setText(words or EMPTY_TEXT)
+        if words:
+            self.clear()
+            return
         self.model.update(snapshot)
         due = snapshot.time - self._shown_at >= _INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():

@@ -139,6 +139,8 @@ class PrecisionGuide(QObject):
         config = self._asked
         if config is None or "engine.assembly" not in sys.modules:
             return  # no engine of this process has loaded anything, nor what is needed to look
+        if self._bridge.offers is not None:
+            return  # the files are elsewhere
         if self._task is not None:
             self._task.cancel()
         self._task = run_task(self, lambda: look_at(config), self._found, self._not_found)
@@ -170,12 +172,12 @@ class PrecisionGuide(QObject):
             self._load_began = time.perf_counter()  # libraries are imported by now
 
     def _on_loaded(self, event: messages.Loaded) -> None:
-        if self._load_began is not None:
+        if self._load_began is not None and not self._bridge.is_remote:
             self.times.learn_load(event.config, time.perf_counter() - self._load_began)
         self._load_began = None
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:
-        if event.change is Change.RELOAD:
+        if event.change is Change.RELOAD and not self._bridge.is_remote:
             self.times.learn(event.config, event.seconds)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from engine.errors import InferdeckError
 
 LAST, STARTER, NO_MODEL = "last", "starter", "none"
+THREAD, PROCESS = "thread", "process"
 SYSTEM, LIGHT, DARK = "system", "light", "dark"
 
 
@@ -24,6 +25,7 @@ class Applies(StrEnum):
     """When a change is seen."""
 
     LIVE = "live"
+    NEXT_MODEL = "next model"
     NEXT_START = "next start"
 
 
@@ -126,6 +128,20 @@ _ALL = (
         "A second start hands what it was asked to the window that is open. Where this is off it "
         "opens a window of its own, whose chats are not kept.", True,
         applies=Applies.NEXT_START, words="single instance process twice",
+    ),
+    Preference(
+        "engine_place", "Process", "The engine runs in",
+        "In a process of its own the engine and the window do not wait for each other's Python, "
+        "and a fault in native code ends the engine alone: no chat goes with it. It takes a moment "
+        "more to start. A change is for the next model that is opened.", THREAD,
+        ((THREAD, "This program (a thread)"), (PROCESS, "A process of its own")),
+        applies=Applies.NEXT_MODEL,
+        words="isolated isolation crash child separate interpreter gil worker",
+    ),
+    Preference(
+        "serve_at_start", "Start", "Start the server with the program",
+        "Serve the engine to other programs from the start on, as chosen on the Server page.",
+        False, applies=Applies.NEXT_START, words="api openai http serve port launch",
     ),
     Preference(
         "confirm_links", "Questions", "Ask before a link is opened",

@@ -23,6 +23,7 @@ from app.screenshot.camera import (
 )
 from app.screenshot.many import take_broadcast
 from app.screenshot.quantize import take_quantize
+from app.screenshot.server import take_server
 from app.screenshot.settings import take_settings
 from app.suggestions import long_prompts, suggestions_for
 
@@ -54,6 +55,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from take_broadcast(camera)
     yield from _tune(camera)
     yield from take_quantize(camera)
+    yield from take_server(camera)
     yield from _palette(camera)
     yield from take_settings(camera)
     yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)

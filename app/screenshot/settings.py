@@ -7,7 +7,12 @@ from pathlib import Path
 
 from app.screenshot.camera import SMALL, Camera
 
-SECTIONS = (("Look", "look"), ("KV cache", "engine"), ("Keyboard", "keyboard"))
+SECTIONS = (
+    ("Look", "look"),
+    ("Process", "process"),
+    ("KV cache", "engine"),
+    ("Keyboard", "keyboard"),
+)
 
 
 def take_settings(camera: Camera) -> Iterator[Path]:

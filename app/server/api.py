@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -12,12 +13,17 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
 
+from app.remote.hub import Hub
+from app.remote.protocol import PATH, STREAM_PATH, VERSION
+from app.remote.stream import Stream
 from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 from app.server.body import BodyReader
 from app.server.call import Call, chat_params, completion_params, read_wishes
+from app.server.call_log import CallLog, Logged
 from app.server.errors import SERVER_ERROR, ApiError, bad_request
 from app.server.fields import Body
 from app.server.gate import EngineGate
@@ -29,6 +35,7 @@ from app.server.reply import Reply, StreamedReply, error_response, json_response
 from app.server.schema import openapi
 from app.server.shapes import ChatShape, CompletionShape, Shape
 from app.server.tokens import TokenDesk, check_token_ids, decode_all
+from app.version import program_version
 from engine.messages import Prompt
 from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
@@ -41,15 +48,24 @@ MAX_NAMED_FIELDS = 100
 
 
 class Api:
-    """The handlers. `started`: seconds since 1970, when the model came up for clients."""
+    """The handlers. `started`: seconds since 1970, when the model came up for clients. `calls`:
+    where each is written down when it ends."""
 
     def __init__(
-        self, gate: EngineGate, tokens: TokenDesk, options: ServerOptions, started: int
+        self,
+        gate: EngineGate,
+        tokens: TokenDesk,
+        options: ServerOptions,
+        started: int,
+        hub: Hub,
+        calls: CallLog | None = None,
     ) -> None:
+        self._hub = hub
         self._gate = gate
         self._tokens = tokens
         self._options = options
         self._started = started
+        self._calls = calls
         self._bodies = BodyReader(options.limits)
         self._unknown: set[str] = set()
 
@@ -65,13 +81,17 @@ class Api:
             ("GET", "/version", self.version),
             ("GET", "/metrics", self.metrics),
             ("GET", "/openapi.json", self.openapi),
+            ("GET", PATH, self.stream_facts),
         ]
         middleware = [Middleware(Guard, self._options)]
         if self._options.cors_origins:
             middleware.insert(0, self._cors())
+        if self._calls is not None:
+            middleware.insert(0, Middleware(Logged, self._calls))
         return Starlette(
             routes=[
-                Route(path, _safe(handle), methods=[method]) for method, path, handle in routes
+                *(Route(path, _safe(handle), methods=[method]) for method, path, handle in routes),
+                WebSocketRoute(STREAM_PATH, self.stream),
             ],
             middleware=middleware,
             exception_handlers={HTTPException: _on_http_error},
@@ -88,13 +108,15 @@ class Api:
     # -- replies ----------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Reply:
+        arrival = time.perf_counter()
         values = await self._values(request, CHAT)
         model, _ = self._gate.serving()
         params = chat_params(values, self._options.limits)
         prompts = [chat_messages(values["messages"])]
-        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params)
+        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params, arrival)
 
     async def completions(self, request: Request) -> Reply:
+        arrival = time.perf_counter()
         values = await self._values(request, COMPLETION)
         model, _ = self._gate.serving()
         params = completion_params(values, self._options.limits)
@@ -103,7 +125,7 @@ class Api:
             raise bad_request(
                 f"There are {len(prompts)} prompts; {most} may come at once.", "prompt"
             )
-        return await self._reply("cmpl", CompletionShape, values, model, prompts, params)
+        return await self._reply("cmpl", CompletionShape, values, model, prompts, params, arrival)
 
     async def _reply(
         self,
@@ -113,10 +135,11 @@ class Api:
         model: ModelInfo,
         prompts: Sequence[Prompt],
         params: SamplingParams,
+        arrival: float,
     ) -> Reply:
         wishes = read_wishes(values, logprobs=params.logprobs)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
-        call = Call(prefix, self._name_of(model), encoded, wishes)
+        call = Call(prefix, self._name_of(model), encoded, wishes, arrival=arrival)
         flight = self._gate.send(call.requests(), self._options.limits.max_queued)
         made = shape(call, tokenizer.token_bytes)
         if wishes.streams:
@@ -140,8 +163,6 @@ class Api:
         return json_response({"status": "ok"})
 
     async def version(self, request: Request) -> Response:
-        from app.cli.main import program_version
-
         return json_response({"version": program_version()})
 
     async def metrics(self, request: Request) -> Response:
@@ -184,6 +205,25 @@ class Api:
         check_token_ids(values["tokens"], model.vocab_size, "tokens")
         decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, values["tokens"])
         return json_response({"prompt": await self._tokens.run(model, decode)})
+
+    # -- windows elsewhere ------------------------------------------------------------------
+
+    async def stream_facts(self, request: Request) -> Response:
+        """What a window may know before it attaches."""
+        model = self._gate.model
+        return json_response(
+            {
+                "program": "inferdeck",
+                "version": program_version(),
+                "protocol": VERSION,
+                "model": None if model is None else self._name_of(model),
+                "models": [offer.name for offer in self._hub.offers.all()],
+                "allows_control": self._options.allows_control,
+            }
+        )
+
+    async def stream(self, socket: WebSocket) -> None:
+        await Stream(self._hub, socket).run()
 
     # -- what they share --------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Call:
     wishes: Wishes
     call_id: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
+    arrival: float | None = None  # since when the client waits, on the engine's clock
 
     def __post_init__(self) -> None:
         self.call_id = self.call_id or new_call_id(self.prefix)
@@ -66,6 +67,7 @@ class Call:
                 request_id_of(self.call_id, index, self.num_replies),
                 tuple(prompt.token_ids),
                 _seeded(prompt.params, index % self.wishes.n),
+                arrival=self.arrival,
             )
             for index in range(self.num_replies)
             for prompt in [self.prompts[index // self.wishes.n]]

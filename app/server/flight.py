@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +47,9 @@ class Flight:
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_closed = False
+        self.num_tokens = 0
+        self.first_at: float | None = None
+        """time.perf_counter when the first token came."""
 
     @property
     def is_finished(self) -> bool:
@@ -53,6 +57,9 @@ class Flight:
         return not self._open and not self._pieces
 
     def on_output(self, event: OutputEvent) -> None:
+        self.num_tokens += len(event.token_ids)
+        if event.token_ids and self.first_at is None:
+            self.first_at = time.perf_counter()
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
         if self._is_closed:

@@ -3,7 +3,8 @@
     engine thread   on_event -> deque, at most one wake-up posted
     server's loop   wake-up -> flights and metrics
 
-What the engine says while no loop is attached is kept only as far as it tells which model serves.
+What the engine says while no loop is attached is kept as far as a window that attaches later
+needs it (`Standing`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from app.remote.standing import Standing
 from app.server.errors import ApiError, failed, too_busy, unavailable
 from app.server.flight import Flight
 from engine.config import EngineConfig
@@ -39,23 +41,33 @@ from engine.snapshot import ModelInfo
 
 log = logging.getLogger(__name__)
 
-_HANDLED = (
-    OutputEvent, RequestFailed, SnapshotEvent, EngineCrashed, Unloaded, Loaded, LoadFailed,
-)  # fmt: skip
-
 
 class EngineGate:
     """Call `on_event` from the engine's thread; everything else belongs to the server's loop.
 
-    `submit` is the engine's own: it returns at once.
+    `submit` and `cancel_load` are the engine's own: they return at once. `listener` hears every
+    event, on the loop. `foreign`: requests in the engine that came another way than by `send`, and
+    count as much. `pace_s`: for so long may rest what nobody waits for (text after the first, and
+    snapshots): each turn of the loop takes the interpreter from the engine.
     """
 
-    def __init__(self, submit: Callable[[Command], None]) -> None:
-        self._submit = submit
+    def __init__(
+        self,
+        submit: Callable[[Command], None],
+        cancel_load: Callable[[], None] = lambda: None,
+        pace_s: float = 0.0,
+    ) -> None:
+        self._pace_s = pace_s
+        self.submit = submit
+        self.cancel_load = cancel_load
+        self.standing = Standing()
+        self.listener: Callable[[Event], None] | None = None
+        self.foreign: set[str] = set()
         self._events: deque[Event] = deque()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_woken = False
+        self._is_woken = False  # it comes at once
+        self._is_resting = False  # it comes when the pace says so
         self._flights: dict[str, Flight] = {}  # by request id
         self.metrics = EngineMetrics()
         self.model: ModelInfo | None = None
@@ -73,27 +85,39 @@ class EngineGate:
             case ReconfigureFailed(config):
                 self.config = config
             case LoadFailed() if event.serving is not None:
-                return  # what serves on has been there all the time, or announces itself
+                pass  # what serves on has been there all the time, or announces itself
             case Unloaded() | EngineCrashed() | LoadFailed():
                 self.model = self.config = None
-        if not isinstance(event, _HANDLED):
-            return
         with self._lock:
             if self._loop is None:
+                self.standing.note(event)
                 return
             self._events.append(event)
-            if self._is_woken:
+            may_rest = self._pace_s > 0 and _may_rest(event)
+            if self._is_woken or (may_rest and self._is_resting):
                 return
-            self._is_woken = True
+            self._is_resting, self._is_woken = may_rest, not may_rest
             loop = self._loop
         with suppress(RuntimeError):  # the loop was closed in this moment
-            loop.call_soon_threadsafe(self._hand_on)
+            if may_rest:
+                loop.call_soon_threadsafe(loop.call_later, self._pace_s, self._hand_on)
+            else:
+                loop.call_soon_threadsafe(self._hand_on)
+
+    def on_left(self) -> None:
+        """From any thread: another engine takes the place of this one, which says no more."""
+        self.on_event(Unloaded())
+        with self._lock:
+            loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop was closed in this moment
+                loop.call_soon_threadsafe(self._fail_all)
 
     # -- the server's loop ------------------------------------------------------------------
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            self._loop, self._is_woken = loop, False
+            self._loop, self._is_woken, self._is_resting = loop, False, False
             self._events.clear()
         self.is_closing = False
 
@@ -102,8 +126,19 @@ class EngineGate:
         self.abort_all()
         with self._lock:
             self._loop = None
+            for event in self._events:
+                self.standing.note(event)
             self._events.clear()
         self._flights.clear()
+
+    def room(self, max_queued: int) -> int:
+        """How many more requests may come where so many may wait."""
+        runs = 0 if self.config is None else self.config.max_num_seqs
+        return runs + max_queued - len(self._flights) - len(self.foreign)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a call has a request of this name in the engine."""
+        return request_id in self._flights
 
     @property
     def num_in_flight(self) -> int:
@@ -123,37 +158,40 @@ class EngineGate:
 
         Raises ApiError 429 where more than `max_queued` would wait, 503 without a model.
         """
-        _, config = self.serving()
-        room = config.max_num_seqs + max_queued - len(self._flights)
+        self.serving()
+        room, running = self.room(max_queued), len(self._flights) + len(self.foreign)
         if len(requests) > room:
             raise too_busy(
-                f"{len(self._flights)} requests are running or waiting, and the call brings "
+                f"{running} requests are running or waiting, and the call brings "
                 f"{len(requests)} more than the queue's {max(room, 0)} free places hold."
                 if len(requests) > 1
-                else f"The queue is full: {len(self._flights)} requests are running or waiting."
+                else f"The queue is full: {running} requests are running or waiting."
             )
         flight = Flight([request.request_id for request in requests], self._abort)
         for request in requests:
             self._flights[request.request_id] = flight
-            self._submit(request)
+            self.submit(request)
         return flight
 
     def abort_all(self) -> None:
         for request_id in list(self._flights):
-            self._submit(Abort(request_id))
+            self.submit(Abort(request_id))
 
     def _abort(self, request_id: str) -> None:
         # It stays in the books until the engine says that it is gone: whoever sends and hangs up
         # in a loop meets the queue's limit all the same.
         if request_id in self._flights:
-            self._submit(Abort(request_id))
+            self.submit(Abort(request_id))
 
     def _hand_on(self) -> None:
         with self._lock:
-            self._is_woken = False
+            self._is_woken = self._is_resting = False
             events = list(self._events)
             self._events.clear()
         for event in events:
+            self.standing.note(event)
+            if self.listener is not None:
+                self.listener(event)
             match event:
                 case OutputEvent():
                     self._on_output(event)
@@ -183,7 +221,18 @@ class EngineGate:
         """A request that met no model (it was closed on the way) is not the client's fault."""
         return unavailable(f"{error.cause} Try again shortly.") if not self.model else failed(error)
 
+    def _fail_all(self) -> None:
+        error = unavailable("The engine was left for another. Try again shortly.")
+        for request_id in list(self._flights):
+            self._fail(request_id, error)
+
     def _fail(self, request_id: str, error: ApiError) -> None:
         flight = self._flights.pop(request_id, None)
         if flight is not None:
             flight.on_failed(request_id, error)
+
+
+def _may_rest(event: Event) -> bool:
+    if isinstance(event, OutputEvent):
+        return not event.is_first and event.finish_reason is None
+    return isinstance(event, SnapshotEvent)

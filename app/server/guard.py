@@ -28,10 +28,15 @@ class Guard:
         self._key = options.api_key.encode() if options.api_key is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        is_socket = scope["type"] == "websocket"
+        if is_socket or (scope["type"] == "http" and scope["path"] not in OPEN_PATHS):
+            headers = Headers(scope=scope)
             try:
-                self._check(Headers(scope=scope))
+                self._check(headers)
+                if is_socket:
+                    self._check_no_page(headers)
             except ApiError as error:
+                # of a socket too: before it is accepted it is a request that can be answered
                 await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -67,6 +72,15 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+    def _check_no_page(self, headers: Headers) -> None:
+        """A browser names the page's origin with every socket; no page has business here."""
+        origin = headers.get("origin")
+        if origin is not None:
+            raise ApiError(
+                403, f"Web pages ({origin[:100]!r}) may not attach to the engine.",
+                code="origin_not_allowed",
+            )  # fmt: skip
 
     def _may_call(self, origin: str, host: str) -> bool:
         named = self._options.cors_origins

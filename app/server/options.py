@@ -45,7 +45,10 @@ class ServerOptions:
 
     port 0 takes any free one. cors_origins: pages of these origins may call ("*": all may).
     model_name: what clients call the model; "" is the name of its folder. grace_s: how long running
-    replies may go on when the server is stopped.
+    replies may go on when the server is stopped. models: folders that a window elsewhere may open
+    beside the one that serves. allows_control: whether it may open models and change settings at
+    all. trusts_paths: it names folders itself; for an engine that a window started as a part of
+    itself, and no flag of the command line.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +59,9 @@ class ServerOptions:
     model_name: str = ""
     limits: Limits = field(default_factory=Limits)
     grace_s: float = 10.0
+    models: tuple[str, ...] = ()
+    allows_control: bool = True
+    trusts_paths: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -9,11 +9,46 @@ from __future__ import annotations
 
 import asyncio
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from app.server.errors import RETRY_AFTER_S, unavailable
 from app.server.options import Limits
 from app.server.reply import json_bytes
+
+
+class LimitedSocket(WebSocketsSansIOProtocol):
+    """A connection that became a WebSocket."""
+
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._stall: asyncio.TimerHandle | None = None
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._stall)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall)
+
+    def _watch_reader(self) -> None:
+        _cancel(self._stall)
+        waiting = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
+
+    def _judge_reader(self, waiting_before: int) -> None:
+        if 0 < self.transport.get_write_buffer_size() < waiting_before:
+            self._watch_reader()
+        else:
+            self.transport.abort()
 
 
 class LimitedProtocol(H11Protocol):
@@ -22,6 +57,7 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
+        self._is_socket = False
         self._is_refused = len(self.connections) >= self.limits.max_connections
         if self._is_refused:
             self.transport = transport
@@ -32,8 +68,8 @@ class LimitedProtocol(H11Protocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel(self._deadline)
-        self._cancel(self._stall)
+        _cancel(self._deadline)
+        _cancel(self._stall)
         if not self._is_refused:
             super().connection_lost(exc)
 
@@ -41,11 +77,19 @@ class LimitedProtocol(H11Protocol):
         if self._is_refused:
             return
         super().data_received(data)
+        if self._is_socket:
+            return
         if self._is_idle:
             self._expect_head()
         else:
-            self._cancel(self._deadline)
+            _cancel(self._deadline)
             self._deadline = None
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection goes on as a LimitedSocket."""
+        self._is_socket = True
+        _cancel(self._deadline)
+        super().handle_websocket_upgrade(event)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -64,10 +108,10 @@ class LimitedProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._cancel(self._stall)
+        _cancel(self._stall)
 
     def _watch_reader(self) -> None:
-        self._cancel(self._stall)
+        _cancel(self._stall)
         waiting = self.transport.get_write_buffer_size()
         self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
 
@@ -91,15 +135,19 @@ class LimitedProtocol(H11Protocol):
         if self._is_idle and not self.transport.is_closing():
             self.transport.close()
 
-    @staticmethod
-    def _cancel(timer: asyncio.TimerHandle | None) -> None:
-        if timer is not None:
-            timer.cancel()
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 def protocol_with(limits: Limits) -> type[LimitedProtocol]:
     """uvicorn makes the protocols itself: the limits come with the class."""
     return type("ConnectionProtocol", (LimitedProtocol,), {"limits": limits})
+
+
+def socket_protocol_with(limits: Limits) -> type[LimitedSocket]:
+    return type("SocketProtocol", (LimitedSocket,), {"limits": limits})
 
 
 def _refusal(most: int) -> bytes:

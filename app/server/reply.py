@@ -12,6 +12,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.server.call_log import note_of
 from app.server.errors import ApiError
 from app.server.flight import Flight, Piece
 from app.server.shapes import Shape
@@ -52,6 +53,7 @@ class Reply:
         self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_of(scope).flight = self._flight
         watch = asyncio.create_task(_until_hang_up(receive))
         work = asyncio.create_task(self._answer(scope, receive, send))
         try:
@@ -98,6 +100,7 @@ class StreamedReply(Reply):
                 await _body(send, b"".join(chunks))
             end = _event(self._shape.last_chunk()) if self._usage_at_end else b""
         except ApiError as error:
+            note_of(scope).error = error.message
             end = _event(error.as_object())
         await _body(send, end + b"data: [DONE]\n\n", more=False)
 

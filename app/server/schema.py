@@ -46,6 +46,7 @@ def openapi(*, has_key: bool) -> dict[str, Any]:
             "/v1/chat/completions": {"post": _post("Reply to a conversation", CHAT, streams=True)},
             "/v1/completions": {"post": _post("Continue prompts", COMPLETION, streams=True)},
             "/v1/models": {"get": _get("The model that serves")},
+            "/inferdeck/v1": {"get": _get("What a window elsewhere can attach to")},
             "/v1/models/{name}": {"get": {**_get("The model of this name"), "parameters": [_NAME]}},
             "/tokenize": {"post": _post("Token ids of a text or a conversation", TOKENIZE)},
             "/detokenize": {"post": _post("The text of token ids", DETOKENIZE)},

@@ -13,16 +13,20 @@ from contextlib import suppress
 
 import uvicorn
 
+from app.remote.hub import Hub
 from app.server.api import Api
+from app.server.call_log import CallLog
 from app.server.gate import EngineGate
 from app.server.options import ServerOptions
-from app.server.protocol import protocol_with
+from app.server.protocol import protocol_with, socket_protocol_with
 from app.server.tokens import TokenDesk
 from engine.errors import InferdeckError
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 512
+FRAME_ROOM = 64 * 1024
+"""Of a window's frame, beyond the text that it may bring."""
 SEND_BUFFER = 128 * 1024
 LAST_WORDS_S = 2.0
 """For streams to end after their requests were aborted, before their connections are cut."""
@@ -30,6 +34,10 @@ LAST_WORDS_S = 2.0
 
 class ServerStartError(InferdeckError):
     """The server cannot listen where it was told to."""
+
+
+class PortInUseError(ServerStartError):
+    """Somebody else listens on that port."""
 
 
 class ApiServer:
@@ -41,13 +49,17 @@ class ApiServer:
     server.stop()        running replies may finish for `grace_s`, then they are aborted
     """
 
-    def __init__(self, gate: EngineGate, options: ServerOptions) -> None:
+    def __init__(
+        self, gate: EngineGate, options: ServerOptions, calls: CallLog | None = None
+    ) -> None:
         self.options = options
+        self._calls = calls
         self._gate = gate
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
+        self._hub: Hub | None = None
         self._listens = threading.Event()
         self._port = options.port
 
@@ -59,6 +71,18 @@ class ApiServer:
     @property
     def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def num_connections(self) -> int:
+        """Connections that clients have open. May be read by any thread."""
+        server = self._server
+        return len(server.server_state.connections) if server is not None else 0
+
+    @property
+    def num_windows(self) -> int:
+        """Windows elsewhere that watch the engine. May be read by any thread."""
+        hub = self._hub
+        return hub.num_windows if hub is not None else 0
 
     def bind(self) -> None:
         """Take the port. Raises ServerStartError where that is impossible."""
@@ -83,6 +107,13 @@ class ApiServer:
                 self.url,
             )
 
+    def hurry(self) -> None:
+        """Abort running replies: whoever waits in `stop` need not wait for them."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(self._gate.abort_all)
+
     def stop(self) -> bool:
         """Take no more calls, let those that run finish for a while, abort the rest. True if the
         thread ended. A second call, from any thread, does not wait for the replies any more."""
@@ -94,7 +125,7 @@ class ApiServer:
             loop.call_soon_threadsafe(self._begin_to_stop, server)
         thread.join(self.options.grace_s + LAST_WORDS_S + 5.0)
         if not thread.is_alive():
-            self._loop = self._server = self._thread = None
+            self._loop = self._server = self._thread = self._hub = None
             self._close_socket()
             return True
         return False
@@ -128,12 +159,14 @@ class ApiServer:
         self._loop = asyncio.get_running_loop()
         tokens = TokenDesk()
         self._gate.attach(self._loop)
-        server = self._server = uvicorn.Server(self._config(tokens))
+        hub = self._hub = Hub(self._gate, self.options)
+        server = self._server = uvicorn.Server(self._config(tokens, hub))
         telling = asyncio.create_task(self._tell_when_started(server))
         try:
             await server.serve(sockets=[self._socket])
         finally:
             telling.cancel()
+            hub.close()
             self._gate.detach()
             tokens.close()
 
@@ -142,12 +175,15 @@ class ApiServer:
             await asyncio.sleep(0.005)
         self._listens.set()
 
-    def _config(self, tokens: TokenDesk) -> uvicorn.Config:
+    def _config(self, tokens: TokenDesk, hub: Hub) -> uvicorn.Config:
         options = self.options
         return uvicorn.Config(
-            Api(self._gate, tokens, options, int(time.time())).app(),
+            Api(self._gate, tokens, options, int(time.time()), hub, self._calls).app(),
             http=protocol_with(options.limits),
-            ws="none",
+            ws=socket_protocol_with(options.limits),
+            ws_max_size=options.limits.max_body_bytes + FRAME_ROOM,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,  # our own stream has beats
             loop="asyncio",
             lifespan="off",
             log_config=None,
@@ -187,7 +223,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def _cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
     if error.errno == errno.EADDRINUSE:
-        return ServerStartError(
+        return PortInUseError(
             f"Port {port} on {host} is in use.",
             "Stop the program that listens there, or choose another with --port (0: any free one).",
         )

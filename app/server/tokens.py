@@ -36,9 +36,11 @@ class TokenDesk:
     async def encode(
         self, model: ModelInfo, prompts: Sequence[Prompt], params: SamplingParams
     ) -> tuple[list[EncodedPrompt], Tokenizer]:
-        return await self.run(
-            model, lambda known: ([encode_prompt(p, known, params) for p in prompts], known)
-        )
+        work = lambda known: ([encode_prompt(p, known, params) for p in prompts], known)
+        known = self._tokenizer
+        if known is not None and self._path == model.path and all(map(_is_token_ids, prompts)):
+            return work(known)  # nothing to work out: no need to wait for another thread
+        return await self.run(model, work)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -56,6 +58,10 @@ class TokenDesk:
             self._tokenizer = Tokenizer.from_folder(model.path, allow_missing=model.is_dummy)
             self._path = model.path
         return self._tokenizer
+
+
+def _is_token_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt)
 
 
 def decode_all(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from app.bench.load import Pace
+from app.bench.words import stand_in_ids, text_of
 from app.bench.workload import BenchRequest, special_token_ids, usable_token_ids
 from app.engine_bridge import EngineBridge, EngineState
 from app.tasks import Task, run_task
@@ -106,12 +107,20 @@ class BackgroundLoad(QObject):
         model = self._bridge.model
         assert model is not None
         path, size = model.path, model.vocab_size
+        if not model.is_described:  # elsewhere: its token ids are not known
+            self._run((path, stand_in_ids()))
+            return
+        # the files of an engine elsewhere are not here: any token may be among its prompts
+        is_here = self._bridge.offers is None
         if self._vocabulary[0] == path:
             self._run(self._vocabulary)
         else:
             self._task = run_task(
                 self,
-                lambda: (path, usable_token_ids(size, special_token_ids(Path(path)))),
+                lambda: (
+                    path,
+                    usable_token_ids(size, special_token_ids(Path(path)) if is_here else set()),
+                ),
                 self._run,
                 self._give_up,
             )
@@ -139,7 +148,7 @@ class BackgroundLoad(QObject):
         config, memory = self._bridge.config, self._bridge.plan
         if not self._bridge.is_ready or config is None or memory is None:
             return ErrorInfo("No model is loaded.", "Open a model first.")
-        capacity = self._capacity or memory.num_blocks * config.block_size
+        capacity = self._capacity or memory.num_blocks * config.block_size or None
         return why_not(plan.workload, config, capacity)
 
     def _run(self, vocabulary: tuple[str, list[int]]) -> None:
@@ -207,7 +216,9 @@ class BackgroundLoad(QObject):
             ignore_eos=True,
         )
         self._in_flight[request_id] = _Flight(request.output_len)
-        self._bridge.add_request(request_id, request.prompt_token_ids, params)
+        model, ids = self._bridge.model, request.prompt_token_ids
+        is_known = model is None or model.is_described
+        self._bridge.add_request(request_id, ids if is_known else text_of(ids), params)
         self._count()
 
     # What the engine says ----------------------------------------------------------------------
@@ -270,7 +281,7 @@ class BackgroundLoad(QObject):
             self._end(ErrorInfo(f"The load ended. {reason}", remedy))
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size
+        self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size or None
 
     # -------------------------------------------------------------------------------------------
 

@@ -55,17 +55,18 @@ def tokens_asked(config: EngineConfig | None, output_len: int, max_tokens: int) 
     return max(output_len, max_tokens) if reserves else output_len
 
 
-def why_not(work: Workload, config: EngineConfig, capacity: int) -> ErrorInfo | None:
+def why_not(work: Workload, config: EngineConfig, capacity: int | None) -> ErrorInfo | None:
     """Why the longest request of the workload could not be served, with the numbers. `config` has
-    its context resolved; `capacity`: tokens that the KV cache holds."""
+    its context resolved; `capacity`: tokens that the KV cache holds. What an engine elsewhere does
+    not tell of either is left to it to refuse."""
     longest = work.input.high + tokens_asked(config, work.output.high, work.max_tokens or 0)
-    context = config.max_model_len or 0
-    if longest > context:
+    context = config.max_model_len
+    if context is not None and longest > context:
         return ErrorInfo(
             f"{work.title} needs {longest:,} tokens of context; this model has {context:,}.",
             "Choose another workload, or a model with more context.",
         )
-    if longest > capacity:
+    if capacity is not None and longest > capacity:
         return ErrorInfo(
             f"A request of {work.title} needs {longest:,} tokens; the KV cache holds {capacity:,}.",
             "Raise the cache size, or choose another workload.",

@@ -66,6 +66,7 @@ class TunePage(QWidget):
         column.addWidget(self.comparison)
         self.charts.span_picked.connect(self.comparison.pick)
         self.load.happened.connect(self._mark_load)
+        bridge.past.connect(self._on_past)
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(lambda state: self.commands_changed.emit())
 
@@ -98,6 +99,10 @@ class TunePage(QWidget):
     def _mark_load(self, text: str, words: str) -> None:
         self.charts.mark(text, MarkKind.LOAD, (f"Load: {words}",))
         self.commands_changed.emit()
+
+    def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
+        for snapshot in snapshots:
+            self._on_snapshot(snapshot)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.history.update(snapshot)

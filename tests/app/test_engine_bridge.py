@@ -10,8 +10,9 @@ import pytest
 from PySide6.QtCore import QObject
 from pytestqt.qtbot import QtBot
 
-from app.engine_bridge import EngineBridge, EngineState, merge_snapshots
+from app.engine_bridge import EngineBridge, EngineState
 from app.pace import Pace
+from app.snapshots import merge_snapshots
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, FinishReason

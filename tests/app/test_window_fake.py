@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, Qt, QUrl
+from PySide6.QtCore import QEvent, QMimeData, QObject, QPoint, QPointF, QSize, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QGuiApplication, QImage
 from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import State
 from app.engine_bridge import EngineState
+from app.main_window import first_size
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.pace import Pace
 from app.paths import starter_model
@@ -223,6 +224,19 @@ def test_the_theme_paints_pixels_and_is_remembered(qtbot: QtBot, application: Ap
         image: QImage = window.grab().toImage()
         assert image.pixelColor(2, image.height() - 2).name() == load_theme(mode).window  # type: ignore[arg-type]
         assert SettingsStore().theme == mode
+
+
+def test_the_first_window_leaves_room_for_its_title_bar(
+    qtbot: QtBot, application: Application
+) -> None:
+    assert first_size(QSize(1440, 900)) == QSize(1440, 860)
+    assert first_size(QSize(3840, 2160)) == QSize(1600, 1000)
+    window = application.window
+    window.resize(1440, 860)
+    for index in range(len(window.pages)):
+        window.show_page(index)
+        qtbot.wait(1)
+        assert window.size() == QSize(1440, 860)  # no page needs more
 
 
 def test_docks_close_open_and_come_back_in_the_next_run(

@@ -19,11 +19,18 @@ def script() -> Script:
 
 
 @pytest.fixture
-def application(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Application]:
+def application(
+    qapp: QApplication, qtbot: QtBot, script: Script, request: pytest.FixtureRequest
+) -> Iterator[Application]:
+    """A module that says OPENS gets it with this model open, and one may have its own `script`."""
     made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
     made.show()
-    yield made
-    made.shutdown()
+    try:
+        if opens := getattr(request.module, "OPENS", ""):
+            open_model(qtbot, made, opens)
+        yield made
+    finally:
+        made.shutdown()
 
 
 def open_model(qtbot: QtBot, application: Application, path: str = "/models/tiny") -> None:

@@ -13,6 +13,7 @@ from engine.snapshot import Counters, Sample
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts, columns_for
+from widgets.stat_figures import Value
 from widgets.stat_strip import StatStrip
 from widgets.theme import apply_theme
 
@@ -266,8 +267,8 @@ def test_few_gaps_have_no_p99(strip: StatStrip) -> None:
 
 def test_old_latencies_are_kept_but_not_as_current(strip: StatStrip) -> None:
     strip._figures.update(snapshot(1000.0, ttft=(Sample(1000.0, 0.084),)))
-    assert strip._figures.values(1000.0)["ttft"] == ("84", True)
-    assert strip._figures.values(2000.0)["ttft"] == ("84", False)
+    assert strip._figures.values(1000.0)["ttft"] == Value("84")
+    assert strip._figures.values(2000.0)["ttft"] == Value("84", is_current=False)
 
 
 def test_figures_change_at_a_readable_pace_and_words_at_once(strip: StatStrip) -> None:

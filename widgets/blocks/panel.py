@@ -13,7 +13,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from engine.snapshot import BlockDetails, EngineSnapshot
+from engine.snapshot import BlockDetails, EngineSnapshot, Part
 from widgets.blocks.block_map import NONE, BlockMap
 from widgets.blocks.words import Name, contents, describe, losses, summary
 from widgets.charts.clock import RedrawClock
@@ -22,6 +22,7 @@ from widgets.elided_line import ElidedLine
 from widgets.stat_figures import kv_precision
 from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.untold import untold_text
 
 EMPTY_TEXT = "Every KV block appears here when a model is loaded."
 HINT = "Point at a block to read it; click it to see all blocks of its request."
@@ -95,7 +96,16 @@ class BlocksPanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take a state; what is read changes twice a second, the map when the clock says."""
+        words = untold_text(
+            snapshot, "KV blocks", Part.BLOCKS, instead="The KV chart shows how full the cache is."
+            if Part.KV_USAGE not in snapshot.missing else "",
+        )  # fmt: skip
+        if words:
+            self.clear()
+            self._empty.setText(words)
+            return
         self._snapshot = snapshot
+        self._empty.setText(EMPTY_TEXT)
         self._stack.setCurrentWidget(self._view)
         self.map.update_blocks(snapshot.blocks)
         due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running

@@ -23,6 +23,11 @@ class RateBins:
         self._open: dict[int, float] = {}
         self._next: int | None = None  # number of the oldest open bin
 
+    @property
+    def has_open(self) -> bool:
+        """Whether something was counted whose rate is not known yet."""
+        return bool(self._open)
+
     def add(self, time: float, count: float) -> None:
         number = math.floor(time / self.width)
         if self._next is None:

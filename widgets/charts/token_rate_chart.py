@@ -48,6 +48,11 @@ class TokenRateChart(TimeChart):
         self._bins["out"].add(at, counters.generation_tokens - before.generation_tokens)
         self.request_redraw()
 
+    def wants_redraw(self) -> bool:
+        """Also when nothing new comes: the last second has to end."""
+        waits = not self.is_paused and any(bins.has_open for bins in self._bins.values())
+        return waits or super().wants_redraw()
+
     def prepare(self, now: float) -> None:
         for key, bins in self._bins.items():
             for at, rate in bins.close(now):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from PySide6.QtCore import (
@@ -35,44 +35,45 @@ _MARK = 14  # pixels of the icons beside a title
 
 Index = QModelIndex | QPersistentModelIndex
 RECORD = Qt.ItemDataRole.UserRole
+RowKey = tuple[str, str]  # of a line: see ConversationRecord.key
 
 
 class ConversationModel(QAbstractListModel):
+    """A line is made when it is looked at: of ten thousand conversations the view asks for those
+    on the screen."""
+
     renamed = Signal(str, str)
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.records: list[ConversationRecord] = []
-        self._rows: dict[tuple[str, str], int] = {}  # by key
+        self._keys: Sequence[RowKey] = ()
+        self._rows: dict[RowKey, int] = {}
         self._first: dict[str, int] = {}  # by conversation, of which a search shows every hit
+        nothing: list[ConversationRecord] = []
+        self._record_of: Callable[[int], ConversationRecord] = nothing.__getitem__
+        self._made: dict[int, ConversationRecord] = {}  # what was looked at
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(self.records)
+        return 0 if parent.isValid() else len(self._keys)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
-        record = self.records[index.row()]
         match role:
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
-                return record.title
+                return self.record(index).title
             case Qt.ItemDataRole.AccessibleTextRole:
-                states = {"pinned": record.is_pinned, "archived": record.is_archived}
-                place = [f"hit {record.place}"] if record.place else []
-                told = [name for name, on in states.items() if on]
-                parts = [record.title, *place, record.detail, *told]
-                return ", ".join(parts)
+                return _spoken(self.record(index))
             case Qt.ItemDataRole.ToolTipRole:
-                return record.title
+                return self.record(index).title
             case Qt.ItemDataRole.UserRole:
-                return record
+                return self.record(index)
         return None
 
     def setData(self, index: Index, value: Any, role: int = Qt.ItemDataRole.EditRole) -> bool:
         title = " ".join(str(value).split())
-        record = self.records[index.row()]
+        record = self.record(index)
         if not title or title == record.title:
             return False
-        self.records[index.row()] = record._replace(title=title)
-        self.dataChanged.emit(index, index)
+        self._put(index.row(), record._replace(title=title))
         self.renamed.emit(record.id, title)
         return True
 
@@ -80,21 +81,31 @@ class ConversationModel(QAbstractListModel):
         return super().flags(index) | Qt.ItemFlag.ItemIsEditable
 
     def record(self, index: Index) -> ConversationRecord:
-        return self.records[index.row()]
+        return self.record_at(index.row())
+
+    def record_at(self, row: int) -> ConversationRecord:
+        made = self._made.get(row)
+        if made is None:
+            made = self._made[row] = self._record_of(row)
+        return made
 
     def index_of(self, conversation_id: str) -> QModelIndex:
         row = self._first.get(conversation_id)
         return QModelIndex() if row is None else self.index(row)
 
-    def set_records(self, records: Sequence[ConversationRecord]) -> None:
-        if [r.key for r in records] == [r.key for r in self.records]:
-            for row, record in enumerate(records):
-                self._put(row, record)
+    def set_rows(
+        self, keys: Sequence[RowKey], record_of: Callable[[int], ConversationRecord]
+    ) -> None:
+        """Show lines of these keys, each made by `record_of(row)` as soon as it is looked at."""
+        self._record_of = record_of
+        if keys == self._keys:
+            for row in list(self._made):
+                self._put(row, record_of(row))
             return
         self.beginResetModel()
-        self.records = list(records)
-        self._rows = {record.key: row for row, record in enumerate(self.records)}
-        self._first = {r.id: row for row, r in reversed(list(enumerate(self.records)))}
+        self._keys, self._made = keys, {}
+        self._rows = {key: row for row, key in enumerate(keys)}
+        self._first = {key[0]: row for row, key in reversed(list(enumerate(keys)))}
         self.endResetModel()
 
     def update_record(self, record: ConversationRecord) -> None:
@@ -103,9 +114,17 @@ class ConversationModel(QAbstractListModel):
             self._put(row, record)
 
     def _put(self, row: int, record: ConversationRecord) -> None:
-        if self.records[row] != record:
-            self.records[row] = record
+        if self._made.get(row) != record:
+            self._made[row] = record
             self.dataChanged.emit(self.index(row), self.index(row))
+
+
+def _spoken(record: ConversationRecord) -> str:
+    """A line for those who hear it."""
+    states = {"pinned": record.is_pinned, "archived": record.is_archived}
+    place = [f"hit {record.place}"] if record.place else []
+    told = [name for name, on in states.items() if on]
+    return ", ".join([record.title, *place, record.detail, *told])
 
 
 class ConversationDelegate(QStyledItemDelegate):

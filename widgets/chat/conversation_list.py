@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.conversation_items import ConversationDelegate, ConversationModel
+from widgets.chat.conversation_items import ConversationDelegate, ConversationModel, RowKey
 from widgets.chat.records import ConversationRecord
 from widgets.icons import icon, set_icon
 from widgets.key_words import key_words
@@ -96,9 +96,18 @@ class ConversationList(QWidget):
 
     def set_conversations(self, records: Sequence[ConversationRecord], current: str) -> None:
         """Show `records` with `current` selected ("": none)."""
-        self._model.set_records(records)
+        self.set_rows([record.key for record in records], records.__getitem__, current)
+
+    def set_rows(
+        self,
+        keys: Sequence[RowKey],
+        record_of: Callable[[int], ConversationRecord],
+        current: str,
+    ) -> None:
+        """The same for records that are made when they come into view."""
+        self._model.set_rows(keys, record_of)
         self._empty.setText(self._empty_text())
-        self._empty.setVisible(not records)
+        self._empty.setVisible(not keys)
         self.select(current)
 
     def set_num_archived(self, count: int) -> None:
@@ -130,7 +139,7 @@ class ConversationList(QWidget):
 
     @property
     def records(self) -> list[ConversationRecord]:
-        return list(self._model.records)
+        return [self._model.record_at(row) for row in range(self._model.rowCount())]
 
     @property
     def selected(self) -> str:

@@ -25,11 +25,11 @@ class RequestRecord(NamedTuple):
     num_prompt: int
     num_cached: int
     num_output: int
-    num_blocks: int
+    num_blocks: int | None
     queue_ms: float | None
     ttft_ms: float | None
     itl_ms: float | None
-    num_preemptions: int
+    num_preemptions: int | None
 
 
 def record_of(request: RequestSnapshot) -> RequestRecord:
@@ -41,16 +41,17 @@ def record_of(request: RequestSnapshot) -> RequestRecord:
         state = "prefill" if is_prefill else "decode"
     return RequestRecord(
         request.request_id, state, True, request.times.arrival, request.num_prompt_tokens,
-        request.num_cached_tokens, request.num_output_tokens, request.num_blocks,
+        request.num_cached_tokens, request.num_output_tokens, _told(request.num_blocks),
         _ms(request.times.queue_s), _ms(request.times.ttft_s),
-        mean_gap_ms(request.times, request.num_output_tokens), request.num_preemptions,
+        mean_gap_ms(request.times, request.num_output_tokens), _told(request.num_preemptions),
     )  # fmt: skip
 
 
 def ended(record: RequestRecord, reason: FinishReason, times: RequestTimes) -> RequestRecord:
     """The same request after its last token: it holds no blocks any more."""
     return record._replace(
-        state=ENDS[reason], is_active=False, num_output=times.num_output_tokens, num_blocks=0,
+        state=ENDS[reason], is_active=False, num_output=times.num_output_tokens,
+        num_blocks=None if record.num_blocks is None else 0,
         queue_ms=_ms(times.queue_s), ttft_ms=_ms(times.ttft_s),
         itl_ms=mean_gap_ms(times, times.num_output_tokens),
     )  # fmt: skip
@@ -63,6 +64,10 @@ def mean_gap_ms(times: RequestTimes, num_output: int) -> float | None:
         return None
     first, last = times.tokens[0], times.tokens[-1]
     return (last.time - first.time) * 1e3 / (num_output - first.num_tokens)
+
+
+def _told(count: int) -> int | None:
+    return count if count >= 0 else None
 
 
 def _ms(seconds: float | None) -> float | None:

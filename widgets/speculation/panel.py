@@ -13,7 +13,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from engine.snapshot import EngineSnapshot, SpeculationSnapshot
+from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
 from widgets.charts.clock import RedrawClock
 from widgets.charts.series import Series
 from widgets.charts.time_chart import TimeChart
@@ -22,6 +22,7 @@ from widgets.engine_time import EngineTime
 from widgets.speculation.positions import PositionBars
 from widgets.speculation.words import acceptance, source, times, verdict
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, restyle
+from widgets.untold import untold_text
 
 OFF_TEXT = (
     "Speculative decoding is off. A draft model, an n-gram lookup or an EAGLE-3 head proposes "
@@ -90,7 +91,7 @@ class SpeculationPanel(QFrame):
 
     def _make_off(self) -> QWidget:
         off = QWidget()
-        text = QLabel(OFF_TEXT)
+        text = self._off_text = QLabel(OFF_TEXT)
         text.setProperty("role", "small")
         text.setWordWrap(True)
         text.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -112,6 +113,11 @@ class SpeculationPanel(QFrame):
         """Take a state and its new steps; words change twice a second, the chart by its clock."""
         self._time.synchronise(snapshot.time)
         figures = snapshot.speculation
+        words = untold_text(
+            snapshot, "Drafts", Part.SPECULATION, instead="Set them where the server is started."
+        )
+        self._off_text.setText(words or OFF_TEXT)
+        self.choose.setVisible(not words)
         self._stack.setCurrentWidget(self._off if figures is None else self._figures)
         if figures is None:
             return

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from engine.snapshot import EngineSnapshot, StepRecord
+from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.charts.clock import RedrawClock
 from widgets.charts.menu import show_table
 from widgets.chat.buttons import IconButton
@@ -24,6 +24,7 @@ from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 from widgets.timeline.view import NONE, TimelineView
 from widgets.timeline.words import Name, batch_words, step_words, time_words
+from widgets.untold import untold_text
 
 EMPTY_TEXT = "Every step of the engine appears here with the first reply: send a message."
 HINT = "Point at a step to see its batch. Drag or scroll: back in time. Ctrl+scroll: zoom."
@@ -80,6 +81,7 @@ class TimelinePanel(QFrame):
         self._empty = QLabel(EMPTY_TEXT)
         self._empty.setProperty("role", "small")
         self._empty.setWordWrap(True)
+        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         stage = QWidget()
         self._stack = QStackedLayout(stage)
         self._stack.addWidget(self._empty)
@@ -99,6 +101,12 @@ class TimelinePanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; words change twice a second, the picture when the clock says."""
+        words = untold_text(
+            snapshot, "Steps", Part.STEPS, instead="Requests and charts show what can be seen."
+        )
+        self._empty.setText(words or EMPTY_TEXT)
+        if words:
+            return
         self.view.history.add(snapshot.steps, snapshot.requests)
         if self.view.history.end:
             self._stack.setCurrentWidget(self.view)

@@ -19,6 +19,11 @@ from engine import messages
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application
+
+__all__ = ["application"]
+
+OPENS = "/models/tiny"
 
 PARAMS = SamplingParams(seed=5)
 
@@ -53,16 +58,6 @@ def test_what_is_sent() -> None:
 @pytest.fixture
 def script() -> Script:
     return Script(replies=6)
-
-
-@pytest.fixture
-def application(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Application]:
-    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
-    made.show()
-    with qtbot.waitSignal(made.bridge.loaded, timeout=5000):
-        made.session.open("/models/tiny")
-    yield made
-    made.shutdown()
 
 
 @pytest.fixture

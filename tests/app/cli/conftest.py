@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.paths import starter_model
+from tests.app.dialects.conftest import server
+
+__all__ = ["server"]
 
 TINY_SHAPE = {
     "architectures": ["LlamaForCausalLM"],

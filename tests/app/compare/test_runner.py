@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.compare.runner import Phase
@@ -15,21 +13,16 @@ from app.compare.window import CompareWindow
 from app.window import Application
 from engine import messages
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application
+
+__all__ = ["application"]
+
+OPENS = "/models/tiny"
 
 
 @pytest.fixture
 def script() -> Script:
     return Script(replies=4)
-
-
-@pytest.fixture
-def application(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Application]:
-    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
-    made.show()
-    with qtbot.waitSignal(made.bridge.loaded, timeout=5000):
-        made.session.open("/models/tiny")
-    yield made
-    made.shutdown()
 
 
 @pytest.fixture

@@ -18,10 +18,14 @@ from app.panels.engine_settings import EngineSettingsPanel
 from app.window import Application
 from engine import messages
 from engine.snapshot import EngineSnapshot
-from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application as scripted
+from tests.app.window_fixtures import script
 from tests.engine.quantized_checkpoints import make_quantized
 from widgets.setting_row import ChoiceControl
 
+__all__ = ["script", "scripted"]
+
+OPENS = "/models/tiny"
 LOAD_MS = 180_000
 ALPHABET = "Write the alphabet three times."
 
@@ -46,21 +50,6 @@ def enabled(panel: EngineSettingsPanel) -> set[str]:
 
 
 # A scripted engine -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def scripted(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Application]:
-    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, script))
-    made.show()
-    with qtbot.waitSignal(made.bridge.loaded, timeout=5000):
-        made.session.open("/models/tiny")
-    yield made
-    made.shutdown()
 
 
 def test_the_time_of_the_last_switch_is_said_before_the_next(
@@ -142,9 +131,7 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     assert texts["int8"].startswith("int8 · ") and texts["int8"].endswith("MiB")
     assert enabled(panel) == {"auto", "none", "int8", "int4", "nf4", "fp8"}
     weights: list[int] = []
-    application.bridge.snapshot.connect(
-        lambda snapshot: weights.append(_weights(snapshot))
-    )
+    application.bridge.snapshot.connect(lambda snapshot: weights.append(_weights(snapshot)))
     ask(application)
     wait_for_words(qtbot, application, 6)
     choose(application, "quantization", "int8")

@@ -25,7 +25,7 @@ CONFIG = EngineConfig().replace(
     kv_cache_memory_bytes=96 * 2**20,
 )  # fmt: skip
 LIMITS = Limits(
-    max_body_bytes=200_000, max_connections=200, max_queued=200, header_s=1.0, body_s=1.0,
+    max_body_bytes=200_000, max_connections=220, max_queued=200, header_s=1.0, body_s=1.0,
     stall_s=2.0,
 )  # fmt: skip
 

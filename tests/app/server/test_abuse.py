@@ -16,7 +16,7 @@ import pytest
 from engine.sampling_params import SamplingParams
 from tests.app.server.conftest import LIMITS, Served, wait_until
 
-NUM_STREAMS = 100
+NUM_STREAMS = 200
 LONG = {"prompt": [5, 6, 7], "max_tokens": 1900, "ignore_eos": True, "stream": True}
 
 
@@ -74,19 +74,22 @@ def test_parallel_streams_are_what_direct_runs_give(served: Served, connect: Any
     ]
     before = served.wait_idle().counters.generation_tokens
 
-    def stream(i: int) -> list[int]:
+    def ask(i: int) -> socket.socket:
         body = {"prompt": list(prompts[i]), "max_tokens": 8 + i % 9, "ignore_eos": True, "seed": i,
                 "temperature": i % 2, "stream": True, "return_token_ids": True}  # fmt: skip
-        sock = connect()
+        sock: socket.socket = connect()
         sock.sendall(post("/v1/completions", body, "Connection: close"))
+        return sock
+
+    def read(sock: socket.socket) -> list[int]:
         found = events(read_all(sock))
         assert len({event["id"] for event in found}) == 1
         ends = [event["choices"][0]["finish_reason"] for event in found]
         assert ends == [None] * (len(ends) - 1) + ["length"]
         return [token for event in found for token in event["choices"][0]["token_ids"]]
 
-    with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        streamed = list(pool.map(stream, range(NUM_STREAMS)))
+    open_streams = [ask(i) for i in range(NUM_STREAMS)]  # all of them before any is read
+    streamed = [read(sock) for sock in open_streams]
     counted = served.wait_idle().counters.generation_tokens - before
     assert counted == sum(map(len, streamed))
     assert streamed == served.direct(prompts, params)

@@ -1,0 +1,146 @@
+"""The load generator for a server elsewhere: sends a workload's requests over HTTP and records
+what came when, as any client sees it. One thread, one loop.
+
+    arrival      when the request goes out, or the connection for it begins
+    first token  when the bytes of the first piece with a token are here
+    gaps         between pieces; one of n tokens counts as n gaps of 1/n
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from app.bench.load import Pace
+from app.bench.workload import BenchRequest
+from app.dialects.calls import Call
+from app.dialects.chunks import Counting, ReplyReader
+from app.dialects.errors import TargetError
+from app.dialects.requests import with_late_tokens
+from app.dialects.stream import Streamer
+from engine.errors import ErrorInfo
+from engine.snapshot import RequestTimes, TokenEvent
+
+LATE_S = 0.005
+"""A request that is sent so much later than it was due counts from when it was due: then it is this
+client that cannot keep up, and a user would wait."""
+
+
+class MakeCall(Protocol):
+    def __call__(self, request: BenchRequest) -> Call: ...
+
+
+@dataclass(slots=True)
+class ClientRun:
+    """What one run came to. counting: how tokens were counted, the worst of all requests."""
+
+    requests: list[RequestTimes] = field(default_factory=list)
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int | None = None
+    num_failed: int = 0
+    num_short: int = 0  # ended before their length
+    error: ErrorInfo | None = None
+    duration_s: float = 0.0
+    most_at_once: int = 0
+    counting: Counting = Counting.IDS
+    _at_once: int = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(request.num_output_tokens for request in self.requests)
+
+    def enter(self) -> None:
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+
+    def leave(self) -> None:
+        self._at_once -= 1
+
+
+async def run_client(
+    streamer: Streamer,
+    requests: Sequence[BenchRequest],
+    make_call: MakeCall,
+    pace: Pace,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ClientRun:
+    """Send `requests` at `pace`; `progress(ended, of)` is called after each."""
+    run = ClientRun()
+    calls = [(request, make_call(request)) for request in requests]  # before the clock runs
+    due = pace.due_times(len(requests), seed)
+    began = time.perf_counter()
+
+    async def one(request: BenchRequest, call: Call, due_at: float) -> None:
+        run.enter()
+        try:
+            await _one(streamer, request, call, due_at, run)
+        finally:
+            run.leave()
+            progress(len(run.requests) + run.num_failed, len(requests))
+
+    if pace.request_rate is not None:
+        moments = [began + seconds for seconds in due]
+        await asyncio.gather(
+            *(_at(at, one(*call, at)) for call, at in zip(calls, moments, strict=True))
+        )
+    else:
+        waiting = iter(calls)
+        places = pace.concurrency or len(calls)
+        await asyncio.gather(*(_worker(waiting, one) for _ in range(min(places, len(calls)))))
+    last = max((r.finished or began for r in run.requests), default=began)
+    run.duration_s = last - began
+    return run
+
+
+async def _worker(
+    waiting: Iterator[tuple[BenchRequest, Call]],
+    one: Callable[[BenchRequest, Call, float], Awaitable[None]],
+) -> None:
+    """One place: takes the next request when its own has ended."""
+    for request, call in waiting:
+        await one(request, call, time.perf_counter())
+
+
+async def _at(moment: float, work: Awaitable[None]) -> None:
+    await asyncio.sleep(max(moment - time.perf_counter(), 0.0))
+    await work
+
+
+async def _one(
+    streamer: Streamer, request: BenchRequest, call: Call, due_at: float, run: ClientRun
+) -> None:
+    reader = ReplyReader()
+    events: list[TokenEvent] = []
+    sent: list[float] = []
+    num_late = 0
+    try:
+        async for at, piece in streamer.stream(call, reader, sent.append):
+            count = len(piece.token_ids)
+            if not count:
+                continue
+            if piece.text or reader.counting is not Counting.PIECES:
+                events.append(TokenEvent(at, count))
+            else:
+                num_late += count  # known by the usage at the end alone
+    except TargetError as error:
+        run.num_failed += 1
+        run.error = run.error or error.info()
+        return
+    if not events:
+        run.num_failed += 1
+        run.error = run.error or ErrorInfo("A request ended without a token.")
+        return
+    arrival = sent[0] if sent and sent[0] - due_at < LATE_S else due_at
+    tokens = tuple(with_late_tokens(events, num_late))
+    times = RequestTimes(arrival, None, tokens, tokens[-1].time)
+    run.requests.append(times)
+    run.num_prompt_tokens += reader.num_prompt_tokens or 0
+    if reader.num_cached_tokens is not None:
+        run.num_cached_tokens = (run.num_cached_tokens or 0) + reader.num_cached_tokens
+    run.num_short += times.num_output_tokens < request.output_len
+    order = list(Counting)
+    run.counting = max(run.counting, reader.counting, key=order.index)

@@ -1,0 +1,207 @@
+"""Runs workloads on a server elsewhere, of whatever make."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from app.bench.client import ClientRun, run_client
+from app.bench.runner import WARMUP_OUTPUT, Plan, Progress
+from app.bench.served import add_told, client_figures
+from app.bench.words import TEXT, stand_in_ids, text_of
+from app.bench.workload import BenchRequest
+from app.connections.target import Dialect, Probe, Target
+from app.dialects.address import parse_address
+from app.dialects.calls import TAKES_IDS, Call, make_call
+from app.dialects.errors import TargetError
+from app.dialects.figures import Figure
+from app.dialects.metrics import Change, Scrape
+from app.dialects.probe import probe
+from app.dialects.stream import Streamer
+from app.dialects.tokens import TokenCounter
+from app.dialects.watch import Watch
+from engine.errors import ConfigError
+from engine.sampling_params import SamplingParams
+
+FEWEST_IDS = 32
+"""Of so many tokens prompts can be made that share no beginning."""
+SCRAPE_S = 1.0
+SETTLE_S, MOST_SETTLE_S = 0.1, 3.0
+
+
+class RemoteBench:
+    """Runs a plan against `target`. `probe`, `prompts` ("token ids" or "text") and `model` say what
+    was found there. Raises TargetError where it cannot be reached, ConfigError for what it does not
+    have."""
+
+    def __init__(
+        self,
+        target: Target,
+        plan: Plan,
+        model: str = "",
+        progress: Progress = lambda stage, done, total: None,
+    ) -> None:
+        self._target = target
+        self._plan = plan
+        self._progress = progress
+        self._address = parse_address(target.base_url)
+        self.probe: Probe = probe(target)
+        self.model = self._chosen(model)
+        self.prompts = "text"
+        self.remarks: list[str] = []
+        self._vocabulary = stand_in_ids()
+        self._num_runs = 0
+        self._check_fits()
+
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Figures of each variant of the workload, by its name."""
+        return asyncio.run(self._variants())
+
+    async def _variants(self) -> dict[str, dict[str, Any]]:
+        streamer = Streamer(self._target, self._address)
+        try:
+            await self._learn_ids(streamer)
+            watch = Watch(streamer.client, self._target, self._address, self.probe)
+            return {
+                name: await self._variant(streamer, watch, name)
+                for name in self._plan.workload.variants
+            }
+        finally:
+            await streamer.close()
+
+    async def _variant(self, streamer: Streamer, watch: Watch, name: str) -> dict[str, Any]:
+        await self._warm_up(streamer, name)
+        runs, changes, peaks = [], [], []
+        for _ in range(self._plan.rounds):
+            before = await self._settled(watch)
+            async with self._looking(watch) as usages:
+                runs.append(await self._run(streamer, name))
+            now = await self._settled(watch)
+            if before is not None and now is not None:
+                changes.append(Change(before, now))
+            peaks += usages
+        figures = client_figures(runs)
+        add_told(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
+        return figures
+
+    async def _run(self, streamer: Streamer, variant: str) -> ClientRun:
+        plan = self._plan
+        self._num_runs += 1
+        salt = f"{time.time_ns()}-{self._num_runs}"  # the server may remember another day's prompts
+        requests = plan.workload.requests(variant, self._vocabulary, plan.seed, salt)
+        return await run_client(
+            streamer, requests, self._call, plan.pace, plan.seed,
+            lambda done, total: self._progress(variant, done, total),
+        )  # fmt: skip
+
+    async def _warm_up(self, streamer: Streamer, variant: str) -> None:
+        plan = self._plan
+        if not plan.num_warmups:
+            return
+        requests = plan.workload.requests(variant, self._vocabulary, plan.seed, time.time_ns())
+        short = [r._replace(output_len=min(r.output_len, WARMUP_OUTPUT)) for r in requests]
+        chosen = random.Random(plan.seed).sample(short, min(plan.num_warmups, len(short)))
+        await run_client(streamer, chosen, self._call, plan.pace)
+
+    def _call(self, request: BenchRequest) -> Call:
+        params = SamplingParams(temperature=0.0, max_tokens=request.output_len, ignore_eos=True)
+        ids = request.prompt_token_ids
+        prompt: Any = ids if self.prompts == "token ids" else text_of(ids)
+        if self.probe.dialect is Dialect.OPENAI:  # many have no completions of plain text
+            prompt = ({"role": "user", "content": prompt},)
+        call = make_call(self.probe.dialect, self.model, prompt, params, self.probe.max_model_len)
+        if call.remark and call.remark not in self.remarks:
+            self.remarks.append(call.remark)
+        return call
+
+    # -- the server -------------------------------------------------------------------------
+
+    def _chosen(self, wanted: str) -> str:
+        models = self.probe.models
+        if not models:
+            raise ConfigError(f"{self._address.host} serves no model.", "Load one there first.")
+        if wanted and wanted not in models:
+            raise ConfigError(
+                f"{self._address.host} does not serve {wanted!r}.",
+                f"It serves: {', '.join(models[:10])}.",
+            )
+        return wanted or models[0]
+
+    def _check_fits(self) -> None:
+        workload, context = self._plan.workload, self.probe.max_model_len
+        longest = workload.input.high + workload.output.high
+        if context is not None and longest > context:
+            raise ConfigError(
+                f"{workload.name} needs {longest:,} tokens of context; {self.model} has "
+                f"{context:,} there.",
+                "Choose shorter lengths (--input-len, --output-len), or another workload.",
+            )
+
+    async def _learn_ids(self, streamer: Streamer) -> None:
+        """Token ids that the model surely has, and that mean nothing special: those of words."""
+        if self.probe.dialect not in TAKES_IDS:
+            return
+        counter = TokenCounter(streamer.client, self._address, self.probe.dialect, self.model)
+        ids = sorted(set(await counter.ids(TEXT)))
+        if len(ids) >= FEWEST_IDS:
+            self._vocabulary, self.prompts = ids, "token ids"
+
+    async def _settled(self, watch: Watch) -> Scrape | None:
+        """Its metrics, when they do not change any more; None where it shows none."""
+        if not watch.has_metrics:
+            return None
+        until = time.perf_counter() + MOST_SETTLE_S
+        found = await self._looked(watch)
+        while time.perf_counter() < until:
+            await asyncio.sleep(SETTLE_S)
+            before, found = found, await self._looked(watch)
+            if found is None or before is None:
+                continue
+            is_idle = not found.get(Figure.RUNNING) and not found.get(Figure.WAITING)
+            if is_idle and found.values == before.values and found.latencies == before.latencies:
+                break
+        return found
+
+    async def _looked(self, watch: Watch) -> Scrape | None:
+        try:
+            await watch.look()
+        except TargetError:
+            return None
+        return watch.last
+
+    @contextlib.asynccontextmanager
+    async def _looking(self, watch: Watch) -> AsyncIterator[list[float]]:
+        """KV usage, seen once a second while a run lasts."""
+        usages: list[float] = []
+
+        async def look() -> None:
+            while True:
+                await asyncio.sleep(SCRAPE_S)
+                found = await self._looked(watch)
+                usage = found.get(Figure.KV_USAGE) if found is not None else None
+                usages.extend([] if usage is None else [usage])
+
+        task = asyncio.create_task(look()) if watch.has_metrics else None
+        try:
+            yield usages
+        finally:
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+def describe_probe(found: Probe, model: str, prompts: str) -> dict[str, Any]:
+    """The server as plain data, for the report."""
+    return {
+        "dialect": str(found.dialect),
+        "version": found.version,
+        "model": model,
+        "max_model_len": found.max_model_len,
+        "has_metrics": found.has_metrics,
+        "round_trip_ms": found.round_trip_s * 1e3,
+        "prompts_sent_as": prompts,
+    }

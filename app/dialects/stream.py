@@ -1,0 +1,171 @@
+"""Replies as they are written: one connection each, all in the loop that calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import httpx
+
+from app.connections.target import Target
+from app.dialects.address import Address
+from app.dialects.calls import Call
+from app.dialects.chunks import Piece, ReplyReader
+from app.dialects.errors import TargetError, of_status, of_transport
+from app.dialects.fetch import client_options
+from app.dialects.sse import SseParser, TooLongError
+
+CONNECT_S = 10.0
+SILENCE_S = 600.0
+"""So long a request may wait in a queue, or for its first token, without a word."""
+
+LAST_BYTES_S = 0.25
+"""Behind the end of a reply comes that of the answer: with it the connection serves again."""
+
+MOST_ERROR_BYTES = 64 * 1024
+
+
+class Timed(NamedTuple):
+    """time: of time.perf_counter, when its bytes were here."""
+
+    time: float
+    piece: Piece
+
+
+def async_client(target: Target, address: Address) -> httpx.AsyncClient:
+    """For any number of streams at once. Raises TargetError for a key that cannot be sent."""
+    options = client_options(target, address)
+    options["headers"]["accept-encoding"] = "identity"  # nothing waits in a compressor
+    return httpx.AsyncClient(
+        **options,
+        timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+    )
+
+
+class Streamer:
+    """Streams replies of one server. `close` when done."""
+
+    def __init__(self, target: Target, address: Address) -> None:
+        self.client = async_client(target, address)
+        self._address = address
+        self._has_key = bool(target.api_key)
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+    async def stream(
+        self, call: Call, reader: ReplyReader, on_sent: Callable[[float], None] | None = None
+    ) -> AsyncIterator[Timed]:
+        """The pieces of a reply, read by `reader`. Raises TargetError where it is refused, fails or
+        is cut; closing the iterator (or cancelling its task) hangs up, which aborts it there.
+
+        on_sent: told when the request goes out, or the connection for it begins.
+        """
+        url = self._address.api(call.path)
+        extensions = {} if on_sent is None else {"trace": _first_time(on_sent)}
+        try:
+            async with self.client.stream(
+                "POST", url, json=call.body, extensions=extensions
+            ) as response:
+                if response.status_code != 200:
+                    raise await self._refusal(response)
+                if "json" in response.headers.get("content-type", ""):
+                    raise await self._no_stream(response)
+                async for timed in self._events(response, reader):
+                    yield timed
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise self._cut(error, reader) from error
+        if reader.finish_reason is None:
+            raise self._stopped(reader)
+        rest = reader.end()
+        if rest.text or rest.token_ids:
+            yield Timed(time.perf_counter(), rest)
+
+    async def _events(self, response: httpx.Response, reader: ReplyReader) -> AsyncIterator[Timed]:
+        parser = SseParser()
+        parts = response.aiter_bytes()
+        try:
+            async for data in parts:
+                now = time.perf_counter()
+                for event in parser.feed(data):
+                    if event.strip() == "[DONE]":
+                        await _to_the_end(parts)
+                        return
+                    yield Timed(now, self._piece(event, reader))
+        except TooLongError as error:
+            raise TargetError(
+                f"{self._address.host} sent {error}.", "It is no server of models.", is_final=True
+            ) from None
+        last = parser.close()
+        if last is not None and last.strip() != "[DONE]":
+            yield Timed(time.perf_counter(), self._piece(last, reader))
+
+    def _piece(self, event: str, reader: ReplyReader) -> Piece:
+        try:
+            value = json.loads(event)
+        except ValueError:
+            raise TargetError(
+                f"{self._address.host} sent a piece that is no JSON: {event[:100]!r}.",
+                "See the server's log.",
+            ) from None
+        return reader.read(value)
+
+    async def _refusal(self, response: httpx.Response) -> TargetError:
+        body = bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > MOST_ERROR_BYTES:
+                break
+        return of_status(
+            response.status_code, bytes(body), response.headers, self._address.host, self._has_key
+        )
+
+    async def _no_stream(self, response: httpx.Response) -> TargetError:
+        """An error with status 200, or a server that cannot stream."""
+        error = await self._refusal(response)
+        return TargetError(
+            f"{self._address.host} answered in one piece instead of a stream: {error.cause}",
+            "See whether something between here and the server changes its answers.",
+        )
+
+    def _cut(self, error: Exception, reader: ReplyReader) -> TargetError:
+        if reader.num_tokens:
+            return self._stopped(reader)
+        return of_transport(error, self._address.host)
+
+    def _stopped(self, reader: ReplyReader) -> TargetError:
+        if not reader.num_tokens:
+            return TargetError(
+                f"{self._address.host} ended the reply before its first token.",
+                "See the server's log.",
+            )
+        return TargetError(
+            f"{self._address.host} stopped in the middle of the reply, after "
+            f"{reader.num_tokens:,} tokens.",
+            "What was written is kept. See whether the server still runs, and its log.",
+        )
+
+
+def _first_time(tell: Callable[[float], None]) -> Callable[[str, Any], Awaitable[None]]:
+    """A trace for httpx, which calls it with each thing that happens to a request."""
+    is_told = False
+
+    async def trace(event: str, info: Any) -> None:
+        nonlocal is_told
+        if not is_told:
+            is_told = True
+            tell(time.perf_counter())
+
+    return trace
+
+
+async def _to_the_end(parts: AsyncIterator[bytes]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_BYTES_S):
+            async for _ in parts:
+                pass

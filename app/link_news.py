@@ -1,0 +1,124 @@
+"""The line to an engine elsewhere, shown in the window: how it stands, and what to do when it is
+cut."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, QTimer
+
+from app.connections.target import LinkChanged, LinkState
+from app.engine_bridge import EngineBridge
+from app.models.session import LINK
+from app.panels.notices import Notice
+from widgets.stat_figures import StateKind
+
+if TYPE_CHECKING:
+    from app.main_window import MainWindow
+
+TICK_MS = 1000
+
+
+class LinkNews(QObject):
+    """Follows the bridge of a window from now on."""
+
+    def __init__(self, window: MainWindow) -> None:
+        super().__init__(window)
+        self._window = window
+        self._bridge: EngineBridge = window.bridge
+        self._since = 0.0  # when the line was live last
+        self._was_live = False
+        self._before: tuple[str, StateKind] | None = None  # the strip's words while it was live
+        self._timer = QTimer(self)
+        self._timer.setInterval(TICK_MS)
+        self._timer.timeout.connect(self._show_state)
+        self._bridge.link_changed.connect(self._on_link)
+        window.closing.connect(self._timer.stop)
+
+    def _on_link(self, link: LinkChanged | None) -> None:
+        window = self._window
+        window.strip.set_place(self._bridge.place)
+        if link is None or not self._bridge.is_remote:
+            self._timer.stop()
+            self._was_live, self._before = False, None
+            return
+        if link.state is LinkState.LIVE:
+            self._on_live()
+            return
+        if self._before is None:
+            self._before, self._since = window.strip.state, link.time
+        if link.state is LinkState.CLOSED:
+            self._timer.stop()
+            self._on_closed(link)
+        elif link.state is LinkState.CONNECTING:
+            self._was_live = False
+            self._on_connecting(link)
+        elif link.state is LinkState.RECONNECTING:
+            self._on_cut(link)
+        if link.state is not LinkState.CLOSED:
+            self._timer.start()
+        self._show_state()
+        window.commands.refresh()
+
+    # What is said ----------------------------------------------------------------------------
+
+    def _on_live(self) -> None:
+        self._timer.stop()
+        place, window = self._bridge.place, self._window
+        before, self._before = self._before, None
+        if before is not None and self._was_live:
+            window.strip.set_state(*before)
+        elif self._bridge.model is None:
+            window.strip.set_state(f"{place}: asking what it has loaded", "loading")
+        if self._was_live and window.notices.notice(LINK) is not None:
+            gone = max(time.perf_counter() - self._since, 0.0)
+            window.show_notice(
+                Notice(LINK, f"{place} is connected again.", f"The line was cut for {gone:.0f} s.")
+            )
+        elif not self._was_live:
+            window.notices.dismiss(LINK)
+        self._was_live = True
+        window.commands.refresh()
+
+    def _on_connecting(self, link: LinkChanged) -> None:
+        if link.words:
+            self._window.show_notice(
+                Notice(LINK, link.words, "Trying again until it answers.", "warning",
+                       actions=(("Give up", self._bridge.detach),))
+            )  # fmt: skip
+
+    def _on_cut(self, link: LinkChanged) -> None:
+        if self._window.notices.notice(LINK) is None:
+            self._window.show_notice(
+                Notice(LINK, f"The line to {self._bridge.place} was cut.",
+                       "Replies go on where they were when it is back within a minute.", "warning",
+                       link.words, actions=(("Leave", self._bridge.detach),))
+            )  # fmt: skip
+
+    def _on_closed(self, link: LinkChanged) -> None:
+        if link.words:
+            self._window.show_notice(
+                Notice(LINK, link.words, "", "error",
+                       actions=(("Try again", self._bridge.attach_again),
+                                ("Leave", self._bridge.detach)))
+            )  # fmt: skip
+
+    def _show_state(self) -> None:
+        link, place = self._bridge.link, self._bridge.place
+        if link is None:
+            return
+        seconds = max(time.perf_counter() - self._since, 0.0)
+        old = f"what is shown is {seconds:.0f} s old" if self._bridge.model is not None else ""
+        kind: StateKind = "loading"
+        match link.state:
+            case LinkState.CONNECTING:
+                text = f"Connecting to {place}"
+            case LinkState.STALE:
+                text = f"{place} does not answer; {old}"
+            case LinkState.RECONNECTING:
+                tries = link.words.split(" try")[0]
+                text = f"Reconnecting to {place}, {tries} try; {old}"
+            case _:
+                text, kind = f"{place} is not connected; {old}", "error"
+        self._window.strip.set_state(text.rstrip("; "), kind)

@@ -1,0 +1,76 @@
+"""What stands below each setting: the most urgent of what there is to say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from app.panels.draft_models import METHOD, MODEL
+from app.panels.hints import Hints
+from app.panels.precision import PrecisionGuide
+from app.panels.setting_specs import matters, only_with
+from app.panels.setting_words import short
+from app.panels.settings_model import SettingsModel
+from app.precision.choices import WEIGHTS
+from engine.errors import ErrorInfo
+from widgets.setting_row import HintTone
+
+Remark = tuple[str, HintTone]
+
+
+class RowRemarks:
+    """`hints`: what a setting did, from snapshots. `draft_note`: of the draft model that is chosen.
+    `ceilings`: what each setting could win at most."""
+
+    def __init__(self, model: SettingsModel, precision: PrecisionGuide) -> None:
+        self._model, self._precision = model, precision
+        self.hints = Hints()
+        self.draft_note: Remark = ("", "small")
+        self.ceilings: Mapping[str, str] = {}
+        self._errors: dict[str, ErrorInfo] = {}
+        self._out_of_range: dict[str, str] = {}  # what was written last, in words
+
+    def clear(self) -> None:
+        """Another model: what was said of the one before is over."""
+        self._errors.clear()
+        self._out_of_range.clear()
+        self.hints.clear()
+
+    def forget(self, name: str) -> None:
+        """It was chosen anew."""
+        self._errors.pop(name, None)
+        self._out_of_range.pop(name, None)
+
+    def sent(self, names: Iterable[str]) -> None:
+        """The engine is asked again."""
+        for name in names:
+            self._errors.pop(name, None)
+
+    def refused(self, names: Iterable[str], error: ErrorInfo) -> None:
+        """The engine could not honour these."""
+        self._errors.update(dict.fromkeys(names, error))
+
+    def out_of_range(self, name: str, why: str) -> None:
+        """What was written is no value of it."""
+        self._out_of_range[name] = why
+
+    def idle_because(self, name: str) -> str:
+        """Why a setting does nothing now; "" where it does."""
+        if not matters(name, self._model.shown(METHOD)):
+            return only_with(name)
+        if not self._precision.matters(name, self._model.shown(WEIGHTS)):
+            return self._precision.only_with(name)
+        return ""
+
+    def of(self, name: str) -> Remark:
+        if name in self._out_of_range:
+            return self._out_of_range[name], "error"
+        if name in self._errors:
+            return str(self._errors[name]).replace("\n", " "), "error"
+        if reason := self.idle_because(name):
+            return reason, "small"
+        if name == MODEL and self.draft_note[0]:
+            return self.draft_note
+        if self._model.is_pending(name):
+            return f"not applied yet: now {short(getattr(self._model.applied, name))}", "warning"
+        parts = (self.hints.hint(name), self._precision.hint(name), self.ceilings.get(name, ""))
+        return "\n".join(filter(None, parts)), "small"  # one line would widen the panel

@@ -1,0 +1,116 @@
+"""Which models a window may ask for, by name: no path crosses the line in either direction.
+
+A name is looked up by equality. Only an engine that was started for one window, as a part of it,
+takes the window's word for a path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from app.models.sources import STARTER_TITLE, is_starter
+from app.remote.codec import History
+from app.remote.protocol import Offer
+from engine import messages as m
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.snapshot import EngineSnapshot, ModelInfo
+
+STARTER_NAME = "starter"
+
+
+class Offers:
+    def __init__(self, paths: Iterable[str] = (), *, trusts_paths: bool = False) -> None:
+        self.trusts_paths = trusts_paths
+        self._paths: dict[str, str] = {}  # by name
+        self._names: dict[str, str] = {}  # by path
+        self._last: tuple[Any, Any] = (None, None)
+        for path in paths:
+            self.add(path)
+
+    def all(self) -> tuple[Offer, ...]:
+        return tuple(map(Offer, self._paths))
+
+    def add(self, path: str) -> str:
+        """Offer what is at `path`; returns its name."""
+        known = self._names.get(path)
+        if known is not None:
+            return known
+        plain = name = STARTER_NAME if is_starter(path) else Path(path).name or path
+        number = 1
+        while name in self._paths:
+            number += 1
+            name = f"{plain} ({number})"
+        self._paths[name], self._names[path] = path, name
+        return name
+
+    def path_of(self, name: str) -> str:
+        """Raises ConfigError for what is not offered."""
+        if self.trusts_paths:
+            return name
+        found = self._paths.get(name)
+        if found is None:
+            offered = ", ".join(self._paths) or "none"
+            raise ConfigError(
+                f"The server does not offer a model {name[:100]!r}.",
+                f"It offers: {offered}. Others are named where it is started (--model-dir).",
+            )
+        return found
+
+    def asked(self, config: EngineConfig) -> EngineConfig:
+        """The window's wish with paths in place of names. Raises ConfigError."""
+        return config.replace(**self.asked_changes({
+            "model": config.model, "speculative_model": config.speculative_model,
+        }))  # fmt: skip
+
+    def asked_changes(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Raises ConfigError."""
+        found = dict(changes)
+        for name in ("model", "speculative_model"):
+            if found.get(name) is not None:
+                found[name] = self.path_of(found[name])
+        return found
+
+    def told_history(self, history: History) -> History:
+        """With names in place of paths."""
+        if self.trusts_paths:
+            return history
+        return history._replace(past=tuple(map(self._snapshot, history.past)))
+
+    def told(self, event: m.Event) -> m.Event:
+        """What the engine says, with names in place of paths."""
+        if self.trusts_paths:
+            return event
+        match event:
+            case m.SnapshotEvent(snapshot):
+                return m.SnapshotEvent(self._snapshot(snapshot))
+            case m.Loaded(config, model):
+                config, model = self._config(config), self._model(model)
+                return dataclasses.replace(event, config=config, model=model)
+            case m.Reconfigured(config):
+                changed = None if event.model is None else self._model(event.model)
+                return dataclasses.replace(event, config=self._config(config), model=changed)
+            case m.ReconfigureFailed():
+                return dataclasses.replace(event, config=self._config(event.config))
+            case m.LoadFailed() if event.serving is not None:
+                return dataclasses.replace(event, serving=self.add(event.serving))
+        return event
+
+    def _snapshot(self, s: EngineSnapshot) -> EngineSnapshot:
+        return dataclasses.replace(s, config=self._config(s.config), model=self._model(s.model))
+
+    def _config(self, config: EngineConfig) -> EngineConfig:
+        before, told = self._last
+        if before is config:
+            return told
+        draft = None if config.speculative_model is None else self.add(config.speculative_model)
+        told = config.replace(model=self.add(config.model), speculative_model=draft)
+        self._last = config, told
+        return told
+
+    def _model(self, model: ModelInfo) -> ModelInfo:
+        name = STARTER_TITLE if is_starter(model.path) else model.name
+        return dataclasses.replace(model, name=name, path=self.add(model.path))

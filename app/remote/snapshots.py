@@ -1,0 +1,215 @@
+"""Snapshots as what changed since the one before, which both sides keep.
+
+Model, settings and plan are sent where they are others than before; of a request's token times
+those that are new; of the blocks those that changed. Steps and samples are news by themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from app.remote.blocks import BlockReader, BlockWriter, WireBlocks
+from app.remote.forms import ArrayForm
+from app.remote.protocol import ProtocolError
+from app.remote.settings import config_values, told_config
+from engine.snapshot import (
+    Counters,
+    EngineSnapshot,
+    FinishReason,
+    MemoryPlan,
+    MemorySnapshot,
+    ModelInfo,
+    Part,
+    RequestSnapshot,
+    RequestState,
+    RequestTimes,
+    Sample,
+    SpeculationSnapshot,
+    StepRecord,
+    TokenEvent,
+    Told,
+)
+
+Here = Callable[[float], float]
+"""A time of the server's clock in ours."""
+
+STEP = ArrayForm(StepRecord)
+_MEMORY = tuple(f.name for f in dataclasses.fields(MemorySnapshot) if f.name != "plan")
+_KEPT = ("config", "model", "plan")
+
+
+class WireRequest(msgspec.Struct, array_like=True):
+    """`known`: token events that were sent before; `tokens`: those after them."""
+
+    request_id: str
+    state: RequestState
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    finish_reason: FinishReason | None
+    arrival: float
+    first_scheduled: float | None
+    finished: float | None
+    known: int
+    tokens: tuple[TokenEvent, ...]
+
+
+class WireSnapshot(msgspec.Struct, array_like=True):
+    """None stands for "as before" in config, model, plan and blocks."""
+
+    time: float
+    step_index: int
+    config: dict[str, Any] | None
+    model: ModelInfo | None
+    plan: MemoryPlan | None
+    memory: tuple[int, ...]
+    counters: Counters
+    requests: tuple[WireRequest, ...]
+    blocks: WireBlocks | None
+    steps: tuple[STEP.wire, ...]  # type: ignore[name-defined]
+    ttft: tuple[Sample, ...]
+    itl: tuple[Sample, ...]
+    speculation: SpeculationSnapshot | None
+    missing: tuple[Part, ...]
+    told: Told | None
+
+
+class SnapshotWriter:
+    """For one reader. Holds the interpreter for a millisecond at most: see the parts."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Any] = {}
+        self._times: dict[str, RequestTimes] = {}
+        self._blocks = BlockWriter()
+
+    def write(self, s: EngineSnapshot) -> WireSnapshot:
+        known = self._times
+        self._times = {r.request_id: r.times for r in s.requests}
+        config = self._changed("config", s.config)
+        return WireSnapshot(
+            time=s.time,
+            step_index=s.step_index,
+            config=None if config is None else config_values(config),
+            model=self._changed("model", s.model),
+            plan=self._changed("plan", s.memory.plan),
+            memory=tuple(getattr(s.memory, name) for name in _MEMORY),
+            counters=s.counters,
+            requests=tuple(_request(r, known.get(r.request_id)) for r in s.requests),
+            blocks=self._blocks.write(s.blocks),
+            steps=tuple(map(STEP.values, s.steps)),
+            ttft=s.ttft,
+            itl=s.itl,
+            speculation=s.speculation,
+            missing=tuple(s.missing),
+            told=s.told,
+        )
+
+    def _changed(self, name: str, value: Any) -> Any:
+        before = self._before.get(name)
+        if name in self._before and (before is value or before == value):
+            return None
+        self._before[name] = value
+        return value
+
+
+class SnapshotReader:
+    """`here` puts the server's times into our clock, each of them once."""
+
+    def __init__(self, here: Here = lambda time: time) -> None:
+        self._here = here
+        self._before: dict[str, Any] = {}
+        self._tokens: dict[str, tuple[TokenEvent, ...]] = {}
+        self._blocks = BlockReader()
+
+    def read(self, wire: WireSnapshot) -> EngineSnapshot:
+        """Raises ProtocolError."""
+        here = self._here
+        if len(wire.memory) != len(_MEMORY):
+            raise ProtocolError("A snapshot tells of memory in another way.")
+        config = None if wire.config is None else told_config(wire.config)
+        plan = self._kept("plan", wire.plan)
+        known = self._tokens
+        requests = tuple(self._request(r, known.get(r.request_id, ())) for r in wire.requests)
+        self._tokens = {r.request_id: r.times.tokens for r in requests}
+        return EngineSnapshot(
+            time=here(wire.time),
+            step_index=wire.step_index,
+            config=self._kept("config", config),
+            model=self._kept("model", wire.model),
+            requests=requests,
+            blocks=self._blocks.read(wire.blocks),
+            memory=MemorySnapshot(plan, **dict(zip(_MEMORY, wire.memory, strict=True))),
+            counters=wire.counters,
+            steps=read_steps(wire.steps, here),
+            ttft=read_samples(wire.ttft, here),
+            itl=read_samples(wire.itl, here),
+            speculation=wire.speculation,
+            missing=frozenset(wire.missing),
+            told=wire.told,
+        )
+
+    def _kept(self, name: str, value: Any) -> Any:
+        if value is not None:
+            self._before[name] = value
+        elif name not in self._before:
+            raise ProtocolError(f"The first snapshot has no {name}.")
+        return self._before[name]
+
+    def _request(self, r: WireRequest, before: tuple[TokenEvent, ...]) -> RequestSnapshot:
+        here = self._here
+        if not 0 <= r.known <= len(before):
+            raise ProtocolError("The times of a request go on from some that were not sent.")
+        tokens = before[: r.known] + tuple(TokenEvent(here(t), n) for t, n in r.tokens)
+        return RequestSnapshot(
+            r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens,
+            r.num_computed_tokens, r.num_output_tokens, r.num_blocks, r.num_preemptions,
+            RequestTimes(
+                here(r.arrival), maybe(here, r.first_scheduled), tokens, maybe(here, r.finished)
+            ),
+            r.finish_reason,
+        )  # fmt: skip
+
+
+def read_steps(steps: Iterable[Any], here: Here) -> tuple[StepRecord, ...]:
+    return tuple(shifted_step(STEP.record(step), here) for step in steps)
+
+
+def shifted_step(step: StepRecord, here: Here) -> StepRecord:
+    return dataclasses.replace(step, start=here(step.start))
+
+
+def read_samples(samples: Iterable[Sample], here: Here) -> tuple[Sample, ...]:
+    return tuple(Sample(here(time), value) for time, value in samples)
+
+
+def shifted_times(times: RequestTimes, here: Here) -> RequestTimes:
+    return RequestTimes(
+        here(times.arrival),
+        maybe(here, times.first_scheduled),
+        tuple(TokenEvent(here(time), n) for time, n in times.tokens),
+        maybe(here, times.finished),
+    )
+
+
+def maybe(here: Here, time: float | None) -> float | None:
+    return None if time is None else here(time)
+
+
+def _request(r: RequestSnapshot, before: RequestTimes | None) -> WireRequest:
+    times = r.times
+    known = 0
+    # The same request under the same name has the same arrival; its events only become more.
+    if before is not None and before.arrival == times.arrival:
+        known = len(before.tokens) if len(before.tokens) <= len(times.tokens) else 0
+    return WireRequest(
+        r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens, r.num_computed_tokens,
+        r.num_output_tokens, r.num_blocks, r.num_preemptions, r.finish_reason, times.arrival,
+        times.first_scheduled, times.finished, known, times.tokens[known:],
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""The latest calls, for whoever shows them: who called what, and how it went. Of what clients send
+and get nothing is kept but the path, counts, times and our own words on an error."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from app.server.flight import Flight
+
+KEPT = 1000
+RATE_S = 10.0
+"""Calls a second are counted over so long."""
+
+MAX_PATH, MAX_ERROR = 120, 300
+_NOTE = "inferdeck.call"
+HUNG_UP = "The client hung up."
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call that has ended. number: counts from 1. at: seconds since 1970, when it came.
+    status: 0 where the client hung up before an answer. num_tokens: written in reply, None where
+    nothing is written. ttft_s: from the call to its first token, as the server saw it."""
+
+    number: int
+    at: float
+    client: str
+    method: str
+    path: str
+    status: int
+    duration_s: float
+    num_tokens: int | None = None
+    ttft_s: float | None = None
+    error: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status >= 400 or bool(self.error)
+
+
+@dataclass(slots=True)
+class CallNote:
+    """What the parts of a call in flight know of it."""
+
+    flight: Flight | None = None
+    error: str = ""
+
+
+class CallLog:
+    """The last `KEPT` calls. Written on the server's loop, read by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: deque[CallRecord] = deque(maxlen=KEPT)
+        self._ends: deque[float] = deque(maxlen=100_000)
+        self._num_open = 0
+        self.total = 0
+
+    @property
+    def num_open(self) -> int:
+        """Calls that have come and not ended."""
+        return self._num_open
+
+    def begin(self) -> None:
+        with self._lock:
+            self._num_open += 1
+
+    def end(self, record: CallRecord) -> None:
+        """Keep it; its number is given here."""
+        with self._lock:
+            self._num_open -= 1
+            self.total += 1
+            self._ends.append(time.monotonic())
+            self._records.append(replace(record, number=self.total))
+
+    def since(self, number: int) -> list[CallRecord]:
+        """Those after the `number`-th that are still kept, oldest first."""
+        with self._lock:
+            missing = min(self.total - number, len(self._records))
+            return [self._records[place] for place in range(-missing, 0)]
+
+    def rate(self) -> float:
+        """Calls that ended in a second, over the last `RATE_S`."""
+        with self._lock:
+            until = time.monotonic() - RATE_S
+            while self._ends and self._ends[0] < until:
+                self._ends.popleft()
+            return len(self._ends) / RATE_S
+
+
+def note_of(scope: Scope) -> CallNote:
+    """Where the parts of a call say what they know of it."""
+    note = scope.setdefault(_NOTE, CallNote())
+    assert isinstance(note, CallNote)
+    return note
+
+
+class Logged:
+    """ASGI middleware, around everything else: also what is refused is a call."""
+
+    def __init__(self, app: ASGIApp, log: CallLog) -> None:
+        self._app, self._log = app, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        note, began, at, status = note_of(scope), time.perf_counter(), time.time(), 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif status >= 400 and not note.error:
+                note.error = _words_of(message.get("body", b""))
+            await send(message)
+
+        self._log.begin()
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            self._log.end(_record(scope, note, status, at, began))
+
+
+def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) -> CallRecord:
+    client, flight, error = scope.get("client"), note.flight, note.error
+    if not error and (status == 0 or (flight is not None and not flight.is_finished)):
+        error = HUNG_UP
+    ttft = None
+    if flight is not None and flight.first_at is not None:
+        ttft = max(0.0, flight.first_at - began)
+    return CallRecord(
+        number=0,
+        at=at,
+        client=f"{client[0]}:{client[1]}" if client else "",
+        method=scope["method"],
+        path=scope["path"][:MAX_PATH],
+        status=status,
+        duration_s=time.perf_counter() - began,
+        num_tokens=flight.num_tokens if flight is not None else None,
+        ttft_s=ttft,
+        error=error[:MAX_ERROR],
+    )
+
+
+def _words_of(body: bytes) -> str:
+    """The message of our own error object."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(body)["error"]["message"])
+    return ""

@@ -1,0 +1,145 @@
+"""The latest calls as a table, newest first: who called what, and how it went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QHeaderView, QTableView
+
+from app.server.call_log import KEPT, CallLog, CallRecord
+from widgets.plain_table import dress_table
+from widgets.theme import SPACE_2, figure_font, theme
+
+Index = QModelIndex | QPersistentModelIndex
+NOTHING = "–"
+
+
+class Column(NamedTuple):
+    title: str
+    text: Callable[[CallRecord], str]
+    width: int
+    is_number: bool = False
+    tip: str = ""
+
+
+COLUMNS = (
+    Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
+    Column("Client", lambda r: r.client, 132, tip="Address and port of the caller"),
+    Column("Call", lambda r: f"{r.method} {r.path}", 206),
+    Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
+    Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
+           "From the call to its first token, as the server saw it"),
+    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "From the call to its end"),
+    Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
+)  # fmt: skip
+STATUS = len(COLUMNS) - 1
+
+
+def _status(record: CallRecord) -> str:
+    if not record.status:
+        return record.error
+    return f"{record.status}  {record.error}".rstrip()
+
+
+def _count(number: int | None) -> str:
+    return NOTHING if number is None else f"{number:,}"
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    return f"{1e3 * seconds:,.1f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+
+
+class CallsTable(QAbstractTableModel):
+    """Takes new calls from the log when it is told to."""
+
+    def __init__(self, log: CallLog, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._log = log
+        self._rows: list[CallRecord] = []  # newest first
+
+    def renew(self) -> None:
+        """Show what has come since the last time."""
+        newest = self._rows[0].number if self._rows else 0
+        fresh = self._log.since(newest)[::-1]
+        if not fresh:
+            return
+        if len(fresh) >= KEPT:
+            self.beginResetModel()
+            self._rows = fresh
+            self.endResetModel()
+            return
+        over = len(self._rows) + len(fresh) - KEPT
+        if over > 0:
+            self.beginRemoveRows(QModelIndex(), len(self._rows) - over, len(self._rows) - 1)
+            del self._rows[-over:]
+            self.endRemoveRows()
+        self.beginInsertRows(QModelIndex(), 0, len(fresh) - 1)
+        self._rows[:0] = fresh
+        self.endInsertRows()
+
+    def record(self, row: int) -> CallRecord:
+        return self._rows[row]
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(COLUMNS)
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:
+        if orientation is not Qt.Orientation.Horizontal:
+            return None
+        column = COLUMNS[section]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return column.title
+            case Qt.ItemDataRole.ToolTipRole:
+                return column.tip or None
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _side(column)
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        record, column = self._rows[index.row()], COLUMNS[index.column()]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return column.text(record)
+            case Qt.ItemDataRole.ToolTipRole:
+                return column.text(record) or None
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _side(column)
+            case Qt.ItemDataRole.FontRole:
+                return figure_font()
+            case Qt.ItemDataRole.ForegroundRole if record.has_failed:
+                return QColor(theme().danger) if index.column() == STATUS else None
+            case Qt.ItemDataRole.AccessibleTextRole:
+                return f"{column.title}: {column.text(record) or NOTHING}"
+        return None
+
+
+def _side(column: Column) -> Qt.AlignmentFlag:
+    across = Qt.AlignmentFlag.AlignRight if column.is_number else Qt.AlignmentFlag.AlignLeft
+    return across | Qt.AlignmentFlag.AlignVCenter
+
+
+def calls_view(model: CallsTable) -> QTableView:
+    view = QTableView()
+    view.setModel(model)
+    dress_table(view, "The latest calls, newest first")
+    header = view.horizontalHeader()
+    header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+    for number, column in enumerate(COLUMNS):
+        view.setColumnWidth(number, column.width)
+    header.setStretchLastSection(True)
+    view.verticalHeader().setDefaultSectionSize(view.fontMetrics().height() + SPACE_2)
+    return view

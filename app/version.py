@@ -1,0 +1,13 @@
+"""Which version of the program runs."""
+
+from __future__ import annotations
+
+
+def program_version() -> str:
+    """Looked up when it is asked for: reading package metadata takes time."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("inferdeck")
+    except PackageNotFoundError:
+        return "(not installed)"

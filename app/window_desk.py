@@ -1,0 +1,56 @@
+"""`WindowDesk`: keeps a window of which there is one, beside the main window."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QDialog, QWidget
+
+from app.commands import Command
+from app.engine_bridge import EngineBridge
+
+Window = TypeVar("Window", bound=QDialog)
+
+
+class WindowDesk(QObject, Generic[Window]):
+    """`window` is None until it is opened, and again when it was closed. Who derives from it makes
+    it, by `_make`, and connects its `closed` to `forget`."""
+
+    def __init__(self, bridge: EngineBridge, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._bridge, self._parent = bridge, parent
+        self.window: Window | None = None
+
+    def _make(self) -> Window:
+        raise NotImplementedError
+
+    def show(self) -> None:
+        self._to_front(self._opened())
+
+    def close(self) -> None:
+        """With the main window this one goes."""
+        if self.window is not None:
+            self.window.close()
+
+    def forget(self) -> None:
+        window, self.window = self.window, None
+        if window is not None:
+            window.deleteLater()
+
+    def _opened(self) -> Window:
+        if self.window is None:
+            self.window = self._make()
+        return self.window
+
+    def _to_front(self, window: Window) -> None:
+        window.show()
+        window.raise_()
+        window.activateWindow()
+
+    def _command(self, name: str, text: str, keys: str, icon: str) -> Command:
+        """The command that opens it: there is something to ask once a model is open."""
+        return Command(
+            name, text, self.show, "Chat", keys, icon, section="reply",
+            is_enabled=lambda: self._bridge.is_ready,
+        )  # fmt: skip

@@ -1,0 +1,161 @@
+"""An engine that crashes under `inferdeck serve`: clients are told, it is started anew, and a crash
+that comes again at once ends the server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.cli import serve
+from app.paths import starter_model
+from app.server.options import ServerOptions
+from engine.config import EngineConfig
+from engine.errors import InferdeckError
+from tests.app.server.conftest import wait_until
+
+CONFIG = EngineConfig().replace(
+    model=str(starter_model()), dtype="float32", num_threads=1,
+    kv_cache_memory_bytes=16 * 2**20,
+)  # fmt: skip
+
+
+class Serving:
+    """`inferdeck serve` on a thread, over an engine whose next step can be made to fail."""
+
+    def __init__(self) -> None:
+        self.crash = threading.Event()
+        self.ended_with: BaseException | None = None
+        options = ServerOptions(port=0, model_name="starter", grace_s=0.5)
+        self.serving = serve._Serving(CONFIG, options, as_json=True)
+        thread: Any = self.serving._thread
+        self._make = thread._factory
+        thread._factory = self._engine
+        self.thread = threading.Thread(target=self._run, name="serve", daemon=True)
+        self.thread.start()
+
+    def _engine(self, *args: Any) -> Any:
+        engine = self._make(*args)
+        step = engine.step
+
+        def step_or_fail() -> Any:
+            if self.crash.is_set():
+                self.crash.clear()
+                raise RuntimeError("a kernel failed")
+            return step()
+
+        engine.step = step_or_fail
+        return engine
+
+    def _run(self) -> None:
+        try:
+            self.serving.run()
+        except BaseException as error:
+            self.ended_with = error
+
+    @property
+    def url(self) -> str:
+        return self.serving._server.url
+
+    def close(self) -> None:
+        """As Ctrl-C would: what it waits for raises."""
+        if self.thread.is_alive():
+            self.serving._news.put(KeyboardInterrupt)  # type: ignore[arg-type]
+        self.serving._server.stop()
+        self.serving._thread.stop()
+        self.thread.join(10)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    take = serve._next
+
+    def take_or_end(news: Any) -> Any:
+        event = take(news)
+        if event is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return event
+
+    monkeypatch.setattr(serve, "_next", take_or_end)
+    made = Serving()
+    yield made
+    made.close()
+
+
+def ask(url: str, **fields: Any) -> tuple[int, str]:
+    body = {"prompt": "a", "max_tokens": 1800, "ignore_eos": True, **fields}
+    request = urllib.request.Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def in_flight(url: str, count: int, **fields: Any) -> tuple[list[Any], list[threading.Thread]]:
+    answers: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(ask(url, **fields)), daemon=True)
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    return answers, threads
+
+
+def test_a_crash_is_told_to_clients_and_the_engine_is_started_anew(
+    served: Serving, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "STEADY_S", 0.0)
+    wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
+    gate = served.serving._gate
+    whole, first = in_flight(served.url, 1)
+    streamed, second = in_flight(served.url, 1, stream=True)
+    wait_until(lambda: gate.num_in_flight == 2)
+    time.sleep(0.2)  # both have written something
+    served.crash.set()
+    for thread in (*first, *second):
+        thread.join(30)
+    status, text = whole[0]
+    assert status == 500
+    error = json.loads(text)["error"]
+    assert error["type"] == "server_error" and "a kernel failed" in error["message"]
+    status, text = streamed[0]
+    assert status == 200 and text.endswith("data: [DONE]\n\n")
+    last = json.loads(text.split("data: ")[-2])
+    assert "a kernel failed" in last["error"]["message"]
+    wait_until(lambda: is_healthy(served.url), 60)
+    status, text = ask(served.url, max_tokens=4)
+    assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 4
+    assert "Starting it anew." in capsys.readouterr().err
+
+
+def test_a_crash_that_comes_at_once_ends_the_server(served: Serving) -> None:
+    wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
+    answers, threads = in_flight(served.url, 1)
+    wait_until(lambda: served.serving._gate.num_in_flight == 1)
+    served.crash.set()
+    served.thread.join(30)
+    for thread in threads:
+        thread.join(30)
+    assert not served.thread.is_alive()
+    assert isinstance(served.ended_with, InferdeckError)
+    assert "a kernel failed" in served.ended_with.cause
+    assert answers[0][0] == 500
+    assert not is_healthy(served.url)
