@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from pytestqt.qtbot import QtBot
 
-from engine.snapshot import EngineSnapshot, Part, RequestState, Told
+from engine.snapshot import EngineSnapshot, Part, Told
 from tests.widgets.synthetic import snapshot
 from widgets.live_charts import LiveCharts
 from widgets.requests.model import NOTHING, RequestModel
