@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from pytestqt.qtbot import QtBot
 
-from engine.snapshot import EngineSnapshot, Part, RequestState, Told
+from engine.snapshot import EngineSnapshot, Part, Told
 from tests.widgets.synthetic import snapshot
 from widgets.live_charts import LiveCharts
 from widgets.requests.model import NOTHING, RequestModel
@@ -76,12 +76,8 @@ def test_charts_say_it_in_their_headings(
 
 def test_a_request_elsewhere_has_no_blocks_to_count() -> None:
     model = RequestModel()
-    request = dataclasses.replace(
-        snapshot(1.0, num_running=1).requests[0],
-        num_blocks=-1,
-        num_preemptions=-1,
-        state=RequestState.RUNNING,
-    )
+    (running,) = snapshot(1.0, num_running=1).requests
+    request = dataclasses.replace(running, num_blocks=-1, num_preemptions=-1)
     model.update((request,))
     record = model.records[0]
     assert (record.num_blocks, record.num_preemptions) == (None, None)
