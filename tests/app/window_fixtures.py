@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from PySide6.QtWidgets import QApplication
@@ -24,6 +25,16 @@ def application(qapp: QApplication, qtbot: QtBot, script: Script) -> Iterator[Ap
     made.show()
     yield made
     made.shutdown()
+
+
+@contextmanager
+def next_run(qapp: QApplication) -> Iterator[Application]:
+    """The program, started once more. It is ended whatever a check says of it."""
+    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
+    try:
+        yield made
+    finally:
+        made.shutdown()
 
 
 def open_model(qtbot: QtBot, application: Application, path: str = "/models/tiny") -> None:
