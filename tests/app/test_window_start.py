@@ -36,7 +36,8 @@ def test_the_window_shows_before_anything_heavy_is_imported() -> None:
     visible, rest = result.stdout.split(" ", 1)
     heavy, num_modules, seconds = rest.rsplit(" ", 2)
     assert visible == "True" and heavy == "[]"
-    assert float(seconds) < 3.0  # of the processor, whatever else runs on this machine
+    assert int(num_modules) < 1500  # it takes 1,000; with torch they are 3,000
+    assert float(seconds) < 15.0  # of the processor; 1.7 where it is not slow
 
 
 def test_without_a_display_it_says_so_and_what_to_do() -> None:

@@ -95,14 +95,22 @@ def test_a_download_that_is_done_is_opened_from_there(
 
 
 def test_leaving_in_the_middle_of_a_download_keeps_it(
-    qapp: QApplication, qtbot: QtBot, application: Application, server: HubServer
-) -> None:
-    server.faults.hold = threading.Event()
+    qapp: QApplication, qtbot: QtBot, application: Application, server: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    server.faults.hold = hold = threading.Event()
     queue = application.pages.models.queue
     queue.start("acme/tiny")
     qtbot.waitUntil(lambda: queue.get("acme/tiny").progress.done > 100_000, timeout=5000)  # type: ignore[union-attr]
-    server.faults.hold.set()
+    close = queue.close
+
+    def close_and_let_go() -> None:
+        close()
+        hold.set()  # not before: what is left comes at once
+
+    monkeypatch.setattr(queue, "close", close_and_let_go)
     application.shutdown()
+    assert hold.is_set()
     with next_run(qapp) as again:
         known = again.pages.models.queue.get("acme/tiny")
         assert known is not None and known.state == "paused" and known.progress.done > 100_000
