@@ -126,8 +126,16 @@ def test_cancel_leaves_nothing_half_made(
 
 
 def test_escape_cancels_a_calibration(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
-) -> None:
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    add = Progress.add_layer
+
+    def add_and_wait(progress: Progress, layer: Any) -> None:
+        add(progress, layer)
+        progress._stop.wait(120)  # it does not end before Escape comes
+
+    monkeypatch.setattr(Progress, "add_layer", add_and_wait)
     choose_starter(qtbot, page, "gptq", short_text)
     page.quantize_panel.start.click()
     qtbot.waitUntil(lambda: page.run is None or len(page.run.layers) > 0, timeout=60_000)
