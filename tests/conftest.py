@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,14 +23,35 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # The user's own keys are not read, and none of a test's is kept.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
+for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+    os.environ.pop(name, None)
+# The user's models and token are not there, nor is a proxy between a test and its own server.
+os.environ["HF_HOME"] = os.path.join(tempfile.gettempdir(), f"no-hub-of-test-run-{os.getpid()}")
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
 
 try:
     import hypothesis
 except ImportError:
     pass
 else:
-    hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+    hypothesis.settings.register_profile(
+        "repeatable",
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],  # the machine may be
+    )
     hypothesis.settings.load_profile("repeatable")
+
+try:
+    from tests.patience import PatientBot
+except ImportError:  # no window system, no pytest-qt
+    pass
+else:
+
+    @pytest.fixture
+    def qtbot(qapp: Any, request: pytest.FixtureRequest) -> PatientBot:
+        return PatientBot(request)
+
 
 ALLOWED_QT_WARNINGS = {
     "This plugin does not support propagateSizeHints()",
@@ -39,6 +61,9 @@ ALLOWED_QT_WARNINGS = {
 
 LINGERING_THREADS = ("TMonitor", "pydevd")
 """Threads of other libraries that live as long as the process: tqdm's monitor, a debugger."""
+
+ENDING_S = 10.0
+"""So long a thread that was told to end may take."""
 
 QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
 
@@ -96,7 +121,7 @@ class _QtWarnings:
 
 
 def _leaks(threads: set[threading.Thread], timers: set[int], windows: set[int]) -> list[str]:
-    """What is there now and was not before, in words. A thread has two seconds to end."""
+    """What is there now and was not before, in words. A thread has ENDING_S to end."""
     from PySide6.QtCore import QCoreApplication, QEvent
 
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
@@ -105,7 +130,7 @@ def _leaks(threads: set[threading.Thread], timers: set[int], windows: set[int]) 
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete)
     problems = [f"leaked timer: {_timer_name(t)}" for t in _active_timers() - timers]
     problems += [f"leaked window: {_window_name(w)}" for w in _windows() - windows]
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + ENDING_S
     while (left := _new_threads(threads)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return problems + [f"leaked thread: {thread.name}" for thread in left]

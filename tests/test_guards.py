@@ -42,10 +42,31 @@ def test_it(qtbot):
 """,
     "leaked thread": """
 import threading, time
+import tests.conftest
+tests.conftest.ENDING_S = 0.1
 def test_it(qtbot):
-    threading.Thread(target=lambda: time.sleep(4), daemon=True).start()
+    threading.Thread(target=lambda: time.sleep(60), daemon=True).start()
 """,
 }
+PATIENT = """
+import pytest
+from tests.conftest import qtbot
+def test_it(qtbot, monkeypatch):
+    from PySide6.QtCore import QObject, QTimer, Signal
+    class Late(QObject):
+        said = Signal()
+    late, answers = Late(), []
+    QTimer.singleShot(300, late.said.emit)
+    with qtbot.waitSignal(late.said, timeout=1):
+        pass
+    QTimer.singleShot(300, lambda: answers.append(1))
+    qtbot.waitUntil(lambda: bool(answers), timeout=1)
+    with qtbot.assertNotEmitted(late.said, wait=10):
+        pass
+    monkeypatch.setattr("tests.patience.PATIENCE_MS", 50)
+    with pytest.raises(qtbot.TimeoutError):
+        qtbot.waitUntil(lambda: False)
+"""
 WITHOUT_QT = """
 import os, sys
 def test_it():
@@ -61,7 +82,7 @@ def _pytest(folder: Path, code: str, *options: str) -> subprocess.CompletedProce
     plugins = ["-p", "tests.conftest", "-p", "no:cacheprovider", *options]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--rootdir", str(folder), *plugins, str(file)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
 
@@ -76,6 +97,12 @@ def test_a_careless_qt_test_fails(tmp_path: Path, complaint: str) -> None:
     pytest.importorskip("pytestqt")
     result = _pytest(tmp_path, CARELESS[complaint])
     assert result.returncode == 1 and complaint in result.stdout
+
+
+def test_a_short_wait_is_a_long_one(tmp_path: Path) -> None:
+    pytest.importorskip("pytestqt")
+    result = _pytest(tmp_path, PATIENT)
+    assert result.returncode == 0, result.stdout
 
 
 def test_tests_without_qt_need_none_of_it(tmp_path: Path) -> None:

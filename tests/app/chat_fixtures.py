@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,8 +88,17 @@ def close_chat(chat: Chat) -> None:
     QCoreApplication.processEvents()
 
 
+@contextmanager
+def chat_in(folder: Path, state: str = "ready") -> Iterator[Chat]:
+    """The chat of a folder; it is closed whatever a check says of it."""
+    made = make_chat(folder, state)
+    try:
+        yield made
+    finally:
+        close_chat(made)
+
+
 @pytest.fixture
 def chat(qtbot: QtBot, tmp_path: Path) -> Iterator[Chat]:
-    made = make_chat(tmp_path)
-    yield made
-    close_chat(made)
+    with chat_in(tmp_path) as made:
+        yield made

@@ -78,6 +78,7 @@ class FakeEngineThread(threading.Thread):
         self.commands: list[m.Command] = []
         self._queue: queue.SimpleQueue[m.Command] = queue.SimpleQueue()
         self._cancel = threading.Event()
+        self._ending = threading.Event()
         self._config: EngineConfig | None = None
         self._running: dict[str, _Running] = {}
         self._step = 0
@@ -96,6 +97,7 @@ class FakeEngineThread(threading.Thread):
 
     def stop(self, timeout_s: float = 5.0) -> bool:
         self._cancel.set()
+        self._ending.set()
         self.submit(m.Stop())
         self.join(timeout_s)
         return not self.is_alive()
@@ -111,7 +113,7 @@ class FakeEngineThread(threading.Thread):
             if command is not None:
                 self._obey(command)
             if self._running:
-                time.sleep(self.script.step_s)
+                self._ending.wait(self.script.step_s)  # however long: the end does not wait for it
                 self._do_step()
 
     def _next_command(self) -> m.Command | None:

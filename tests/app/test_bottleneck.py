@@ -20,14 +20,14 @@ from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
 from app.panels.step_account import MOST_ENTRIES, Chosen, StepAccount
 from app.panels.step_words import FASTER
 from app.peaks import PeaksStore
-from app.window import Application
 from engine.ceilings import Ceiling
 from engine.config import SETTINGS, EngineConfig
 from engine.machine import machine_name
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
-from tests.app.fakes import FakeEngineThread, Script
+from tests.app.fakes import FakeEngineThread
+from tests.app.window_fixtures import next_run
 from tests.widgets import synthetic
 
 PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
@@ -187,42 +187,42 @@ def test_peaks_are_kept_by_machine_format_and_threads(tmp_path: Path) -> None:
 
 
 def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) -> None:
-    application = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
-    application.show()
-    views = application.window.views
-    views.bottleneck_dock.raise_()
-    qtbot.waitUntil(views.bottleneck.isVisible)
-    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
-        application.session.open("/models/tiny")
-    thread = application.bridge._thread
-    assert isinstance(thread, FakeEngineThread)
-    qtbot.waitUntil(lambda: MeasurePeaks() in thread.commands, timeout=3000)
-    measured = dataclasses.replace(PEAKS, dtype="float32", machine=machine_name())
-    thread.on_event(PeaksMeasured(measured))
-    qtbot.waitUntil(lambda: views.bottleneck.model.peaks == measured, timeout=3000)
-    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
-        application.session.open("/models/tiny")
-    assert views.bottleneck.model.peaks == measured
-    assert thread.commands.count(MeasurePeaks()) == 1
-    application.pages.chat_page.send("question")
-    qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
-    rows = application.window.engine_settings.rows
-    qtbot.waitUntil(lambda: rows["max_num_batched_tokens"].hint.endswith("larger: nothing to win"))
-    assert "all found: " in rows["enable_prefix_caching"].hint
-    views.timeline.view.point_at(0)
-    assert "launch and rest" in views.timeline.line.text()
-    table, settings = views.bottleneck.table, application.window.engine_settings
-    row = next(r for r in range(table.rowCount()) if table.cellWidget(r, 3) is not None)
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
-        qtbot.mouseClick(table.cellWidget(row, 3), Qt.MouseButton.LeftButton)
-    changes = next(c for c in thread.commands if isinstance(c, Reconfigure)).changes
-    assert all(getattr(settings.model.applied, name) == v for name, v in changes.items())
-    (mark,) = application.window.charts.marks.marks[-1:]
-    assert next(iter(changes)) in mark.text
-    with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
-        settings.undo()
-    assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
-    application.shutdown()
+    with next_run(qapp) as application:
+        application.show()
+        views = application.window.views
+        views.bottleneck_dock.raise_()
+        qtbot.waitUntil(views.bottleneck.isVisible)
+        with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+            application.session.open("/models/tiny")
+        thread = application.bridge._thread
+        assert isinstance(thread, FakeEngineThread)
+        qtbot.waitUntil(lambda: MeasurePeaks() in thread.commands, timeout=3000)
+        measured = dataclasses.replace(PEAKS, dtype="float32", machine=machine_name())
+        thread.on_event(PeaksMeasured(measured))
+        qtbot.waitUntil(lambda: views.bottleneck.model.peaks == measured, timeout=3000)
+        with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+            application.session.open("/models/tiny")
+        assert views.bottleneck.model.peaks == measured
+        assert thread.commands.count(MeasurePeaks()) == 1
+        application.pages.chat_page.send("question")
+        qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
+        rows = application.window.engine_settings.rows
+        hint = lambda: rows["max_num_batched_tokens"].hint
+        qtbot.waitUntil(lambda: hint().endswith("larger: nothing to win"))
+        assert "all found: " in rows["enable_prefix_caching"].hint
+        views.timeline.view.point_at(0)
+        assert "launch and rest" in views.timeline.line.text()
+        table, settings = views.bottleneck.table, application.window.engine_settings
+        row = next(r for r in range(table.rowCount()) if table.cellWidget(r, 3) is not None)
+        with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
+            qtbot.mouseClick(table.cellWidget(row, 3), Qt.MouseButton.LeftButton)
+        changes = next(c for c in thread.commands if isinstance(c, Reconfigure)).changes
+        assert all(getattr(settings.model.applied, name) == v for name, v in changes.items())
+        (mark,) = application.window.charts.marks.marks[-1:]
+        assert next(iter(changes)) in mark.text
+        with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
+            settings.undo()
+        assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
 
 
 # Memory ---------------------------------------------------------------------------------------

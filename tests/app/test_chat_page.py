@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.storage import StorageFullError
 from engine.snapshot import FinishReason
-from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
+from tests.app.chat_fixtures import Chat, chat, chat_in
 from widgets.chat.message_view import AssistantMessageView, UserMessageView
 
 __all__ = ["chat"]
@@ -345,24 +345,23 @@ def test_a_crash_keeps_what_was_written_and_waits_for_the_engine(chat: Chat) -> 
 
 
 def test_without_a_model_a_message_waits_and_can_be_withdrawn(qtbot: QtBot, tmp_path: Path) -> None:
-    chat = make_chat(tmp_path, "loading")
-    chat.page.composer.set_text("Early")
-    chat.page.composer.send()
-    chat.settle()
-    assert chat.engine.order == []
-    assert "loaded" in chat.page.transcript.views[-1].record.status
-    chat.controller.stop()
-    chat.settle()
-    assert chat.states == ["complete", "stopped"]
-    chat.page.composer.set_text("Later")
-    chat.page.composer.send()
-    chat.settle()
-    chat.engine.set_state("ready")
-    assert chat.engine.prompt() == [("user", "Early\n\nLater")]
-    chat.engine.finish("now")
-    chat.settle()
-    assert chat.states[-1] == "complete"
-    close_chat(chat)
+    with chat_in(tmp_path, "loading") as chat:
+        chat.page.composer.set_text("Early")
+        chat.page.composer.send()
+        chat.settle()
+        assert chat.engine.order == []
+        assert "loaded" in chat.page.transcript.views[-1].record.status
+        chat.controller.stop()
+        chat.settle()
+        assert chat.states == ["complete", "stopped"]
+        chat.page.composer.set_text("Later")
+        chat.page.composer.send()
+        chat.settle()
+        chat.engine.set_state("ready")
+        assert chat.engine.prompt() == [("user", "Early\n\nLater")]
+        chat.engine.finish("now")
+        chat.settle()
+        assert chat.states[-1] == "complete"
 
 
 def test_what_cannot_be_stored_goes_back_to_the_composer(chat: Chat) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from pytestqt.qtbot import QtBot
 
-from tests.app.chat_fixtures import close_chat, make_chat
+from tests.app.chat_fixtures import chat_in
 
 SCRIPT = """
 import sys
@@ -50,23 +49,24 @@ def test_reopening_after_a_kill(qtbot: QtBot, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert child.stdout is not None
-    assert child.stdout.readline() == "saved\n"  # the tick of the tail, within about a second
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(10)
-    child.stdout.close()
-    chat = make_chat(tmp_path)
-    assert chat.titles == ["First question"]
-    chat.controller.open(chat.page.list.records[0].id)
-    assert chat.texts == [
-        "First question", "First answer", "Second question", "The beginning of an answer",
-    ]  # fmt: skip
-    assert chat.states == ["complete", "complete", "complete", "interrupted"]
-    view = chat.page.transcript.views[-1]
-    assert view.record.status.startswith("interrupted") and not view.record.is_open
-    view._regenerate.click()
-    chat.settle()
-    assert chat.engine.prompt()[-1] == ("user", "Second question")
-    chat.engine.finish("whole")
-    chat.settle()
-    assert chat.states[-1] == "complete" and view is not chat.page.transcript.views[-1]
-    close_chat(chat)
+    try:
+        assert child.stdout.readline() == "saved\n"
+    finally:
+        child.kill()
+        child.wait(60)
+        child.stdout.close()
+    with chat_in(tmp_path) as chat:
+        assert chat.titles == ["First question"]
+        chat.controller.open(chat.page.list.records[0].id)
+        assert chat.texts == [
+            "First question", "First answer", "Second question", "The beginning of an answer",
+        ]  # fmt: skip
+        assert chat.states == ["complete", "complete", "complete", "interrupted"]
+        view = chat.page.transcript.views[-1]
+        assert view.record.status.startswith("interrupted") and not view.record.is_open
+        view._regenerate.click()
+        chat.settle()
+        assert chat.engine.prompt()[-1] == ("user", "Second question")
+        chat.engine.finish("whole")
+        chat.settle()
+        assert chat.states[-1] == "complete" and view is not chat.page.transcript.views[-1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytestqt.qtbot import QtBot
 
-from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
+from tests.app.chat_fixtures import Chat, chat, chat_in
 
 __all__ = ["chat"]
 
@@ -32,12 +32,11 @@ def test_a_pinned_chat_stays_on_top_also_after_reopening(
     chat.settle()
     chat.controller.close()
     chat.store.close()
-    again = make_chat(tmp_path)
-    assert again.titles == ["One", "Three", "Two"]
-    again.controller.open(older)
-    again.page.toggle_pinned()
-    assert again.titles == ["Three", "Two", "One"]
-    close_chat(again)
+    with chat_in(tmp_path) as again:
+        assert again.titles == ["One", "Three", "Two"]
+        again.controller.open(older)
+        again.page.toggle_pinned()
+        assert again.titles == ["Three", "Two", "One"]
 
 
 def test_an_archived_chat_leaves_the_list_and_can_come_back(chat: Chat) -> None:

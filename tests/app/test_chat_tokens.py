@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
 
 from app.chat.tokens import ReplyTokens
-from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
+from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.fake_engine import MODEL
 from widgets.chat.message_view import AssistantMessageView
 from widgets.tokens.record import Alternative, Origin, TokenRecord
@@ -117,15 +117,14 @@ def test_an_old_reply_shows_its_tokens_too(chat: Chat, qtbot: QtBot, tmp_path: P
     before = chat.controller.tokens.of(request)
     chat.controller.close()
     chat.store.close()
-    again = make_chat(tmp_path)
-    again.controller.open(conversation)
-    last_view(again).tokens.click()  # read off the window
-    qtbot.waitUntil(again.page.tokens.popover.isVisible)
-    found = again.controller.tokens.of(request)
-    assert found is not None and before is not None and found.model == MODEL.name
-    assert [r.text for r in found.records] == ["Alpha", " beta"]
-    assert [r.choices for r in found.records] == [r.choices for r in before.records]
-    close_chat(again)
+    with chat_in(tmp_path) as again:
+        again.controller.open(conversation)
+        last_view(again).tokens.click()  # read off the window
+        qtbot.waitUntil(again.page.tokens.popover.isVisible)
+        found = again.controller.tokens.of(request)
+        assert found is not None and before is not None and found.model == MODEL.name
+        assert [r.text for r in found.records] == ["Alpha", " beta"]
+        assert [r.choices for r in found.records] == [r.choices for r in before.records]
 
 
 @pytest.mark.parametrize("end", ["program", "engine"])
@@ -141,15 +140,14 @@ def test_a_reply_that_was_cut_off_keeps_the_tokens_it_had(
     conversation = chat.controller.current.id
     chat.controller.close()
     chat.store.close()
-    again = make_chat(tmp_path)
-    again.controller.open(conversation)
-    assert again.states[-1] == ("interrupted" if end == "program" else "error")
-    last_view(again).tokens.click()
-    qtbot.waitUntil(again.page.tokens.popover.isVisible)
-    found = again.controller.tokens.of(request)
-    assert found is not None and found.model == MODEL.name
-    assert [record.text for record in found.records] == ["Alpha", " beta"]
-    close_chat(again)
+    with chat_in(tmp_path) as again:
+        again.controller.open(conversation)
+        assert again.states[-1] == ("interrupted" if end == "program" else "error")
+        last_view(again).tokens.click()
+        qtbot.waitUntil(again.page.tokens.popover.isVisible)
+        found = again.controller.tokens.of(request)
+        assert found is not None and found.model == MODEL.name
+        assert [record.text for record in found.records] == ["Alpha", " beta"]
 
 
 def test_tokens_that_cannot_be_read_are_said_to_be_so(chat: Chat, qtbot: QtBot) -> None:

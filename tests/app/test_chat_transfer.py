@@ -21,7 +21,7 @@ from app.chat.transfer.bundle import Bundle, collect, keep, with_new_ids
 from app.chat.transfer.chat_file import ChatFileError, dump, parse
 from app.chat.transfer.markdown import as_markdown
 from app.storage import ChatStore, StoredConversation, StoredMessage
-from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
+from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.test_chat_tokens import ask, replies
 
 __all__ = ["chat"]
@@ -183,16 +183,15 @@ def test_all_chats_move_to_another_machine(chat: Chat, qtbot: QtBot, tmp_path: P
     file = tmp_path / "all.json"
     transfer(qtbot, chat, chat.page.transfer.export_all(), file)
     assert chat.page.toast.text() == "2 chats were saved to all.json."
-    other = make_chat(tmp_path / "other")
-    transfer(qtbot, other, other.page.transfer.import_some(), file)
-    assert other.page.toast.text() == "2 chats were imported."
-    assert other.titles == ["Name one"] and len(other.controller.archived) == 1
-    assert other.texts == ["Name one", "Gamma"]
-    other.page.step_version(-1)
-    assert other.texts == ["Name one", "Alpha beta"] and other.controller.tokens.has(reply)
-    transfer(qtbot, other, other.page.transfer.import_some(), file)
-    assert other.titles == ["Name one", "Name one"]  # beside, not over, what is there
-    close_chat(other)
+    with chat_in(tmp_path / "other") as other:
+        transfer(qtbot, other, other.page.transfer.import_some(), file)
+        assert other.page.toast.text() == "2 chats were imported."
+        assert other.titles == ["Name one"] and len(other.controller.archived) == 1
+        assert other.texts == ["Name one", "Gamma"]
+        other.page.step_version(-1)
+        assert other.texts == ["Name one", "Alpha beta"] and other.controller.tokens.has(reply)
+        transfer(qtbot, other, other.page.transfer.import_some(), file)
+        assert other.titles == ["Name one", "Name one"]  # beside, not over, what is there
 
 
 def test_one_chat_as_markdown(chat: Chat, qtbot: QtBot, tmp_path: Path) -> None:

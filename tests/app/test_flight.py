@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -221,11 +222,24 @@ def replay(qtbot: QtBot, application: Application, path: Path) -> ReplayWindow:
     return window
 
 
+def wait_for_rest(
+    qtbot: QtBot, application: Application, snapshots: list[EngineSnapshot]
+) -> None:
+    """Until the last of `snapshots`, of a run with settings that were changed, is on the screen."""
+    bridge, strip = application.bridge, application.window.strip
+    qtbot.waitUntil(lambda: bool(snapshots) and snapshots[-1].config == bridge.config)
+    qtbot.waitUntil(lambda: not snapshots[-1].requests and strip.state[0] == "Ready")
+    qtbot.wait(300)  # one that is on its way
+    qtbot.waitUntil(lambda: not (bridge._timer.isActive() or bridge._state_timer.isActive()))
+
+
 def test_a_recording_of_a_real_run_replays_to_equal_views(
     qtbot: QtBot, application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "SEGMENT_FRAMES", 3)  # several segments
     live = application.window
+    shown: list[EngineSnapshot] = []
+    application.bridge.snapshot.connect(shown.append)
     application.bridge.peaks_measured.emit(m.PeaksMeasured(PEAKS))
     ask(application, "What is TTFT?", max_tokens=24)
     ask(application, "What is the KV cache?", max_tokens=24)
@@ -234,41 +248,40 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     qtbot.waitUntil(lambda: not any(c.open_replies for c in chats), timeout=60_000)
     application.bridge.reconfigure(max_num_seqs=3)
     qtbot.waitUntil(lambda: live.engine_settings.model.applied.max_num_seqs == 3, timeout=5000)  # type: ignore[union-attr]
-    qtbot.waitUntil(lambda: live.strip.state[0] == "Ready", timeout=5000)
-    qtbot.wait(400)  # the last snapshot
+    wait_for_rest(qtbot, application, shown)
     path = tmp_path / "run.inferdeck-flight"
     live.flight.save(path)
     qtbot.waitUntil(lambda: live.notices.notice("recording") is not None, timeout=10_000)
     assert "What is" not in path.read_text(errors="ignore")
 
-    shown = replay(qtbot, application, path)
-    assert "Recording" in shown.windowTitle() and shown.sign.isVisible()
-    history, old = shown.views.timeline.view.history, live.views.timeline.view.history
+    window = replay(qtbot, application, path)
+    assert "Recording" in window.windowTitle() and window.sign.isVisible()
+    history, old = window.views.timeline.view.history, live.views.timeline.view.history
     assert history.end == old.end > 10
     assert [history.record(i) for i in range(history.end)] == [
         old.record(i) for i in range(old.end)
     ]
-    assert shown.views.requests.model.records == live.views.requests.model.records
-    blocks, before = shown.views.kv_blocks.map.blocks, live.views.kv_blocks.map.blocks
+    assert window.views.requests.model.records == live.views.requests.model.records
+    blocks, before = window.views.kv_blocks.map.blocks, live.views.kv_blocks.map.blocks
     assert blocks is not None and before is not None
     assert np.array_equal(blocks.owner, before.owner) and np.array_equal(blocks.fill, before.fill)
     for name in ("ttft", "itl", "memory", "requests", "cache"):
-        one, other = getattr(shown.charts, name).data, getattr(live.charts, name).data
+        one, other = getattr(window.charts, name).data, getattr(live.charts, name).data
         for key in set(one.series) - {"p50", "p99"}:  # these are worked out when they are drawn
             for part in ("times", "values"):
                 drawn, wanted = (getattr(data.history[key], part) for data in (one, other))
                 assert np.array_equal(drawn, wanted, equal_nan=True)
                 assert len(drawn) or key == "gpu"
-    account, live_account = shown.views.bottleneck.model, live.views.bottleneck.model
+    account, live_account = window.views.bottleneck.model, live.views.bottleneck.model
     assert account.account() == live_account.account() is not None
-    assert shown.views.memory.model.figures() == live.views.memory.model.figures()
-    assert shown.strip.title == live.strip.title and shown.strip.state == live.strip.state
-    marks = [mark.text for mark in shown.charts.itl.marks]
+    assert window.views.memory.model.figures() == live.views.memory.model.figures()
+    assert window.strip.title == live.strip.title and window.strip.state == live.strip.state
+    marks = [mark.text for mark in window.charts.itl.marks]
     assert marks == ["max_num_seqs 16 → 3"]
-    assert shown.views.requests.abort_button.isHidden()
-    assert shown.views.bottleneck.measure.isHidden()
-    assert shown.views.timeline.view.name(history.request_id(0)) == "request 1"
-    shown.close()
+    assert window.views.requests.abort_button.isHidden()
+    assert window.views.bottleneck.measure.isHidden()
+    assert window.views.timeline.view.name(history.request_id(0)) == "request 1"
+    window.close()
     assert application.window.flight.windows == []
 
 
@@ -314,7 +327,7 @@ def test_seeking_shows_the_state_of_then(qtbot: QtBot, window: ReplayWindow) -> 
 def test_it_plays_at_the_speed_chosen_and_stops_at_the_end(
     qtbot: QtBot, window: ReplayWindow
 ) -> None:
-    window.bar.speed.setCurrentText("16×")
+    window.bar.speed.setCurrentText("1×")
     window.activateWindow()
     qtbot.keyClick(window.charts, Qt.Key.Key_P, Qt.KeyboardModifier.ControlModifier)
     qtbot.waitUntil(lambda: window.player.is_playing, timeout=3000)
@@ -323,8 +336,11 @@ def test_it_plays_at_the_speed_chosen_and_stops_at_the_end(
     qtbot.waitUntil(lambda: 0 < num_steps(window) < 59, timeout=5000)
     window.bar.toggle()
     assert not window.player.is_playing and window.charts.itl.is_paused
+    window.bar.speed.setCurrentText("16×")
+    left, began = window.player.duration - window.player.position, time.monotonic()
     window.bar.toggle()
-    qtbot.waitUntil(lambda: not window.player.is_playing, timeout=5000)
+    qtbot.waitUntil(lambda: not window.player.is_playing)
+    assert left / 16 * 0.9 < time.monotonic() - began < left  # that would be 1×
     assert num_steps(window) == 59
 
 

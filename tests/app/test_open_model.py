@@ -251,14 +251,16 @@ def test_an_answer_that_comes_late_is_not_shown(qtbot: QtBot, store: SettingsSto
 
     def slow(config: EngineConfig, in_use: int) -> Estimate:
         if config.load_format == "dummy":
-            release.wait(5)
+            release.wait(60)
             return Estimate(report(architecture="Late"), problem="late")
         return scripted(64 * GIB)(config, in_use)
 
     dialog = dialog_for(qtbot, store, slow)
     dialog.choose(shape_sources()[0])
     dialog.choose(starter_source())
-    qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
-    release.set()
+    try:
+        qtbot.waitUntil(lambda: dialog.can_open, timeout=5000)
+    finally:
+        release.set()
     qtbot.wait(100)
     assert dialog.card.fact("Architecture") == "LlamaForCausalLM" and dialog.can_open

@@ -21,9 +21,8 @@ from app.log import log_file, start_logging, stop_logging
 from app.panels.nav_rail import NavRail
 from app.panels.notices import Notice, NoticeArea, error_notice
 from app.tasks import run_task, wait_for_tasks
-from app.window import Application
 from engine.errors import ErrorInfo
-from tests.app.fakes import FakeEngineThread
+from tests.app.window_fixtures import next_run
 
 
 def test_notices_of_one_key_replace_each_other_and_take_no_room_when_gone(qtbot: QtBot) -> None:
@@ -81,13 +80,13 @@ def test_a_task_that_fails_is_explained_and_one_without_owner_is_dropped(qtbot: 
     assert "ZeroDivisionError" in errors[0].cause
     gone = QWidget()
     release = threading.Event()
-    run_task(gone, lambda: int(release.wait(3)), results.append, errors.append)
+    run_task(gone, lambda: int(release.wait(60)), results.append, errors.append)
     gone.deleteLater()
     qtbot.wait(20)
     release.set()
     qtbot.wait(100)
     assert results == [] and len(errors) == 1
-    assert wait_for_tasks(1.0)
+    assert wait_for_tasks(60.0)
 
 
 def test_two_commands_cannot_share_an_id_or_a_shortcut(qtbot: QtBot) -> None:
@@ -162,15 +161,16 @@ def test_without_a_driver_the_gpu_monitor_is_silent(
 
 def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: QtBot) -> None:
     handler = start_logging()
-    application = Application(qapp, lambda on_event: FakeEngineThread(on_event))
     try:
-        raise ValueError("a knob fell off")
-    except ValueError as error:
-        application.on_fault(type(error), error, error.__traceback__)
-    notice = application.window.notices.notice("fault")
-    assert notice is not None and "a knob fell off" in notice.cause
-    assert "Traceback" in notice.details
-    application.shutdown()
-    stop_logging(handler)
+        with next_run(qapp) as application:
+            try:
+                raise ValueError("a knob fell off")
+            except ValueError as error:
+                application.on_fault(type(error), error, error.__traceback__)
+            notice = application.window.notices.notice("fault")
+            assert notice is not None and "a knob fell off" in notice.cause
+            assert "Traceback" in notice.details
+    finally:
+        stop_logging(handler)
     assert "a knob fell off" in log_file().read_text(encoding="utf-8")
     assert handler not in logging.getLogger("app").handlers

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +19,12 @@ from app.single_instance import NotAnsweringError, SingleInstance, hand_over, so
 ROOT = Path(__file__).parents[2]
 WITHOUT_MODEL = """
 import sys
+import app.single_instance
 import app.window
 from app.cli.main import main
-app.window.Application.start = lambda self, given: None
+app.window.Application.start = lambda self, given: print("started", flush=True)
+hand_over = app.single_instance.hand_over
+app.single_instance.hand_over = lambda name, values: hand_over(name, values, 60_000)
 sys.exit(main([]))
 """
 
@@ -42,10 +44,10 @@ def test_the_first_takes_what_a_second_was_asked(
     taken: list[bool] = []
     values = {"model": "models/mine", "max_num_seqs": 4}
     name = socket_name(tmp_path)
-    second = threading.Thread(target=lambda: taken.append(hand_over(name, values)))
+    second = threading.Thread(target=lambda: taken.append(hand_over(name, values, 60_000)))
     with qtbot.waitSignal(first.asked, timeout=5000) as asked:
         second.start()
-    second.join(5)
+    second.join(60)
     assert taken == [True]
     # the first one was started elsewhere: a relative path would mean another folder there
     assert asked.args == [{"model": str(tmp_path / "models" / "mine"), "max_num_seqs": 4}]
@@ -104,17 +106,19 @@ def test_a_second_start_of_the_program_ends_at_once(tmp_path: Path) -> None:
         "QT_QPA_PLATFORM": "offscreen",
     }  # fmt: skip
     command = [sys.executable, "-c", WITHOUT_MODEL]
-    running = subprocess.Popen(command, cwd=ROOT, env=environment)
+    running = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    )
     try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "window.lock").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        assert running.stdout is not None and running.stdout.readline() == "started\n"
         second = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
         )
         assert second.returncode == 0 and "open already" in second.stdout
         assert running.poll() is None
     finally:
         running.send_signal(signal.SIGTERM)
-        running.wait(60)
+        running.wait(300)
+        if running.stdout is not None:
+            running.stdout.close()
     assert "started again" in (tmp_path / "inferdeck.log").read_text()

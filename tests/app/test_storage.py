@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -65,7 +63,7 @@ def test_what_was_written_is_there_after_reopening(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chats.sqlite3"
         store = ChatStore(path)
-        store.add_messages(conversation, *messages).result(5)
+        store.add_messages(conversation, *messages).result(60)
         store.close()
         store = ChatStore(path)
         try:
@@ -84,7 +82,7 @@ def test_search_finds_every_part_of_every_text(texts: list[str], data: st.DataOb
             for n, text in enumerate(texts):
                 conversation = replace(CONVERSATION, id=f"c{n}", title="")
                 added = message(text, n, conversation_id=f"c{n}")
-                store.add_messages(conversation, added).result(5)
+                store.add_messages(conversation, added).result(60)
             n = data.draw(st.integers(0, len(texts) - 1))
             start = data.draw(st.integers(0, len(texts[n])))
             part = texts[n][start : data.draw(st.integers(start, len(texts[n])))]
@@ -102,7 +100,7 @@ def test_search_finds_every_part_of_every_text(texts: list[str], data: st.DataOb
 
 
 def test_search_needs_every_word_in_any_order_and_case(store: ChatStore) -> None:
-    store.add_messages(CONVERSATION, message("Paged attention keeps KV in blocks")).result(5)
+    store.add_messages(CONVERSATION, message("Paged attention keeps KV in blocks")).result(60)
     (hit,) = store.search("BLOCKS pag kv")
     assert (hit.conversation_id, hit.message_id) == ("c1", "m1")
     assert [hit.snippet[a:b].lower() for a, b in hit.marks] == ["pag", "kv", "blocks"]
@@ -116,38 +114,38 @@ def test_search_tells_every_message_the_newest_first_and_the_title_before(
     texts = ("one watermark", "nothing", "two watermarks")
     many = [message(text, id=f"m{i}") for i, text in enumerate(texts, start=1)]
     named = replace(CONVERSATION, title="My watermark", title_is_automatic=False)
-    store.add_messages(named, *many).result(5)
+    store.add_messages(named, *many).result(60)
     assert [hit.message_id for hit in store.search("watermark")] == [None, "m3", "m1"]
     assert [hit.message_id for hit in store.search("watermark", limit=2)] == [None, "m3"]
-    store.save_conversation(replace(named, title_is_automatic=True)).result(5)
+    store.save_conversation(replace(named, title_is_automatic=True)).result(60)
     assert [hit.message_id for hit in store.search("watermark")] == ["m3", "m1"]
 
 
 def test_search_hits_titles_and_forgets_what_was_deleted(store: ChatStore) -> None:
-    store.add_messages(CONVERSATION, message("hello")).result(5)
+    store.add_messages(CONVERSATION, message("hello")).result(60)
     assert [hit.message_id for hit in store.search("first")] == [None]
-    store.delete_conversation("c1").result(5)
+    store.delete_conversation("c1").result(60)
     assert store.search("first") == store.search("hello") == []
-    store.restore_conversation("c1").result(5)
+    store.restore_conversation("c1").result(60)
     assert len(store.search("hello")) == 1
-    store.delete_conversation("c1").result(5)
-    store.purge_deleted("c1").result(5)
-    store.restore_conversation("c1").result(5)
+    store.delete_conversation("c1").result(60)
+    store.purge_deleted("c1").result(60)
+    store.restore_conversation("c1").result(60)
     assert store.conversations() == [] and store.messages("c1") == [] and store.search("he") == []
 
 
 def test_a_text_that_changed_is_found_by_its_new_words_only(store: ChatStore) -> None:
     reply = message("", role="assistant", state="streaming")
-    store.add_messages(CONVERSATION, reply).result(5)
-    store.save_message(replace(reply, text="half a watermark")).result(5)
+    store.add_messages(CONVERSATION, reply).result(60)
+    store.save_message(replace(reply, text="half a watermark")).result(60)
     assert store.search("watermark") == []  # indexed when finished
-    store.save_message(replace(reply, text="a watermark", state="complete")).result(5)
+    store.save_message(replace(reply, text="a watermark", state="complete")).result(60)
     assert len(store.search("watermark")) == 1 and store.search("half") == []
 
 
 def test_messages_are_added_with_their_conversation_or_not_at_all(store: ChatStore) -> None:
     wrong = message("x", conversation_id="unknown")
-    assert store.add_messages(CONVERSATION, wrong).exception(5) is not None
+    assert store.add_messages(CONVERSATION, wrong).exception(60) is not None
     assert store.conversations() == []
 
 
@@ -160,25 +158,27 @@ from app.storage import ChatStore, StoredConversation, StoredMessage
 store = ChatStore(Path(sys.argv[1]))
 user = StoredMessage("m1", "c1", None, "user", "my question")
 reply = StoredMessage("m2", "c1", "m1", "assistant", "the first half", "streaming")
-store.add_messages(StoredConversation("c1", "t"), user, reply).result(5)
+store.add_messages(StoredConversation("c1", "t"), user, reply).result(60)
 print("durable", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     child = subprocess.Popen(
         [sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
-    assert child.stdout.readline() == "durable\n"
-    with pytest.raises(StorageLockedError, match="Another Inferdeck"):
-        ChatStore(path)
-    reading = open_store(path)  # a second window can read, and says that it does not save
-    assert reading.problem is not None and "locked" in reading.problem.cause
-    assert [m.text for m in reading.messages("c1")] == ["my question", "the first half"]
-    reading.close()
-    assert not reading.path.parent.exists()
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(10)
-    child.stdout.close()
+    try:
+        assert child.stdout.readline() == "durable\n"
+        with pytest.raises(StorageLockedError, match="Another Inferdeck"):
+            ChatStore(path)
+        reading = open_store(path)  # a second window can read, and says that it does not save
+        assert reading.problem is not None and "locked" in reading.problem.cause
+        assert [m.text for m in reading.messages("c1")] == ["my question", "the first half"]
+        reading.close()
+        assert not reading.path.parent.exists()
+    finally:
+        child.kill()
+        child.wait(60)
+        child.stdout.close()
     store = ChatStore(path)
     try:
         assert [(m.text, m.state) for m in store.messages("c1")] == [
@@ -217,7 +217,7 @@ def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
         (kept,) = store.messages("c1")
         assert (kept.text, kept.figures, kept.attachments) == ("kept", {"num_tokens": 4}, ())
         assert [hit.message_id for hit in store.search("kept")] == ["m1"]
-        store.save_tokens("m1", lambda: b"packed").result(5)
+        store.save_tokens("m1", lambda: b"packed").result(60)
         assert store.packed_tokens("m1") == b"packed"
         assert store.messages_with_tokens("c1") == {"m1"}
     finally:
@@ -227,17 +227,17 @@ def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
 
 
 def test_tokens_go_with_their_message_and_need_one(store: ChatStore) -> None:
-    store.save_tokens("m1", lambda: b"early").result(5)  # no such message: no error either
+    store.save_tokens("m1", lambda: b"early").result(60)  # no such message: no error either
     assert store.packed_tokens("m1") is None
-    store.add_messages(CONVERSATION, message("hello")).result(5)
-    store.save_tokens("m1", lambda: b"one").result(5)
-    store.save_tokens("m1", lambda: b"two").result(5)
-    store.save_message(message("hello there")).result(5)
+    store.add_messages(CONVERSATION, message("hello")).result(60)
+    store.save_tokens("m1", lambda: b"one").result(60)
+    store.save_tokens("m1", lambda: b"two").result(60)
+    store.save_message(message("hello there")).result(60)
     assert store.packed_tokens("m1") == b"two"
     assert store.has_any("c1", []) and store.has_any("c9", ["m0", "m1"])
     assert not store.has_any("c9", ["m0"])
-    store.delete_conversation("c1").result(5)
-    store.purge_deleted("c1").result(5)
+    store.delete_conversation("c1").result(60)
+    store.purge_deleted("c1").result(60)
     assert store.packed_tokens("m1") is None
 
 
@@ -258,7 +258,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "chats.sqlite3"
     store = ChatStore(path)
-    store.add_messages(CONVERSATION, message("x" * 9000)).result(5)
+    store.add_messages(CONVERSATION, message("x" * 9000)).result(60)
     store.close()
     content = b"no database " * 400 if damage == "garbage" else path.read_bytes()[:5000]
     path.write_bytes(content)
@@ -271,20 +271,20 @@ def test_a_full_disk_is_reported_and_writing_goes_on_when_there_is_room(store: C
     limited = store._writer.submit(
         lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchone()
     )
-    limited.result(5)
-    error = store.add_messages(CONVERSATION, message("x" * 200_000)).exception(5)
+    limited.result(60)
+    error = store.add_messages(CONVERSATION, message("x" * 200_000)).exception(60)
     assert isinstance(error, StorageFullError) and "MiB free" in error.cause
     assert store.conversations() == []
     store._writer.submit(
         lambda connection: connection.execute("PRAGMA max_page_count = 1000000").fetchone()
-    ).result(5)
-    store.add_messages(CONVERSATION, message("x" * 200_000)).result(5)
+    ).result(60)
+    store.add_messages(CONVERSATION, message("x" * 200_000)).result(60)
     assert len(store.messages("c1")) == 1
 
 
 def test_a_file_that_cannot_be_written_is_reported(store: ChatStore) -> None:
     store._writer._connection.execute("PRAGMA query_only = 1")
-    error = store.add_messages(CONVERSATION, message("x")).exception(5)
+    error = store.add_messages(CONVERSATION, message("x")).exception(60)
     assert isinstance(error, StorageReadOnlyError) and str(store.path) in error.cause
     assert error.remedy
 
@@ -303,14 +303,14 @@ def test_the_data_folder_comes_from_the_environment(
     store = ChatStore()
     assert store.path.parent == tmp_path / "elsewhere"
     store.close()
-    assert store.add_messages(CONVERSATION).exception(5) is not None  # closed, and says so
+    assert store.add_messages(CONVERSATION).exception(60) is not None  # closed, and says so
 
 
 def test_presets_are_kept(store: ChatStore) -> None:
-    store.save_preset("Mine", {"temperature": 0.2}).result(5)
-    store.save_preset("Mine", {"temperature": 0.3}).result(5)
+    store.save_preset("Mine", {"temperature": 0.2}).result(60)
+    store.save_preset("Mine", {"temperature": 0.3}).result(60)
     assert store.presets() == {"Mine": {"temperature": 0.3}}
-    store.delete_preset("Mine").result(5)
+    store.delete_preset("Mine").result(60)
     assert store.presets() == {}
 
 
@@ -320,4 +320,4 @@ def test_closing_writes_what_is_queued(tmp_path: Path) -> None:
     futures = [store.add_messages(CONVERSATION, message("x", n)) for n in range(50)]
     store.close()
     assert all(future.done() and future.exception() is None for future in futures)
-    assert time.perf_counter() - started < 10
+    assert time.perf_counter() - started < 60

@@ -21,7 +21,7 @@ from app.settings_store import SettingsStore
 from app.window import Application
 from engine.messages import OutputEvent
 from tests.app.fakes import FakeEngineThread, Script
-from tests.app.window_fixtures import application, open_model, script, send, wait_idle
+from tests.app.window_fixtures import application, next_run, open_model, script, send, wait_idle
 from widgets.theme import load_theme
 
 __all__ = ["application", "script"]
@@ -53,7 +53,7 @@ def test_random_weights_are_called_so(qtbot: QtBot, application: Application) ->
 
 
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
-    script.load_steps, script.load_step_s = 1000, 0.005
+    script.load_steps, script.load_step_s = 100_000, 0.005
     application.session.open("/models/slow")
     qtbot.waitUntil(lambda: "of" in application.window.load_strip._figures.text(), timeout=3000)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
@@ -136,17 +136,19 @@ def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
 def test_parallel_replies_are_shown_and_counted(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:
-    script.replies, script.step_s = 300, 0.005  # longer than some snapshots are apart
+    script.replies, script.step_s = 100_000, 0.005
     open_model(qtbot, application)
     send(qtbot, application, "first question")
     send(qtbot, application, "second question")
-    qtbot.waitUntil(lambda: application.window.strip.state[0].startswith("2 running"), timeout=3000)
+    qtbot.waitUntil(lambda: application.window.strip.state[0].startswith("2 running"))
+    script.replies = 20  # both end with their next word
     wait_idle(qtbot, application)
     chat = application.pages.chat
     assert len(chat.conversations) == 2
     for conversation in chat.conversations:
         reply = conversation.path()[-1]
-        assert reply.state is State.COMPLETE and len(reply.text.split()) == 300
+        assert reply.state is State.COMPLETE and reply.figures is not None
+        assert len(reply.text.split()) == reply.figures.num_tokens >= 20
 
 
 class FirstPaint(QObject):
@@ -181,7 +183,7 @@ class FirstPaint(QObject):
 def test_the_first_token_is_painted_without_waiting_for_a_timer(
     qtbot: QtBot, application: Application, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "interval_ms", 3000)
+    monkeypatch.setattr(Pace, "interval_ms", 120_000)
     script.replies, script.step_s = 12, 0.004
     open_model(qtbot, application)
     paints = FirstPaint(application)
@@ -190,7 +192,7 @@ def test_the_first_token_is_painted_without_waiting_for_a_timer(
         qtbot.waitUntil(lambda n=number: len(paints.delays) > n, timeout=3000)  # type: ignore[misc]
         wait_idle(qtbot, application)
     paints.stop()
-    assert max(paints.delays) < 1.0  # 10 to 20 ms where nothing else runs
+    assert max(paints.delays) < 30.0  # 10 to 20 ms where nothing else runs; the timer: 120 s
 
 
 def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
@@ -247,13 +249,12 @@ def test_docks_close_open_and_come_back_in_the_next_run(
     assert window.charts_dock.isHidden()
     window.resize(1000, 700)
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
-    again.show()
-    assert again.window.charts_dock.isHidden() and not again.window.settings_dock.isHidden()
-    assert again.window.size().height() == 700  # the offscreen screen is 800 wide and high
-    again.window.commands.run("docks.reset")
-    assert not again.window.charts_dock.isHidden()
-    again.shutdown()
+    with next_run(qapp) as again:
+        again.show()
+        assert again.window.charts_dock.isHidden() and not again.window.settings_dock.isHidden()
+        assert again.window.size().height() == 700  # the offscreen screen is 800 wide and high
+        again.window.commands.run("docks.reset")
+        assert not again.window.charts_dock.isHidden()
 
 
 def test_a_floating_dock_whose_screen_is_gone_comes_home(
@@ -289,10 +290,9 @@ def test_closing_in_mid_reply_saves_it_and_ends_the_thread(
     application.window.close()
     application.shutdown()
     assert isinstance(thread, FakeEngineThread) and not thread.is_alive()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
-    [conversation] = again.pages.chat.conversations
-    again.pages.chat.open(conversation.id)
-    user, kept = conversation.path()
-    assert user.text == "a long story"
-    assert len(kept.text) > 200 and kept.state in (State.STOPPED, State.INTERRUPTED)
-    again.shutdown()
+    with next_run(qapp) as again:
+        [conversation] = again.pages.chat.conversations
+        again.pages.chat.open(conversation.id)
+        user, kept = conversation.path()
+        assert user.text == "a long story"
+        assert len(kept.text) > 200 and kept.state in (State.STOPPED, State.INTERRUPTED)

@@ -13,7 +13,7 @@ from app.settings_store import SettingsStore
 from app.window import Application
 from engine.config import SETTINGS
 from tests.app.fakes import FakeEngineThread, Script
-from tests.app.window_fixtures import application, open_model, script, send
+from tests.app.window_fixtures import application, next_run, open_model, script, send
 
 __all__ = ["application", "script"]
 
@@ -165,15 +165,14 @@ def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
     application.shutdown()
     path = application.settings.profiles.path
     path.write_text("{ not json", encoding="utf-8")
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
-    notice = again.window.notices.notice("profile")
-    assert notice is not None and "profiles.damaged-1.json" in notice.cause
-    assert path.with_name("profiles.damaged-1.json").read_text(encoding="utf-8") == "{ not json"
-    again.shutdown()
+    with next_run(qapp) as again:
+        notice = again.window.notices.notice("profile")
+        assert notice is not None and "profiles.damaged-1.json" in notice.cause
+        assert path.with_name("profiles.damaged-1.json").read_text(encoding="utf-8") == "{ not json"
 
 
 def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, script: Script) -> None:
-    script.replies, script.step_s = 400, 0.005
+    script.replies, script.step_s = 100_000, 0.005
     open_model(qtbot, application)
     send(qtbot, application, "question")
     rows = application.window.engine_settings.rows

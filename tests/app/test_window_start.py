@@ -17,7 +17,7 @@ application.show()
 app.window.QApplication.processEvents()
 heavy = [name for name in ("torch", "transformers", "tokenizers", "huggingface_hub")
          if name in sys.modules]
-print(application.window.isVisible(), heavy, time.process_time(), flush=True)
+print(application.window.isVisible(), heavy, len(sys.modules), time.process_time(), flush=True)
 application.shutdown()
 """
 
@@ -26,7 +26,7 @@ def _run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     wanted = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env={**wanted, **environment},
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 
 
@@ -34,9 +34,10 @@ def test_the_window_shows_before_anything_heavy_is_imported() -> None:
     result = _run(PROBE)
     assert result.returncode == 0, result.stderr
     visible, rest = result.stdout.split(" ", 1)
-    heavy, seconds = rest.rsplit(" ", 1)
+    heavy, num_modules, seconds = rest.rsplit(" ", 2)
     assert visible == "True" and heavy == "[]"
-    assert float(seconds) < 3.0  # of the processor, whatever else runs on this machine
+    assert int(num_modules) < 1500  # it takes 1,000; with torch they are 3,000
+    assert float(seconds) < 15.0  # of the processor; 1.7 where it is not slow
 
 
 def test_without_a_display_it_says_so_and_what_to_do() -> None:

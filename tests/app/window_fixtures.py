@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from PySide6.QtWidgets import QApplication
@@ -28,6 +29,16 @@ def application(
     try:
         if opens := getattr(request.module, "OPENS", ""):
             open_model(qtbot, made, opens)
+        yield made
+    finally:
+        made.shutdown()
+
+
+@contextmanager
+def next_run(qapp: QApplication) -> Iterator[Application]:
+    """The program, started once more. It is ended whatever a check says of it."""
+    made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
+    try:
         yield made
     finally:
         made.shutdown()

@@ -3,6 +3,7 @@ settings are the whole process's."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,8 +44,9 @@ print(found[0], kept - resident())
 
 def run(mode: str, **environment: str) -> tuple[int, int]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, mode], capture_output=True, text=True, env={**environment}
-    )
+        [sys.executable, "-c", SCRIPT, mode], capture_output=True, text=True, env={**environment},
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     faults, returned = map(int, done.stdout.split())
     return faults, returned

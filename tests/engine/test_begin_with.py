@@ -29,7 +29,10 @@ def run(engine: LLMEngine, prompt: Any, params: SamplingParams, given: list[int]
     return output
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_the_rest_of_an_output_is_the_same_wherever_it_is_taken_up(
     make_engine: MakeEngine, data: st.DataObject

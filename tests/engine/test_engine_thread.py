@@ -46,9 +46,11 @@ PROMPT = tuple(tiny_models.make_prompts((12,))[0])
 
 
 class Recorder:
-    """Collects events and waits for one."""
+    """Collects events and waits for one. `pause_s` holds the engine up after every output: what
+    is to happen in mid-reply does."""
 
     def __init__(self) -> None:
+        self.pause_s = 0.0
         self.events: list[Event] = []
         self._changed = threading.Condition()
 
@@ -56,13 +58,15 @@ class Recorder:
         with self._changed:
             self.events.append(event)
             self._changed.notify_all()
+        if isinstance(event, OutputEvent):
+            time.sleep(self.pause_s)
 
     def of(self, kind: type[E]) -> list[E]:
         with self._changed:
             return [event for event in self.events if isinstance(event, kind)]
 
     def wait(self, kind: type[E], when: Callable[[E], bool] = lambda event: True) -> E:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         with self._changed:
             while True:
                 for event in self.events:
@@ -83,7 +87,7 @@ def thread(events: Recorder) -> Iterator[EngineThread]:
     thread = EngineThread(events, snapshot_interval_s=0.01)
     thread.start()
     yield thread
-    assert thread.stop(20)
+    assert thread.stop(120)
 
 
 @pytest.fixture
@@ -179,6 +183,7 @@ def test_abort_unload_and_what_is_refused(
     thread.submit(AddRequest("empty", (), GREEDY))
     assert events.wait(RequestFailed, lambda e: e.request_id == "empty").error.remedy
     endless = SamplingParams(temperature=0, ignore_eos=True)
+    events.pause_s = 0.1
     thread.submit(AddRequest("a", PROMPT, endless))
     events.wait(OutputEvent)
     thread.submit(Abort("a"))
@@ -226,11 +231,12 @@ def test_a_draft_that_does_not_fit_is_left_out_with_the_reason(
 def test_cancelling_a_load_brings_the_model_before_back(
     events: Recorder, config: EngineConfig
 ) -> None:
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
 
     def factory(config: EngineConfig, progress: Any, cancelled: Any) -> LLMEngine:
         if config.max_num_seqs == 3:
-            gate.wait(10)
+            begun.set()
+            gate.wait(120)
         return LLMEngine(config, progress, cancelled)
 
     thread = EngineThread(events, factory=factory)
@@ -239,7 +245,7 @@ def test_cancelling_a_load_brings_the_model_before_back(
         thread.submit(Load(config))
         events.wait(Loaded)
         thread.submit(Load(config.replace(max_num_seqs=3)))
-        time.sleep(0.05)
+        assert begun.wait(120)
         thread.cancel_load()
         gate.set()
         failed = events.wait(LoadFailed)
@@ -247,7 +253,7 @@ def test_cancelling_a_load_brings_the_model_before_back(
         thread.submit(AddRequest("a", PROMPT, GREEDY))
         events.wait(OutputEvent, finished("a"))
     finally:
-        assert thread.stop(20)
+        assert thread.stop(120)
 
 
 def test_a_crash_is_a_message_and_a_new_load_serves_again(
@@ -276,7 +282,7 @@ def test_a_crash_is_a_message_and_a_new_load_serves_again(
         thread.submit(AddRequest("b", PROMPT, GREEDY))
         events.wait(OutputEvent, finished("b"))
     finally:
-        assert thread.stop(20)
+        assert thread.stop(120)
 
 
 def test_a_crash_within_a_crash_does_not_end_the_thread(
@@ -304,7 +310,7 @@ def test_a_crash_within_a_crash_does_not_end_the_thread(
         thread.submit(AddRequest("b", PROMPT, GREEDY))
         events.wait(OutputEvent, finished("b"))
     finally:
-        assert thread.stop(20)
+        assert thread.stop(120)
 
 
 def test_when_the_model_before_is_gone_too_both_causes_are_said(
@@ -331,7 +337,7 @@ def test_when_the_model_before_is_gone_too_both_causes_are_said(
         assert events.wait(RequestFailed).error.cause == "No model is loaded."
         assert not events.of(EngineCrashed)
     finally:
-        assert thread.stop(20)
+        assert thread.stop(120)
 
 
 def test_peaks_are_measured_while_the_engine_rests_and_never_beside_a_step(
@@ -342,11 +348,14 @@ def test_peaks_are_measured_while_the_engine_rests_and_never_beside_a_step(
     thread.submit(MeasurePeaks())
     assert "No model" in events.wait(PeaksMeasured).why_not
     thread.submit(Load(config))
+    events.pause_s = 0.5  # it is busy for a while
     thread.submit(AddRequest("a", PROMPT, GREEDY))
+    events.wait(OutputEvent)
     thread.submit(MeasurePeaks())
     assert events.wait(PeaksMeasured, lambda e: "busy" in e.why_not).peaks is None
+    events.pause_s = 0.0
     events.wait(OutputEvent, finished("a"))
     thread.submit(MeasurePeaks())
     peaks = events.wait(PeaksMeasured, lambda e: e.peaks is not None).peaks
     assert peaks is not None and (peaks.dtype, peaks.num_threads) == ("float32", 1)
-    assert peaks.read_bytes_per_s > 1e8 and peaks.flops_per_s > 1e8
+    assert peaks.read_bytes_per_s > 1e6 and peaks.flops_per_s > 1e6

@@ -109,7 +109,10 @@ def test_batched_chunked_preempted_and_cached_equal_the_textbook(
 
 
 @pytest.mark.parametrize("kv_dtype", DTYPES)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_a_random_driver_never_changes_the_tokens(
     kv_dtype: str, tiny_model: Any, make_engine: MakeEngine, data: st.DataObject

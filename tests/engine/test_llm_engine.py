@@ -57,7 +57,10 @@ def test_a_seeded_request_gives_the_same_tokens_whatever_runs_beside_it(
     assert len({tuple(tokens) for tokens in together}) == 4
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_a_random_driver_never_changes_the_tokens(
     tiny_model: Any, make_engine: MakeEngine, data: st.DataObject

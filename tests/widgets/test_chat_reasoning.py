@@ -106,7 +106,10 @@ def test_a_search_unfolds_what_it_found(view: AssistantMessageView) -> None:
     assert view.mark(["nothing"]) is None
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(pieces=st.lists(st.sampled_from(["<think>", "</think>", "<", "thi"]) | WORDS, max_size=6))
 def test_pieces_give_what_the_whole_gives(qtbot: QtBot, pieces: list[str]) -> None:
     whole = "".join(pieces)

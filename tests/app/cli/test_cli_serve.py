@@ -49,13 +49,13 @@ def test_it_serves_until_ctrl_c_and_lets_replies_end() -> None:
             f"{ready['url']}/v1/completions", json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )  # fmt: skip
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             assert response.readline().startswith(b"data: {")
             server.send_signal(signal.SIGINT)
             rest = response.read().decode()
         assert '"finish_reason":"abort"' in rest
         assert rest.endswith("data: [DONE]\n\n")
-        out, err = server.communicate(timeout=30)
+        out, err = server.communicate(timeout=120)
     assert server.returncode == 0, err
     assert out == ""
     assert err == "inferdeck: stopping; Ctrl-C again aborts running replies\n"

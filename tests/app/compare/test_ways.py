@@ -215,7 +215,7 @@ def test_stopping_while_a_second_engine_loads_ends_it(
     qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread], script: Script
 ) -> None:
     fit(window, MIB)
-    script.load_steps, script.load_step_s = 200, 0.02
+    script.load_steps, script.load_step_s = 10_000, 0.02
     window.choice.choose({"quantization": "int8"})
     window.start.click()
     qtbot.waitUntil(lambda: window._runner.phase is Phase.LOADING, timeout=5000)
@@ -229,7 +229,7 @@ def test_the_program_can_end_in_the_middle(
     engines: list[FakeEngineThread], script: Script,
 ) -> None:  # fmt: skip
     fit(window, MIB)
-    script.replies, script.step_s = 400, 0.01
+    script.replies, script.step_s = 100_000, 0.01
     window.choice.choose({"quantization": "int8"})
     window.start.click()
     qtbot.waitUntil(lambda: window._runner.phase is Phase.ANSWERING, timeout=5000)
@@ -237,11 +237,19 @@ def test_the_program_can_end_in_the_middle(
     assert not engines[1].is_alive()
 
 
-def test_the_real_engines_answer_at_the_same_time(qapp: QApplication, qtbot: QtBot) -> None:
-    application = Application(qapp)
-    application.show()
-    with qtbot.waitSignal(application.bridge.loaded, timeout=60_000):
-        application.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 8 * MIB})
+@pytest.fixture
+def real(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
+    """With the real engine."""
+    made = Application(qapp)
+    made.show()
+    with qtbot.waitSignal(made.bridge.loaded, timeout=120_000):
+        made.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 8 * MIB})
+    yield made
+    made.shutdown()
+
+
+def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Application) -> None:
+    application = real
     before = application.bridge.config
     application.window.commands.run("chat.compare")
     window = application.window.compare.window
@@ -251,7 +259,7 @@ def test_the_real_engines_answer_at_the_same_time(qapp: QApplication, qtbot: QtB
     window.choice.choose({"quantization": "int8", "quantization_head": "int8"})
     window.together.click()
     window.start.click()
-    qtbot.waitUntil(lambda: not window._runner.is_running, timeout=60_000)
+    qtbot.waitUntil(lambda: not window._runner.is_running, timeout=120_000)
     assert "Two engines at once" in window.way.text(), window.status.text()
     left, right = window._pairs[0].answers
     assert left is not None and right is not None and len(left.pieces) == len(right.pieces) == 16
@@ -259,4 +267,3 @@ def test_the_real_engines_answer_at_the_same_time(qapp: QApplication, qtbot: QtB
     assert "int8 weights" in sides[1].precision and "int8" not in sides[0].precision
     assert sides[1].weights_bytes < sides[0].weights_bytes  # type: ignore[operator]
     assert application.bridge.config == before
-    application.shutdown()

@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif len(content) >= LARGE and faults.hold is not None:
             half = len(body) // 2
             self._answer(status, body, headers, send=half)
-            faults.hold.wait(10)
+            faults.hold.wait(300)
             self._write(body[half:])
         else:
             self._answer(status, body, headers)

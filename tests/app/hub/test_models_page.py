@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -330,15 +331,16 @@ def test_downloads_of_an_earlier_run_wait_in_the_list(
     queue = DownloadQueue(hub, tmp_path / "downloads.json")
     page = ModelsPage(store, queue, Trash(tmp_path / "t.json"), hub, estimator=estimator)
     qtbot.addWidget(page)
-    page.show()
-    first = page.library.list.sources[0]
-    assert (first.title, first.subtitle) == ("acme/tiny", "paused · 25%")
-    page.library.list.choose(first)
-    qtbot.waitUntil(lambda: page.inspector.estimate is not None, timeout=5000)
-    with qtbot.waitSignal(queue.finished, timeout=5000):
-        page.detail.button("Resume").click()
-    qtbot.waitUntil(lambda: "Hugging Face cache" in _headings(page), timeout=5000)
-    page.close_down()
+    with ExitStack() as end:
+        end.callback(page.close_down)
+        page.show()
+        first = page.library.list.sources[0]
+        assert (first.title, first.subtitle) == ("acme/tiny", "paused · 25%")
+        page.library.list.choose(first)
+        qtbot.waitUntil(lambda: page.inspector.estimate is not None, timeout=5000)
+        with qtbot.waitSignal(queue.finished, timeout=5000):
+            page.detail.button("Resume").click()
+        qtbot.waitUntil(lambda: "Hugging Face cache" in _headings(page), timeout=5000)
 
 
 def _headings(page: ModelsPage) -> list[str]:

@@ -19,6 +19,7 @@ from app.window import Application
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.hub.server import HubServer
 from tests.app.hub.test_fit import halves
+from tests.app.window_fixtures import next_run
 from widgets.chat.buttons import CopyButton
 
 
@@ -94,19 +95,26 @@ def test_a_download_that_is_done_is_opened_from_there(
 
 
 def test_leaving_in_the_middle_of_a_download_keeps_it(
-    qapp: QApplication, qtbot: QtBot, application: Application, server: HubServer
-) -> None:
-    server.faults.hold = threading.Event()
+    qapp: QApplication, qtbot: QtBot, application: Application, server: HubServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    server.faults.hold = hold = threading.Event()
     queue = application.pages.models.queue
     queue.start("acme/tiny")
     qtbot.waitUntil(lambda: queue.get("acme/tiny").progress.done > 100_000, timeout=5000)  # type: ignore[union-attr]
-    server.faults.hold.set()
+    close = queue.close
+
+    def close_and_let_go() -> None:
+        close()
+        hold.set()  # not before: what is left comes at once
+
+    monkeypatch.setattr(queue, "close", close_and_let_go)
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
-    known = again.pages.models.queue.get("acme/tiny")
-    assert known is not None and known.state == "paused" and known.progress.done > 100_000
-    assert again.window.work.works == []  # it waits on the page
-    again.shutdown()
+    assert hold.is_set()
+    with next_run(qapp) as again:
+        known = again.pages.models.queue.get("acme/tiny")
+        assert known is not None and known.state == "paused" and known.progress.done > 100_000
+        assert again.window.work.works == []  # it waits on the page
 
 
 # The area of long work ---------------------------------------------------------------------------
@@ -168,10 +176,9 @@ def test_the_first_start_welcomes_once(
     application.window.commands.run("help.welcome")
     assert place.is_welcoming and page_name(application) == "Models"
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
-    again.pages.welcome()
-    assert page_name(again) == "Chat"
-    again.shutdown()
+    with next_run(qapp) as again:
+        again.pages.welcome()
+        assert page_name(again) == "Chat"
 
 
 def test_who_names_a_model_is_not_welcomed(qtbot: QtBot, application: Application) -> None:

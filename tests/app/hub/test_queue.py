@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pytestqt.qtbot import QtBot
@@ -98,10 +100,18 @@ def test_cancel_removes_what_has_arrived(
 
 
 def test_stopped_before_it_began_is_stopped(
-    qtbot: QtBot, queue: DownloadQueue, server: HubServer
+    qtbot: QtBot, queue: DownloadQueue, server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    was_paused, details = threading.Event(), Hub.details
+
+    def late(hub: Hub, repo_id: str) -> Any:
+        was_paused.wait(120)
+        return details(hub, repo_id)
+
+    monkeypatch.setattr(Hub, "details", late)
     queue.start("acme/tiny")
     queue.pause("acme/tiny")
+    was_paused.set()
     qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
     assert server.ranges() == [] and _progress(queue).done == 0
     with qtbot.waitSignal(queue.gone, timeout=5000):
@@ -142,14 +152,13 @@ def test_the_next_run_remembers_what_is_not_finished(
     half(qtbot, queue, server)
     queue.close()
     let_go(server)
-    again = DownloadQueue(hub, file)
-    known = again.get("acme/tiny")
-    assert known is not None and known.state is State.PAUSED and known.progress.done > 140_000
-    qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
-    with qtbot.waitSignal(again.finished, timeout=5000):
-        again.start("acme/tiny")
-    assert DownloadQueue(hub, file).get("acme/tiny") is None
-    again.close()
+    with closing(DownloadQueue(hub, file)) as again:
+        known = again.get("acme/tiny")
+        assert known is not None and known.state is State.PAUSED and known.progress.done > 140_000
+        qtbot.waitUntil(lambda: state(queue, "acme/tiny") is State.PAUSED, timeout=5000)
+        with qtbot.waitSignal(again.finished, timeout=5000):
+            again.start("acme/tiny")
+        assert DownloadQueue(hub, file).get("acme/tiny") is None
 
 
 def test_a_failure_stays_with_its_cause_until_it_is_resumed(

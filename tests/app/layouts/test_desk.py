@@ -12,8 +12,7 @@ from app.layouts.desk import LayoutDesk
 from app.panels.docks import is_on_a_screen
 from app.settings_store import SettingsStore
 from app.window import Application
-from tests.app.fakes import FakeEngineThread
-from tests.app.window_fixtures import application, script
+from tests.app.window_fixtures import application, next_run, script
 from widgets.fonts import point_size
 
 __all__ = ["application", "script"]
@@ -111,13 +110,12 @@ def test_a_layout_is_in_force_again_in_the_next_run(
     commands.run("dock.log")
     desk(application).save_as("on stage")
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
-    again.show()
-    assert desk(again).current.name == "on stage" and point_size("body") > body
-    assert not again.window.log_dock.isHidden() and again.window.settings_dock.isHidden()
-    again.window.commands.run("layout.chat")
-    assert again.window.log_dock.isHidden() and point_size("body") == body
-    again.shutdown()
+    with next_run(qapp) as again:
+        again.show()
+        assert desk(again).current.name == "on stage" and point_size("body") > body
+        assert not again.window.log_dock.isHidden() and again.window.settings_dock.isHidden()
+        again.window.commands.run("layout.chat")
+        assert again.window.log_dock.isHidden() and point_size("body") == body
 
 
 def test_panels_of_a_screen_that_is_gone_come_home(qtbot: QtBot, application: Application) -> None:

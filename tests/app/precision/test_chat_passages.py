@@ -14,7 +14,7 @@ from app.chat.transfer.chat_file import dump, parse
 from app.chat.transfer.markdown import as_markdown
 from engine.config import EngineConfig
 from engine.snapshot import FinishReason
-from tests.app.chat_fixtures import Chat, chat, close_chat, make_chat
+from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.fake_engine import MODEL
 
 __all__ = ["chat"]  # a fixture
@@ -73,14 +73,12 @@ def test_a_switch_after_the_last_token_leaves_no_mark(chat: Chat) -> None:
 
 
 def test_it_is_there_when_the_chat_is_opened_again(qtbot: QtBot, tmp_path: Path) -> None:
-    first = make_chat(tmp_path)
-    ask(first)
-    close_chat(first)
-    again = make_chat(tmp_path)
-    again.controller.open(again.page.list.records[0].id)
-    assert again.controller.current.path()[-1].passages == BOTH
-    assert "int8 weights from here" in again.texts[-1]
-    close_chat(again)
+    with chat_in(tmp_path) as first:
+        ask(first)
+    with chat_in(tmp_path) as again:
+        again.controller.open(again.page.list.records[0].id)
+        assert again.controller.current.path()[-1].passages == BOTH
+        assert "int8 weights from here" in again.texts[-1]
 
 
 def test_a_branch_keeps_the_marks_before_it(chat: Chat) -> None:

@@ -23,8 +23,8 @@ from app.quantize.page_commands import EVALUATE, QUANTIZE, REPORTS
 from app.quantize.texts import TextChoice
 from app.quantize.work import Progress
 from app.window import Application
-from tests.app.fakes import FakeEngineThread, Script
 from tests.app.quantize.conftest import choose_starter, wait_for_end
+from tests.app.window_fixtures import next_run
 
 STARTER = str(starter_model())
 
@@ -126,8 +126,16 @@ def test_cancel_leaves_nothing_half_made(
 
 
 def test_escape_cancels_a_calibration(
-    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
-) -> None:
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    add = Progress.add_layer
+
+    def add_and_wait(progress: Progress, layer: Any) -> None:
+        add(progress, layer)
+        progress._stop.wait(120)  # it does not end before Escape comes
+
+    monkeypatch.setattr(Progress, "add_layer", add_and_wait)
     choose_starter(qtbot, page, "gptq", short_text)
     page.quantize_panel.start.click()
     qtbot.waitUntil(lambda: page.run is None or len(page.run.layers) > 0, timeout=60_000)
@@ -248,43 +256,42 @@ def test_reports_are_there_after_a_restart_compared_exported_deleted(
     measure(qtbot, page, short_text, quantization="int8")
     measure(qtbot, page, short_text, kv_cache_dtype="int8")
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
-    again.show()
-    page = again.pages.quantize
-    again.window.show_widget(page)
-    page.tabs.setCurrentIndex(REPORTS)
-    qtbot.waitUntil(lambda: len(page.reports.reports) == 2, timeout=5000)
-    newest, oldest = page.reports.reports
-    assert newest.name == "Starter model, float32, KV int8"
-    page.reports.choose(oldest.id)
-    assert page.report.isVisible() and page.report.stored == oldest
-    assert page.report.figures.cells[0][0] == "Perplexity"
-    # side by side
-    page.reports.choose(newest.id, oldest.id)
-    assert page.comparison.isVisible() and page.comparison.reports == [newest, oldest]
-    bars = page.comparison.bars.bars
-    assert [bar.label for bar in bars] == [newest.name, oldest.name]
-    assert sum(bar.is_best for bar in bars) == 1
-    assert page.comparison.table.cells[0][0] == "Perplexity"
-    for suffix in ("json", "csv", "md"):
-        file = tmp_path / f"both.{suffix}"
-        page.desk.export(page.comparison.reports, file)
-        assert file.stat().st_size > 100 and "Written" in page.toast.text()
-    page.desk.export([newest], tmp_path / "no" / "x.json")
-    assert "was not written" in page.toast.text()
-    # renamed, deleted, and back
-    page.reports.choose(oldest.id)
-    page.reports.renamed.emit(oldest, "The old one")
-    assert page.report.title.full_text() == "The old one"
-    page.reports.list.setFocus()
-    qtbot.keyClick(page.reports.list, Qt.Key.Key_Delete)
-    assert [s.id for s in page.reports.reports] == [newest.id]
-    page.toast.act()
-    assert len(page.reports.reports) == 2
-    page.desk.delete([oldest])
-    page.toast.dismiss()
-    assert [s.id for s in page.reports.reports] == [newest.id]
-    again.shutdown()
+    with next_run(qapp) as again:
+        again.show()
+        page = again.pages.quantize
+        again.window.show_widget(page)
+        page.tabs.setCurrentIndex(REPORTS)
+        qtbot.waitUntil(lambda: len(page.reports.reports) == 2, timeout=5000)
+        newest, oldest = page.reports.reports
+        assert newest.name == "Starter model, float32, KV int8"
+        page.reports.choose(oldest.id)
+        assert page.report.isVisible() and page.report.stored == oldest
+        assert page.report.figures.cells[0][0] == "Perplexity"
+        # side by side
+        page.reports.choose(newest.id, oldest.id)
+        assert page.comparison.isVisible() and page.comparison.reports == [newest, oldest]
+        bars = page.comparison.bars.bars
+        assert [bar.label for bar in bars] == [newest.name, oldest.name]
+        assert sum(bar.is_best for bar in bars) == 1
+        assert page.comparison.table.cells[0][0] == "Perplexity"
+        for suffix in ("json", "csv", "md"):
+            file = tmp_path / f"both.{suffix}"
+            page.desk.export(page.comparison.reports, file)
+            assert file.stat().st_size > 100 and "Written" in page.toast.text()
+        page.desk.export([newest], tmp_path / "no" / "x.json")
+        assert "was not written" in page.toast.text()
+        # renamed, deleted, and back
+        page.reports.choose(oldest.id)
+        page.reports.renamed.emit(oldest, "The old one")
+        assert page.report.title.full_text() == "The old one"
+        page.reports.list.setFocus()
+        qtbot.keyClick(page.reports.list, Qt.Key.Key_Delete)
+        assert [s.id for s in page.reports.reports] == [newest.id]
+        page.toast.act()
+        assert len(page.reports.reports) == 2
+        page.desk.delete([oldest])
+        page.toast.dismiss()
+        assert [s.id for s in page.reports.reports] == [newest.id]
 
 
 def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: QuantizePage) -> None:

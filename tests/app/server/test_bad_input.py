@@ -38,7 +38,7 @@ def call(served: Served, path: str, body: Any = None, **headers: str) -> Answer:
     }
     request = urllib.request.Request(served.url + path, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return Answer(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())
@@ -243,9 +243,9 @@ def test_a_fuzzer_finds_no_failure(served: Served, tmp_path: Path) -> None:
               "response_schema_conformance,negative_data_rejection")  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json",
-         "--checks", checks, "--max-examples", "4", "--seed", "1", "--request-timeout", "30",
+         "--checks", checks, "--max-examples", "4", "--seed", "1", "--request-timeout", "120",
          "--generation-database", "none"],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "10 selected" in done.stdout

@@ -157,8 +157,9 @@ def test_a_closed_stream_aborts_its_request(client: Any, served: Served) -> None
 def test_a_client_that_times_out_aborts_a_whole_reply(client: Any, served: Served) -> None:
     before = served.wait_idle().counters.finished.get("abort", 0)
     with pytest.raises(openai.APITimeoutError):
-        chat(client, max_tokens=1900, timeout=0.3, extra_body={"ignore_eos": True})
-    assert served.wait_idle().counters.finished["abort"] == before + 1
+        chat(client, max_tokens=1900, timeout=1.0, extra_body={"ignore_eos": True})
+    # On a busy machine the server reads the request when its client has gone already.
+    wait_until(lambda: served.wait_idle().counters.finished.get("abort", 0) == before + 1)
 
 
 def test_models(client: Any) -> None:

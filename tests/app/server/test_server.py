@@ -83,6 +83,16 @@ def later(served: Any, path: str, body: Any) -> Any:
     return future
 
 
+def open_stream(served: Any) -> tuple[bytes, Any]:
+    """The first line of a streamed chat, and the answer that goes on."""
+    request = urllib.request.Request(
+        served.url + CHAT, json.dumps({"messages": USER, "stream": True}).encode(),
+        {"Content-Type": "application/json"},
+    )  # fmt: skip
+    answer = urllib.request.urlopen(request, timeout=120)
+    return answer.readline(), answer
+
+
 # -- who may call -----------------------------------------------------------------------------
 
 
@@ -133,7 +143,7 @@ def test_pages_of_a_named_origin_may_call(puppet: Any) -> None:
         served.url + CHAT, method="OPTIONS",
         headers={"Origin": page, "Access-Control-Request-Method": "POST"},
     )  # fmt: skip
-    with urllib.request.urlopen(preflight) as response:
+    with urllib.request.urlopen(preflight, timeout=120) as response:
         assert response.status == 200
     other = call(served, "/v1/models", Origin="http://localhost:4000")
     assert other.status == 403
@@ -164,17 +174,18 @@ def test_a_crash_ends_whole_replies_and_streams_with_its_cause(puppet: Any) -> N
     served = puppet()
     whole = later(served, COMPLETIONS, ASK)
     wait_until(lambda: len(served.added) == 1)
-    stream = later(served, CHAT, {"messages": USER, "stream": True})
-    wait_until(lambda: len(served.added) == 2)
-    served.say("Hel")
-    wait_until(lambda: served.gate.metrics is not None)
-    threading.Event().wait(0.1)  # the stream has begun
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(open_stream, served)
+        wait_until(lambda: len(served.added) == 2)
+        served.say("Hel")
+        first, stream = opening.result(120)  # the stream has begun
     served.gate.on_event(EngineCrashed(ErrorInfo("RuntimeError: boom", "Restart it."), "trace"))
-    answer = whole.result(10)
+    answer = whole.result(120)
     assert answer.status == 500
     assert answer.error["message"] == "RuntimeError: boom Restart it."
     assert "trace" not in answer.body.decode()
-    lines = stream.result(10).body.decode().strip().split("\n\n")
+    with stream:
+        lines = (first + stream.read()).decode().strip().split("\n\n")
     assert json.loads(lines[0][6:])["choices"][0]["delta"]["content"] == "Hel"
     assert "boom" in json.loads(lines[1][6:])["error"]["message"]
     assert lines[2] == "data: [DONE]"
@@ -187,7 +198,7 @@ def test_a_failed_request_is_a_500_with_its_cause(puppet: Any) -> None:
     reply = later(served, COMPLETIONS, ASK)
     wait_until(lambda: served.added)
     served.say("", FinishReason.ERROR, NumericalError("NaN logits.", "Use float32.").info())
-    answer = reply.result(10)
+    answer = reply.result(120)
     assert answer.status == 500
     assert answer.error["message"] == "NaN logits. Use float32."
 
@@ -199,7 +210,7 @@ def test_a_model_that_goes_in_that_moment_is_a_503(puppet: Any) -> None:
     served.gate.on_event(Unloaded())
     info = ErrorInfo("No model is loaded.", "Open a model first.", "InvalidRequestError")
     served.gate.on_event(RequestFailed(served.added[0], info))
-    assert reply.result(10).status == 503
+    assert reply.result(120).status == 503
 
 
 def test_the_limit_of_reply_tokens(puppet: Any) -> None:
@@ -209,7 +220,7 @@ def test_the_limit_of_reply_tokens(puppet: Any) -> None:
     wait_until(lambda: served.added)
     assert served.commands[-1].params.max_tokens == 4
     served.say("x", FinishReason.LENGTH)
-    assert reply.result(10).status == 200
+    assert reply.result(120).status == 200
 
 
 # -- where it listens, and how it ends --------------------------------------------------------
@@ -226,17 +237,17 @@ def test_a_port_in_use_is_named_with_the_remedy(served: Served, puppet: Any) -> 
 
 
 def test_a_stop_lets_replies_finish_and_refuses_new_ones(puppet: Any) -> None:
-    served = puppet(grace_s=5.0)
+    served = puppet(grace_s=60.0)  # it ends as soon as the reply does
     reply = later(served, COMPLETIONS, ASK)
     wait_until(lambda: served.added)
     stopping = threading.Thread(target=served.server.stop)
     stopping.start()
     wait_until(lambda: served.gate.is_closing)
     served.say("done", FinishReason.LENGTH)
-    answer = reply.result(10)
+    answer = reply.result(120)
     assert answer.status == 200
     assert json.loads(answer.body)["choices"][0]["text"] == "done"
-    stopping.join(10)
+    stopping.join(120)
     assert not served.server.is_running
     with pytest.raises(OSError, match="refused"):
         call(served, "/health")
@@ -251,10 +262,10 @@ def test_a_stop_aborts_what_takes_too_long_and_it_can_start_again(puppet: Any) -
     stopping.start()
     wait_until(lambda: any(isinstance(command, Abort) for command in served.commands))
     served.say("", FinishReason.ABORT)
-    answer = json.loads(reply.result(10).body)
+    answer = json.loads(reply.result(120).body)
     assert answer["choices"][0]["text"] == "half"
     assert answer["choices"][0]["finish_reason"] == "abort"
-    stopping.join(10)
+    stopping.join(120)
     assert not served.server.is_running
     served.server.start()
     assert call(served, "/health").status == 200

@@ -18,6 +18,7 @@ from app.tune.load_plan import LoadState
 from app.tune.page import TunePage
 from app.window import Application
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import next_run
 from widgets.charts.series import MarkKind
 
 
@@ -52,6 +53,12 @@ def start(qtbot: QtBot, page: TunePage, completed: int = 1) -> None:
     choose(page, "query-rewrite")
     page.load_bar.button.click()
     qtbot.waitUntil(lambda: page.load.counts.completed >= completed, timeout=5000)
+
+
+def wait_for_samples(qtbot: QtBot, page: TunePage, count: int) -> None:
+    """Until so many gaps between tokens are known; snapshots bring them."""
+    figures = lambda: page.history.figures(0.0, page.charts.now)
+    qtbot.waitUntil(lambda: figures()["itl"].num_samples >= count)
 
 
 def set_number(qtbot: QtBot, application: Application, name: str, value: float) -> None:
@@ -101,12 +108,11 @@ def test_both_arrangements_are_there_again_in_the_next_run(
 ) -> None:
     application.window.views.blocks_dock.close()
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
-    again.show()
-    assert not again.window.views.blocks_dock.isHidden()
-    again.window.show_page(1)
-    assert again.window.views.blocks_dock.isHidden() and again.window.charts_dock.isHidden()
-    again.shutdown()
+    with next_run(qapp) as again:
+        again.show()
+        assert not again.window.views.blocks_dock.isHidden()
+        again.window.show_page(1)
+        assert again.window.views.blocks_dock.isHidden() and again.window.charts_dock.isHidden()
 
 
 def test_a_load_runs_beside_and_is_named_in_the_requests(
@@ -197,10 +203,10 @@ def test_a_change_is_compared_with_what_was_before(
     view = page.comparison
     assert view.note.text() == HINT and not view.copy_button.isEnabled()
     start(qtbot, page, completed=6)
-    qtbot.wait(600)
-    script.step_s = 0.02
+    wait_for_samples(qtbot, page, 100)
+    script.step_s = 0.2  # much longer than a step of 2 ms takes on a busy machine
     set_number(qtbot, application, "max_num_seqs", 2)
-    qtbot.waitUntil(lambda: bool(view.rows) and (view.rows[1].b.num_samples > 10), timeout=8000)
+    qtbot.waitUntil(lambda: bool(view.rows) and view.rows[1].b.num_samples > 10)
     itl = view.rows[1]
     assert itl.metric.key == "itl" and itl.p50_change is not None and itl.p50_change > 100
     cells = [cell.text() for cell in view.table.cells["itl"]]
@@ -208,23 +214,24 @@ def test_a_change_is_compared_with_what_was_before(
     assert [span.label for span in page.charts.itl._spans.spans] == ["A", "B"]  # type: ignore[union-attr]
     application.window.commands.run("tune.copy_comparison")
     assert QGuiApplication.clipboard().text().splitlines()[1].startswith("metric\tunit\tA p50")
-    script.step_s = 0.002
 
 
 def test_two_dragged_ranges_are_compared_and_forgotten(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
     start(qtbot, page, completed=4)
-    qtbot.wait(700)
-    now = page.charts.now
+    wait_for_samples(qtbot, page, 100)
+    times = page.history._itl.times
+    qtbot.waitUntil(lambda: page.history._itl.times[-1] - times[0] > 0.7)
+    first, last = float(times[0]), float(page.history._itl.times[-1])
     view = page.comparison
-    page.charts.span_picked.emit(now - 0.3, now)
+    page.charts.span_picked.emit(last - 0.3, last)
     assert view.note.text() == HINT_SECOND and view.stretches is None
-    page.charts.span_picked.emit(now - 0.7, now - 0.4)  # the earlier one is A, whichever was first
+    page.charts.span_picked.emit(first, first + 0.3)  # the earlier one is A, whichever was first
     assert view.stretches is not None
-    assert view.stretches[0].start == now - 0.7 and view.stretches[1].end == now
+    assert view.stretches[0].start == first and view.stretches[1].end == last
     assert view.rows[1].a.num_samples > 0
-    page.charts.span_picked.emit(now - 0.2, now)
+    page.charts.span_picked.emit(last - 0.2, last)
     assert view.stretches is None
     view.clear_button.click()
     assert view.note.text() == HINT or view.stretches is not None
@@ -239,10 +246,10 @@ def test_in_a_low_window_the_comparison_is_a_line(
     qtbot.waitUntil(lambda: not page.comparison.table.isHidden(), timeout=3000)
     before = page.load.counts.completed
     qtbot.waitUntil(lambda: page.load.counts.completed > before + 2, timeout=3000)
-    qtbot.wait(300)  # a snapshot
     application.window.resize(1000, 640)
     qtbot.waitUntil(lambda: page.comparison.table.isHidden(), timeout=3000)
-    assert not page.comparison.brief.isHidden() and "ITL" in page.comparison.brief.text()
+    assert not page.comparison.brief.isHidden()
+    qtbot.waitUntil(lambda: "ITL" in page.comparison.brief.text())  # with the next snapshot
     application.window.resize(*MINIMUM_SIZE)
     bar = page.load_bar
     # nothing is cut off
@@ -258,11 +265,10 @@ def test_the_load_that_was_chosen_is_remembered(
     page.load_bar.pacing.setCurrentIndex(1)
     page.load_bar.rate.setValue(2.5)
     application.shutdown()
-    again = Application(qapp, lambda on_event: FakeEngineThread(on_event))
-    bar = again.pages.tune.load_bar
-    assert bar.choice.workload.name == "query-rewrite" and bar.pace.request_rate == 2.5
-    assert bar.concurrency.value() == 12
-    again.shutdown()
+    with next_run(qapp) as again:
+        bar = again.pages.tune.load_bar
+        assert bar.choice.workload.name == "query-rewrite" and bar.pace.request_rate == 2.5
+        assert bar.concurrency.value() == 12
 
 
 @pytest.mark.parametrize("stored", ['{"workload": 3}', "no json", '{"what": 1}', '"x"'])

@@ -61,9 +61,11 @@ def test_what_the_cache_cannot_hold_is_refused_before_it_is_sent(
     qtbot: QtBot, application: Application
 ) -> None:
     page = application.pages.tune
-    application.bridge.reconfigure(kv_cache_memory_bytes=2**20)
-    with qtbot.waitSignal(application.bridge.snapshot, timeout=SERVE_MS):
-        pass
+    with qtbot.waitSignal(
+        application.bridge.snapshot, timeout=SERVE_MS,
+        check_params_cb=lambda s: s.config.kv_cache_memory_bytes == 2**20,
+    ):  # fmt: skip
+        application.bridge.reconfigure(kv_cache_memory_bytes=2**20)
     page.load_bar.choose("mixed-lengths")
     page.load_bar.toggle()
     assert not page.load.is_on

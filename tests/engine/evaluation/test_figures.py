@@ -100,7 +100,10 @@ def test_every_figure_is_what_transformers_gives(
     assert from_json(json.loads(json.dumps(to_json(report)))) == from_json(to_json(report))
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(chunk=st.integers(1, 90), tile=st.integers(1, 60), block=st.sampled_from([1, 8, 64]))
 def test_no_figure_depends_on_how_the_text_is_chunked(
     chunk: int, tile: int, block: int, tiny_folder: Path, other_folder: Path, text: str,

@@ -31,7 +31,9 @@ NAME = "model.layers.0.mlp.up_proj.weight"
 LLAMA = {"model_type": "llama", "num_hidden_layers": 1}
 PER_OUTPUT: dict[str, Any] = {"bits": 8, "group_size": -1, "symmetric": True}
 on_disk = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

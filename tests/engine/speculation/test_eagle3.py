@@ -187,7 +187,10 @@ def test_a_context_begins_where_drafting_was_switched_on(
     assert set(watched.checked[-2:]) == {32}
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=6,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_blocks_say_truly_whether_the_head_was_there(
     data: st.DataObject,

@@ -156,7 +156,10 @@ def test_the_end_is_where_it_is_without_drafts(
         drafting.check_integrity()
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
 def test_a_random_driver_never_changes_the_tokens(
     data: st.DataObject,
