@@ -13,7 +13,6 @@ from engine.snapshot import Counters, Sample
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts, columns_for
-from widgets.stat_figures import Value
 from widgets.stat_strip import StatStrip
 from widgets.theme import apply_theme
 

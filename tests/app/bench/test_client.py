@@ -74,17 +74,18 @@ def test_times_are_those_of_a_client(server: ScriptedServer) -> None:
     for times in found.requests:
         assert times.ttft_s is not None and times.ttft_s >= GAP_S * 0.9
         assert len(times.itl_s) == 4
-        assert sum(times.itl_s) >= 4 * GAP_S * 0.8
+        assert times.ttft_s + sum(times.itl_s) >= 5 * GAP_S * 0.9  # the first may be read late
     assert found.duration_s >= 2 * 5 * GAP_S * 0.9  # two after two
 
 
 def test_requests_come_when_they_are_due(server: ScriptedServer) -> None:
     server.answers[COMPLETIONS] = paced
+    began = time.perf_counter()
     found = run(server, [BenchRequest((1,), 1, 1)] * 5, Pace(request_rate=20.0))
     arrivals = sorted(times.arrival for times in found.requests)
     due = Pace(request_rate=20.0).due_times(5, 0)
     for arrival, when in zip(arrivals, due, strict=True):
-        assert arrival - arrivals[0] >= when - 0.01
+        assert arrival - began >= when
 
 
 def test_failures_are_counted_and_named(server: ScriptedServer) -> None:

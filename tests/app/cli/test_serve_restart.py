@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -69,7 +68,7 @@ class Serving:
             self.serving._news.put(KeyboardInterrupt)  # type: ignore[arg-type]
         self.serving._server.stop()
         self.serving._thread.stop()
-        self.thread.join(10)
+        self.thread.join(60)
 
 
 @pytest.fixture
@@ -88,21 +87,25 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     made.close()
 
 
-def ask(url: str, **fields: Any) -> tuple[int, str]:
+def ask(url: str, began: threading.Event | None = None, **fields: Any) -> tuple[int, str]:
+    """`began` is set when a line of the answer was read."""
     body = {"prompt": "a", "max_tokens": 1800, "ignore_eos": True, **fields}
     request = urllib.request.Request(
         f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
-            return response.status, response.read().decode()
+            first = response.readline() if began is not None else b""
+            if began is not None:
+                began.set()
+            return response.status, (first + response.read()).decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
 def is_healthy(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as response:
+        with urllib.request.urlopen(f"{url}/health", timeout=30) as response:
             return bool(response.status == 200)
     except OSError:
         return False
@@ -126,12 +129,13 @@ def test_a_crash_is_told_to_clients_and_the_engine_is_started_anew(
     wait_until(lambda: served.serving._server.is_running and is_healthy(served.url), 60)
     gate = served.serving._gate
     whole, first = in_flight(served.url, 1)
-    streamed, second = in_flight(served.url, 1, stream=True)
+    began = threading.Event()
+    streamed, second = in_flight(served.url, 1, stream=True, began=began)
     wait_until(lambda: gate.num_in_flight == 2)
-    time.sleep(0.2)  # both have written something
+    assert began.wait(60)
     served.crash.set()
     for thread in (*first, *second):
-        thread.join(30)
+        thread.join(120)
     status, text = whole[0]
     assert status == 500
     error = json.loads(text)["error"]
@@ -151,9 +155,9 @@ def test_a_crash_that_comes_at_once_ends_the_server(served: Serving) -> None:
     answers, threads = in_flight(served.url, 1)
     wait_until(lambda: served.serving._gate.num_in_flight == 1)
     served.crash.set()
-    served.thread.join(30)
+    served.thread.join(120)
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert not served.thread.is_alive()
     assert isinstance(served.ended_with, InferdeckError)
     assert "a kernel failed" in served.ended_with.cause

@@ -59,7 +59,7 @@ class Elsewhere:
         self.server = ApiServer(self.gate, ServerOptions(port=port, api_key=KEY, grace_s=0.2))
         self.engine.start()
         self.engine.submit(Load(EngineConfig(model=model)))
-        assert self._loaded.wait(20)
+        assert self._loaded.wait(60)
         self.server.start()
 
     @property

@@ -28,7 +28,7 @@ def test_vllm(server: ScriptedServer) -> None:
     assert found.dialect is Dialect.VLLM
     assert (found.version, found.max_model_len, found.has_metrics) == ("0.12.0", 8192, True)
     assert found.models == ("meta-llama/Llama-3.1-8B", "sql-lora")
-    assert 0 < found.round_trip_s < 1
+    assert 0 < found.round_trip_s < 60
 
 
 def test_vllm_without_metrics(server: ScriptedServer) -> None:
@@ -218,7 +218,7 @@ def raw() -> Iterator[Callable[[bytes], Target]]:
 )
 def test_other_services(raw: Callable[[bytes], Target], data: bytes, said: str) -> None:
     with pytest.raises(TargetError, match=said):
-        probe(raw(data), timeout_s=5)
+        probe(raw(data), timeout_s=30)
 
 
 def test_https_where_http_is_spoken(server: ScriptedServer) -> None:

@@ -21,7 +21,7 @@ from engine import messages as m
 from engine.config import EngineConfig
 from engine.snapshot import FinishReason
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 LISTENS = """
 import json, os, sys
 print("chatter of a library", file=sys.stderr, flush=True)
@@ -243,7 +243,7 @@ def test_it_can_be_stopped_while_the_process_starts(drive: Callable[[str], Drive
     until(lambda: driven.engine.pid is not None)
     pid = driven.engine.pid
     assert pid is not None
-    assert driven.engine.stop(4.0) and is_gone(pid)
+    assert driven.engine.stop(30.0) and is_gone(pid)
     assert not driven.of(m.EngineCrashed) and not driven.of(m.LoadFailed)
 
 

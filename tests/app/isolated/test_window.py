@@ -83,7 +83,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         patch.setenv("INFERDECK_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         made = Shared()
     yield made
-    assert made.engine.stop(20.0)
+    assert made.engine.stop(60.0)
 
 
 OpenWindow = Callable[[ThreadFactory], Application]

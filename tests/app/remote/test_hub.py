@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from socket import create_connection
+from socket import socket as unconnected
 from typing import Any
 
 import httpx
@@ -27,6 +28,8 @@ from tests.app.remote.windows import Lab, Proxy, Window, text_of
 from tests.app.server.conftest import wait_until
 
 SLOW = Script(step_s=0.01, replies=120)
+ENDLESS = Script(step_s=0.01, replies=100_000)
+"""A reply that is still written whenever a busy machine looks."""
 
 
 class Bench:
@@ -69,10 +72,10 @@ def test_a_window_that_comes_sees_what_is_there(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.remote.standing.PAST_S", 0.01)
-    lab = bench.lab()
+    lab = bench.lab(Script(replies=60, step_s=0.005))
     lab.load()
     first = bench.window(lab.server.url)
-    first.ask("a")
+    first.ask("a", max_tokens=60)
     first.reply("a")
     wait_until(lambda: any(s.snapshot.steps for s in first.of(m.SnapshotEvent)))
     second = bench.window(lab.server.url)
@@ -320,12 +323,12 @@ class Listening:
 
     def __enter__(self) -> str:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return f"http://127.0.0.1:{self._port}"
 
     def __exit__(self, *exc: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -371,7 +374,7 @@ def test_what_does_not_greet_is_cut_off(bench: Bench, first: bytes) -> None:
     with raw(lab) as socket:
         socket.send(first)
         with pytest.raises(WebSocketException):
-            socket.recv(10)
+            socket.recv(60)
     window = bench.window(lab.server.url)
     window.wait(m.Unloaded)
 
@@ -384,12 +387,12 @@ def test_a_frame_that_cannot_be_read_ends_the_line_alone(bench: Bench) -> None:
     for bad in (b"\xc1", encode(Frame(5, 0)), encode(Frame(0, 77)), greeted_frame("shell", {})):
         with raw(lab) as socket:
             socket.send(encode(Hello(protocol.VERSION)))
-            assert isinstance(read_answer(socket.recv(10)), Welcome)
+            assert isinstance(read_answer(socket.recv(60)), Welcome)
             socket.send(greeted_frame("ready", {}, number=0))
             socket.send(bad)
             with pytest.raises(WebSocketException):
                 for _ in range(100):
-                    socket.recv(10)
+                    socket.recv(60)
     other.ask("a", max_tokens=3)
     assert len(other.reply("a")) == 3
 
@@ -398,7 +401,7 @@ def test_a_version_of_the_future_is_refused_in_words(bench: Bench) -> None:
     lab = bench.lab()
     with raw(lab) as socket:
         socket.send(encode(Hello(7, "9.9")))
-        answer = read_answer(socket.recv(10))
+        answer = read_answer(socket.recv(60))
     assert isinstance(answer, Refused)
     assert "version 7 (Inferdeck 9.9)" in answer.words
 
@@ -456,11 +459,13 @@ def test_commands_wait_for_the_line_and_arrive_once(bench: Bench) -> None:
 
 def test_commands_that_wait_have_a_number(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_WAITING", 3)
-    window = bench.window("http://127.0.0.1:9")  # nobody listens there
-    assert "cannot be reached" in wait_words(window, LinkState.CONNECTING)
-    for number in range(5):
-        window.ask(f"r-{number}")
-    assert "3 commands wait" in window.wait(m.RequestFailed, 2).error.cause
+    with unconnected() as deaf:  # nobody listens at its port
+        deaf.bind(("127.0.0.1", 0))
+        window = bench.window(f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        assert "cannot be reached" in wait_words(window, LinkState.CONNECTING)
+        for number in range(5):
+            window.ask(f"r-{number}")
+        assert "3 commands wait" in window.wait(m.RequestFailed, 2).error.cause
 
 
 def wait_words(window: Window, state: LinkState) -> str:
@@ -497,11 +502,11 @@ def test_a_server_that_never_comes_back_ends_the_replies(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "GIVE_UP_S", 0.5)
-    lab = bench.lab(SLOW)
+    lab = bench.lab(ENDLESS)
     lab.load()
     proxy = bench.proxy(lab.server.url)
     window = bench.window(proxy.url)
-    window.ask("a", max_tokens=120)
+    window.ask("a", max_tokens=100_000)
     wait_until(lambda: window.outputs("a"))
     proxy.cut()
     assert "The line was cut for" in window.wait(m.RequestFailed).error.cause
@@ -510,12 +515,12 @@ def test_a_server_that_never_comes_back_ends_the_replies(
 
 
 def test_a_server_that_was_started_anew_is_attached_to(bench: Bench) -> None:
-    lab, other = bench.lab(SLOW), bench.lab()
+    lab, other = bench.lab(ENDLESS), bench.lab()
     lab.load()
     other.load("/models/another")
     proxy = bench.proxy(lab.server.url)
     window = bench.window(proxy.url)
-    window.ask("a", max_tokens=120)
+    window.ask("a", max_tokens=100_000)
     wait_until(lambda: window.outputs("a"))
     proxy._target = ("127.0.0.1", int(other.server.url.rsplit(":", 1)[1]))
     proxy.cut(stays=False)
@@ -539,10 +544,10 @@ def test_silence_is_said_and_ends_with_the_next_word(
 
 
 def test_a_window_that_leaves_ends_its_requests(bench: Bench) -> None:
-    lab = bench.lab(SLOW)
+    lab = bench.lab(ENDLESS)
     lab.load()
     window = bench.window(lab.server.url)
-    window.ask("a", max_tokens=120)
+    window.ask("a", max_tokens=100_000)
     wait_until(lambda: window.outputs("a"))
     window.close()
     wait_until(lambda: m.Abort("a") in lab.engine.commands)
@@ -554,13 +559,13 @@ def test_a_reader_that_stops_costs_a_bounded_amount_and_slows_nobody(
 ) -> None:
     """It greets, asks for much, and never reads again."""
     monkeypatch.setattr("app.remote.outbox.MAX_WEIGHT", 2000)
-    lab = bench.lab(Script(step_s=0.001, replies=1_000_000), limits=Limits(stall_s=1.0))
+    lab = bench.lab(Script(step_s=0.001, replies=1_000_000), limits=Limits(stall_s=3.0))
     lab.load()
     other = bench.window(lab.server.url)
     monkeypatch.setattr("app.remote.ledger.MAX_UNHEARD_FRAMES", 4)
     with raw(lab) as socket:
         socket.send(encode(Hello(protocol.VERSION)))
-        socket.recv(10)
+        socket.recv(60)
         socket.send(greeted_frame("ready", {}, number=0))
         ask = {"request_id": "greedy", "prompt": "p", "params": {}}
         socket.send(greeted_frame("add", ask))
@@ -577,7 +582,7 @@ def test_a_ping_that_is_none_ends_the_line(bench: Bench) -> None:
     lab = bench.lab()
     with raw(lab) as socket:
         socket.send(encode(Hello(protocol.VERSION)))
-        socket.recv(10)
+        socket.recv(60)
         socket.send(greeted_frame("ping", "now", number=0))
         with pytest.raises(WebSocketException):
-            socket.recv(10)
+            socket.recv(60)

@@ -141,7 +141,7 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
 
     def _run(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name="proxy", daemon=True)

@@ -83,8 +83,8 @@ def test_clients_and_the_chat_share_the_engine(qtbot: QtBot, application: Applic
         qtbot.waitUntil(lambda: not chat.is_busy and bool(chat.current.path()), timeout=WAIT_MS)
         qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
         model = application.window.views.requests.model
-        names = [str(model.index(row, 0).data()) for row in range(model.rowCount())]
-        assert any(name.startswith("API chat ") for name in names)
+        names = lambda: [str(model.index(row, 0).data()) for row in range(model.rowCount())]
+        qtbot.waitUntil(lambda: any(name.startswith("API chat ") for name in names()))
         # and stopped while the client reads
         page.serving.stop()
         page.serving.stop()
@@ -126,7 +126,7 @@ def test_a_model_that_is_closed_while_a_client_reads(
         application.session.unload()
     reader.wait(qtbot)
     assert reader.error is None and ends[-1] == "abort"
-    assert "503" in page.view.health.text()
+    qtbot.waitUntil(lambda: "503" in page.view.health.text(), timeout=WAIT_MS)
     later = InThread(lambda: client.models.list())
     later.wait(qtbot)
     assert isinstance(later.error, openai.InternalServerError)
