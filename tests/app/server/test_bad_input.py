@@ -243,5 +243,5 @@ def test_a_fuzzer_finds_no_failure(served: Served, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "9 selected" in done.stdout
+    assert "10 selected" in done.stdout
     served.wait_idle()
