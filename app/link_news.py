@@ -28,7 +28,7 @@ class LinkNews(QObject):
         self._window = window
         self._bridge: EngineBridge = window.bridge
         self._since = 0.0  # when the line was live last
-        self._was_live = False
+        self._was_live = self._is_cut = False
         self._before: tuple[str, StateKind] | None = None  # the strip's words while it was live
         self._timer = QTimer(self)
         self._timer.setInterval(TICK_MS)
@@ -41,7 +41,7 @@ class LinkNews(QObject):
         window.strip.set_place(self._bridge.place)
         if link is None or not self._bridge.is_remote:
             self._timer.stop()
-            self._was_live, self._before = False, None
+            self._was_live, self._is_cut, self._before = False, False, None
             return
         if link.state is LinkState.LIVE:
             self._on_live()
@@ -71,7 +71,8 @@ class LinkNews(QObject):
             window.strip.set_state(*before)
         elif self._bridge.model is None:
             window.strip.set_state(f"{place}: asking what it has loaded", "loading")
-        if self._was_live and window.notices.notice(LINK) is not None:
+        if self._is_cut:
+            self._is_cut = False
             gone = max(time.perf_counter() - self._since, 0.0)
             window.show_notice(
                 Notice(LINK, f"{place} is connected again.", f"The line was cut for {gone:.0f} s.")
@@ -89,7 +90,8 @@ class LinkNews(QObject):
             )  # fmt: skip
 
     def _on_cut(self, link: LinkChanged) -> None:
-        if self._window.notices.notice(LINK) is None:
+        if not self._is_cut:  # once, however many tries it takes
+            self._is_cut = True
             self._window.show_notice(
                 Notice(LINK, f"The line to {self._bridge.place} was cut.",
                        "Replies go on where they were when it is back within a minute.", "warning",

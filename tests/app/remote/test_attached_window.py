@@ -212,6 +212,8 @@ def test_a_reply_goes_on_over_a_cut_line(
     assert wait_for_end(qtbot, application) == headless.direct(LONG, 400)
     assert reply(application).state is State.COMPLETE
     until(qtbot, lambda: "Reconnecting" not in window.strip.state[0])
+    proxy.cut()
+    until(qtbot, lambda: "was cut" in window.notices.notice(LINK).cause)  # type: ignore[union-attr]
 
 
 def test_two_windows_watch_one_engine(
