@@ -48,7 +48,7 @@ class RemoteEngine(threading.Thread):
         self.address = address_of(target)
         self.welcome: Welcome | None = None
         self._emit = on_event
-        self._talk = Talk(self._on_event)
+        self._talk = Talk(on_event)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._given: list[WireCommand] = []  # to be taken by the loop
@@ -226,9 +226,6 @@ class RemoteEngine(threading.Thread):
     def _tell(self, state: LinkState, words: str = "") -> None:
         log.info("%s: %s %s", self.address.place, state, words)
         self._emit(LinkChanged(state, time.perf_counter(), words))
-
-    def _on_event(self, event: m.Event) -> None:
-        self._emit(event)
 
 
 def _ordinal(number: int) -> str:

@@ -118,7 +118,8 @@ class Standing:
         self._past.clear()
 
 
-_NO_BLOCKS = BlockSnapshot(1, (), *(np.zeros(0, np.int32) for _ in range(3)), np.zeros(0, np.bool_))
+_NONE = np.zeros(0, np.int32)
+_NO_BLOCKS = BlockSnapshot(1, (), _NONE, _NONE, _NONE, np.zeros(0, np.bool_))
 
 
 def _figures(s: EngineSnapshot) -> EngineSnapshot:

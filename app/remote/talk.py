@@ -167,4 +167,9 @@ class Talk:
 
 
 def _joined(before: History, more: History) -> History:
-    return History(*(one + other for one, other in zip(before, more, strict=True)))
+    return History(
+        before.steps + more.steps,
+        before.ttft + more.ttft,
+        before.itl + more.itl,
+        before.past + more.past,
+    )
