@@ -88,9 +88,7 @@ def add_told(
     figures["server"] = server
 
 
-def explained(
-    figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_s: float
-) -> str:
+def explained(figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_s: float) -> str:
     """Why the two differ, in a sentence or two."""
     if not server["client_less_server_ms"]:
         return "The server tells no latencies: all of them are measured as the client."
