@@ -4,6 +4,7 @@ that process is killed."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -184,27 +185,32 @@ def test_a_killed_engine_takes_no_chat_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     deliver = EngineBridge.on_event
+    written: list[int] = []
+    to_hold: list[int] = []
 
-    def late(bridge: EngineBridge, event: messages.Event) -> None:
-        if isinstance(event, messages.OutputEvent):
-            time.sleep(0.01)  # "in mid-reply" is that on any machine
+    def hold(bridge: EngineBridge, event: messages.Event) -> None:
+        if isinstance(event, messages.OutputEvent) and to_hold:
+            written.extend(event.token_ids)
+            if len(written) >= 12:  # "in mid-reply" is that on any machine
+                os.kill(to_hold.pop(), signal.SIGSTOP)
         deliver(bridge, event)
 
-    monkeypatch.setattr(EngineBridge, "on_event", late)
+    monkeypatch.setattr(EngineBridge, "on_event", hold)
     application = open_window(IsolatedEngine)
     load(qtbot, application)
     engine, chat = application.bridge.engine, application.pages.chat
     assert isinstance(engine, IsolatedEngine) and engine.pid is not None
     ask(application, QUESTION)
     first = answer(qtbot, application)
+    to_hold.append(engine.pid)
     ask(application, "Write the alphabet three times.", max_tokens=400)
-    qtbot.waitUntil(lambda: len(reply(application).text.split()) > 4, timeout=REPLY_MS)
-    written = reply(application).text
-    os.kill(engine.pid, 9)
+    qtbot.waitUntil(lambda: not to_hold and bool(reply(application).text), timeout=REPLY_MS)
+    seen = reply(application).text
+    os.kill(engine.pid, signal.SIGKILL)
     qtbot.waitUntil(lambda: application.bridge.state is EngineState.CRASHED, timeout=WAIT_MS)
     qtbot.waitUntil(lambda: reply(application).state is State.ERROR, timeout=WAIT_MS)
     cut = reply(application)
-    assert cut.text.startswith(written) and cut.error is not None
+    assert cut.text.startswith(seen) and cut.error is not None
     assert "SIGKILL" in cut.error.cause and "smaller model" in cut.error.remedy
     notice = application.window.notices.notice(ENGINE)
     assert notice is not None and "out of memory" in notice.cause
