@@ -78,8 +78,10 @@ def test_parallel_streams_are_what_direct_runs_give(served: Served, connect: Any
     before = served.wait_idle().counters.generation_tokens
 
     def ask(i: int) -> socket.socket:
-        body = {"prompt": list(prompts[i]), "max_tokens": 8 + i % 9, "ignore_eos": True,
-                "seed": kinds[i], "temperature": i % 2, "stream": True, "return_token_ids": True}  # fmt: skip
+        body = {
+            "prompt": list(prompts[i]), "max_tokens": 8 + i % 9, "ignore_eos": True, "stream": True,
+            "seed": kinds[i], "temperature": i % 2, "return_token_ids": True,
+        }  # fmt: skip
         sock: socket.socket = connect()
         sock.sendall(post("/v1/completions", body, "Connection: close"))
         return sock
