@@ -122,14 +122,19 @@ class RemoteBench:
 
     def _chosen(self, wanted: str) -> str:
         models = self.probe.models
+        if self.probe.may_serve(wanted):
+            return wanted
         if not models:
-            raise ConfigError(f"{self._address.host} serves no model.", "Load one there first.")
-        if wanted and wanted not in models:
+            raise ConfigError(
+                f"{self._address.host} serves no model now.",
+                "Load one there first, or name one with --served-model where it loads on demand.",
+            )
+        if wanted:
             raise ConfigError(
                 f"{self._address.host} does not serve {wanted!r}.",
                 f"It serves: {', '.join(models[:10])}.",
             )
-        return wanted or models[0]
+        return models[0]
 
     def _check_fits(self) -> None:
         workload, context = self._plan.workload, self.probe.max_model_len

@@ -47,6 +47,11 @@ class Probe:
     has_metrics: bool
     round_trip_s: float
 
+    def may_serve(self, model: str) -> bool:
+        """Whether to ask for `model`. Servers that load on demand, and gateways, list what is
+        loaded or nothing at all: there a name is tried."""
+        return model in self.models or (self.dialect is Dialect.OPENAI and bool(model))
+
 
 class LinkState(StrEnum):
     CONNECTING = "connecting"

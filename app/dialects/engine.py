@@ -266,7 +266,7 @@ class _Session:
         found = self._found
         assert found is not None
         name = wanted or (found.models[0] if found.models else "")
-        if name not in found.models:
+        if not found.may_serve(name):
             error = self._no_model(name)
             if self._config is None:
                 self._give_up(error)
@@ -288,7 +288,10 @@ class _Session:
         found = self._found
         assert found is not None
         if not found.models:
-            return ErrorInfo(f"{self._name} serves no model.", "Load one there, and connect again.")
+            return ErrorInfo(
+                f"{self._name} serves no model now.",
+                "Load one there and connect again, or name one where it loads on demand.",
+            )
         return ErrorInfo(
             f"{self._name} does not serve {name!r}.",
             f"It serves: {', '.join(found.models[:10])}.",
@@ -441,7 +444,7 @@ class _Session:
         except TargetError:
             return  # the next look says how it is
         self._found = found
-        if self._config.model in found.models:
+        if found.may_serve(self._config.model):
             self._say_link(LinkState.LIVE)
         else:
             self._open("")  # it was started with another model

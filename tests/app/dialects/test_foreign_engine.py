@@ -292,6 +292,17 @@ def test_a_model_that_is_not_served(vllm: ScriptedServer, drive: Any) -> None:
     assert driver.all(LinkChanged)[-1].state is LinkState.CLOSED
 
 
+def test_a_server_that_loads_on_demand_is_asked_for_what_it_does_not_list(
+    server: ScriptedServer, drive: Any
+) -> None:
+    """As `transformers serve` does, which lists what its cache holds."""
+    server.models("somebody")
+    assert "serves no model now" in drive().wait(LoadFailed).error.cause
+    driver = drive(model="/models/any")
+    assert driver.wait(Loaded).config.model == "/models/any"
+    assert driver.wait_link(LinkState.LIVE)
+
+
 def test_it_waits_for_a_server_that_starts(vllm: ScriptedServer, drive: Any) -> None:
     models = vllm.answers["/v1/models"]
     vllm.answers["/v1/models"] = lambda exchange: exchange.send(503, {"error": "loading"})
