@@ -42,6 +42,7 @@ class LinkNews(QObject):
         if link is None or not self._bridge.is_remote:
             self._timer.stop()
             self._was_live, self._is_cut, self._before = False, False, None
+            window.notices.dismiss(LINK)  # it was about a line that is not used any more
             return
         if link.state is LinkState.LIVE:
             self._on_live()
