@@ -177,7 +177,18 @@ class LiveCharts(QWidget):
             said["tokens"] = f"our own; others {words}"
         if said != self._untold:
             self._untold = said
+            self._end_lines(snapshot)
             self._show_notes()
+
+    def _end_lines(self, snapshot: EngineSnapshot) -> None:
+        """What an engine before this one told last does not go on."""
+        at, missing = snapshot.time, snapshot.missing
+        if Part.MEMORY in missing and not self.memory.data.is_empty:
+            self.memory.append_row(at, dict.fromkeys(self.memory.stacked, math.nan))
+            self.memory.set_limit(None)
+        for part, key in ((Part.KV_USAGE, "kv_usage"), (Part.PREFIX_CACHE, "prefix_hits")):
+            if part in missing and not self.cache.data.is_empty:
+                self.cache.append(key, at, math.nan)
 
     def _add_memory(self, at: float, memory: MemorySnapshot) -> None:
         parts = {key: getattr(memory, key) / GIB for key in self.memory.stacked}

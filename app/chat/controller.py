@@ -82,7 +82,7 @@ class ChatController(ChatLibrary):
         config, model = self.engine.config, self.engine.model
         limit = config.max_model_len if config is not None else None
         if limit is None and model is not None:
-            limit = model.max_model_len
+            limit = model.max_model_len or None  # 0: its server does not tell
         for reply in self.current.open_replies:
             progress = self._generation.progress(reply.id)
             if progress is not None and progress.num_prompt_tokens:

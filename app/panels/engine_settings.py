@@ -36,6 +36,7 @@ from widgets.fonts import text_scale
 from widgets.path_control import PathControl
 from widgets.setting_row import HintTone, SettingRow
 from widgets.theme import SPACE_3, theme_notifier
+from widgets.untold import teller
 
 LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
@@ -395,8 +396,8 @@ class EngineSettingsPanel(QWidget):
         model = self._bridge.model
         if model is None or model.is_described:
             return ""
-        who = model.device
-        return f"The settings are {who}'s own: not told by {who}, and set where it is started."
+        who = teller(model.device)
+        return f"Set where it is started: {who} does not tell its settings."
 
     def _undo_tip(self) -> str:
         if self.model.pending:

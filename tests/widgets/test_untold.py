@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from pytestqt.qtbot import QtBot
 
+from app.connections.target import Dialect
 from engine.snapshot import EngineSnapshot, Part, Told
 from tests.widgets.synthetic import snapshot
 from widgets.live_charts import LiveCharts
@@ -31,7 +33,23 @@ def test_the_words() -> None:
         "Steps: not told by TGI. Look."
     )
     assert untold_text(given, "Blocks", Part.BLOCKS) == ""
-    assert untold(elsewhere(Part.MEMORY, by=""), Part.MEMORY) == "not told by this server"
+    for unknown in ("", Dialect.OPENAI):
+        assert untold(elsewhere(Part.MEMORY, by=unknown), Part.MEMORY) == "not told by this server"
+
+
+def test_what_an_engine_before_told_does_not_go_on(qtbot: QtBot) -> None:
+    charts = LiveCharts()
+    qtbot.addWidget(charts)
+    charts.update_snapshot(snapshot(9.0))
+    weights = charts.memory.data.history["weights"]
+    usage = charts.cache.data.history["kv_usage"]
+    assert weights.last() is not None and not math.isnan(weights.values[-1])
+    for _ in range(2):
+        charts.update_snapshot(elsewhere(Part.MEMORY, Part.KV_USAGE))
+    assert math.isnan(weights.values[-1]) and math.isnan(usage.values[-1])
+    assert len(weights.values) == len(usage.values) == 2  # said once
+    charts.show()
+    qtbot.waitUntil(lambda: not charts.grab().isNull())  # a gap can be drawn
 
 
 def test_the_strip_shows_no_zeros_for_what_is_not_told() -> None:

@@ -84,7 +84,8 @@ class ChartData:
         return x - now, y
 
     def stack_points(self, now: float, window: float) -> tuple[Floats, dict[str, Floats]]:
-        """Common times (relative to now) and the values of each AREA series that is shown."""
+        """Common times (relative to now) and the values of each AREA series that is shown, 0
+        in a gap."""
         keys = [key for key, one in self.series.items() if one.kind is SeriesKind.AREA]
         times, _ = self.history[keys[0]].since(now - window)
         end = int(np.searchsorted(times, now, side="right"))
@@ -94,7 +95,7 @@ class ChartData:
         shares = {}
         for key in keys:
             if key not in self.hidden:
-                values = self.history[key].since(now - window)[1][chosen]
+                values = np.nan_to_num(self.history[key].since(now - window)[1][chosen])
                 shares[key] = np.append(values, values[-1])
         return np.append(times[chosen] - now, 0.0), shares
 
@@ -102,7 +103,9 @@ class ChartData:
         """The value at the line's end, wherever in the window that is; None without one."""
         ring = self.history[key]
         found = ring.at(now)
-        if found is not None and (self.series[key].hold or found[0] >= now - window):
+        if self.series[key].hold:  # a state that ended has none
+            return None if found is None else found[1]
+        if found is not None and found[0] >= now - window:
             return found[1]
         recent = ring.between(now - window, now)  # it ends in a gap
         known = recent[np.isfinite(recent)]
