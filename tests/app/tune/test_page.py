@@ -242,6 +242,7 @@ def test_in_a_low_window_the_comparison_is_a_line(
     qtbot: QtBot, application: Application, page: TunePage
 ) -> None:
     start(qtbot, page, completed=2)
+    wait_for_samples(qtbot, page, 20)  # range A has some, however slow the machine is after it
     set_number(qtbot, application, "max_num_seqs", 4)
     qtbot.waitUntil(lambda: not page.comparison.table.isHidden(), timeout=3000)
     before = page.load.counts.completed
