@@ -202,7 +202,11 @@ class EngineBridge(QObject):
     def _turn_to(self, make_thread: ThreadFactory) -> None:
         before, self._thread = self._thread, None
         self._engine_number += 1
+        # what was written stays; what else it said is not true any more
+        written = [event for event in self._inbox if isinstance(event, messages.OutputEvent)]
         self._inbox.clear()
+        for event in written:
+            self._take_output(event)
         self._flush_outputs()
         self._progress = None
         if before is not None and before.is_alive():
@@ -386,9 +390,7 @@ class EngineBridge(QObject):
         while self._inbox:
             event = self._inbox.popleft()
             if isinstance(event, messages.OutputEvent):
-                self._outputs.append(event)
-                if event.finish_reason is not None:
-                    self._requests.discard(event.request_id)
+                self._take_output(event)
                 if _is_urgent(event):
                     self._flush_outputs()
             elif isinstance(event, messages.SnapshotEvent):
@@ -401,6 +403,11 @@ class EngineBridge(QObject):
                 self._flush_outputs()
                 self._flush_progress()
                 self._answer(event)
+
+    def _take_output(self, event: messages.OutputEvent) -> None:
+        self._outputs.append(event)
+        if event.finish_reason is not None:
+            self._requests.discard(event.request_id)
 
     def _answer(self, event: Event) -> None:
         match event:

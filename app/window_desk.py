@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import QObject
@@ -14,16 +15,15 @@ Window = TypeVar("Window", bound=QDialog)
 
 
 class WindowDesk(QObject, Generic[Window]):
-    """`window` is None until it is opened, and again when it was closed. Who derives from it makes
-    it, by `_make`, and connects its `closed` to `forget`."""
+    """`window` is None until it is opened, and again when it was closed. `make` makes it and
+    connects its `closed` to `forget`."""
 
-    def __init__(self, bridge: EngineBridge, parent: QWidget) -> None:
+    def __init__(
+        self, bridge: EngineBridge, parent: QWidget, make: Callable[[], Window]
+    ) -> None:
         super().__init__(parent)
-        self._bridge, self._parent = bridge, parent
+        self._bridge, self._parent, self._make = bridge, parent, make
         self.window: Window | None = None
-
-    def _make(self) -> Window:
-        raise NotImplementedError
 
     def show(self) -> None:
         self._to_front(self._opened())

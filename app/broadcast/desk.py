@@ -18,7 +18,7 @@ class BroadcastDesk(WindowDesk[BroadcastWindow]):
     """`keep(reply, model)` makes a chat of a reply; it is set by who owns the chats."""
 
     def __init__(self, bridge: EngineBridge, window: QWidget) -> None:
-        super().__init__(bridge, window)
+        super().__init__(bridge, window, self._made)
         self.broadcast = Broadcast(bridge, self)
         self.keep: Callable[[Reply, str], None] = lambda reply, model: None
 
@@ -30,7 +30,7 @@ class BroadcastDesk(WindowDesk[BroadcastWindow]):
         self._to_front(window)
         window.prompt.setFocus()
 
-    def _make(self) -> BroadcastWindow:
+    def _made(self) -> BroadcastWindow:
         made = BroadcastWindow(self._bridge, self.broadcast, self._keep, self._parent)
         made.closed.connect(self.forget)
         return made

@@ -23,7 +23,7 @@ class CompareDesk(WindowDesk[CompareWindow]):
         session: ModelSession,
         store: SettingsStore,
     ) -> None:
-        super().__init__(bridge, window)
+        super().__init__(bridge, window, self._made)
         self._guide, self._store = guide, store
         self.runner = ComparisonRunner(bridge, guide.times, self, session)
 
@@ -42,7 +42,7 @@ class CompareDesk(WindowDesk[CompareWindow]):
         super().close()
         self.runner.close()
 
-    def _make(self) -> CompareWindow:
+    def _made(self) -> CompareWindow:
         if not self.runner.is_running:
             self.runner.forget()
         made = CompareWindow(self._bridge, self._guide, self.runner, self._store, self._parent)

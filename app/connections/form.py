@@ -18,8 +18,9 @@ from app.connections.connection import Problem
 from app.connections.target import Probe
 from app.quantize.fields import Field, wrapped
 from app.serving.state_line import StateLine
+from widgets.secret_line import SecretLine
 from widgets.stat_figures import StateKind
-from widgets.theme import SPACE_2, SPACE_3, mono_font, restyle
+from widgets.theme import SPACE_2, SPACE_3, restyle
 
 FIRST_MODEL = "the server's first"
 
@@ -39,14 +40,8 @@ class ConnectionForm(QWidget):
         self.url = QLineEdit()
         self.url.setPlaceholderText("http://host:8000")
         self.url.setAccessibleName("Address")
-        self.key = QLineEdit()
-        self.key.setEchoMode(QLineEdit.EchoMode.Password)
-        self.key.setFont(mono_font())
-        self.key.setPlaceholderText("none")
-        self.key.setAccessibleName("API key")
-        self.reveal = QPushButton("Show")
-        self.reveal.setCheckable(True)
-        self.reveal.setToolTip("Show the key as it is")
+        self.key = SecretLine("API key")
+        self.reveal = self.key.reveal
         self.model = QComboBox()
         self.model.setEditable(True)
         self.model.setAccessibleName("Model")
@@ -72,7 +67,6 @@ class ConnectionForm(QWidget):
         self.model.editTextChanged.connect(self._on_edited)
         for field in (self.name, self.url, self.key):
             field.returnPressed.connect(self.save_wanted)
-        self.reveal.toggled.connect(self._reveal)
         self.test.clicked.connect(self.test_wanted)
         self.save.clicked.connect(self.save_wanted)
 
@@ -164,8 +158,3 @@ class ConnectionForm(QWidget):
 
     def _on_edited(self, text: str = "") -> None:
         self.edited.emit()
-
-    def _reveal(self, is_shown: bool) -> None:
-        self.reveal.setText("Hide" if is_shown else "Show")
-        mode = QLineEdit.EchoMode.Normal if is_shown else QLineEdit.EchoMode.Password
-        self.key.setEchoMode(mode)

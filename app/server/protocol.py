@@ -8,6 +8,7 @@ a reader that takes nothing         cut off; its requests are aborted with it
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,10 +19,37 @@ from app.server.options import Limits
 from app.server.reply import json_bytes
 
 
-class LimitedSocket(WebSocketsSansIOProtocol):
-    """A connection that became a WebSocket."""
+class _ReaderWatch:
+    """Cuts off a reader that takes nothing; before a protocol of asyncio among the bases."""
 
     limits = Limits()
+    loop: asyncio.AbstractEventLoop
+    transport: Any
+    _stall: asyncio.TimerHandle | None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()  # type: ignore[misc]
+        _cancel(self._stall)
+
+    def _watch_reader(self) -> None:
+        _cancel(self._stall)
+        waiting = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
+
+    def _judge_reader(self, waiting_before: int) -> None:
+        """Slow is allowed; to take nothing at all is not."""
+        if 0 < self.transport.get_write_buffer_size() < waiting_before:
+            self._watch_reader()
+        else:
+            self.transport.abort()
+
+
+class LimitedSocket(_ReaderWatch, WebSocketsSansIOProtocol):
+    """A connection that became a WebSocket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._stall: asyncio.TimerHandle | None = None
@@ -31,29 +59,8 @@ class LimitedSocket(WebSocketsSansIOProtocol):
         _cancel(self._stall)
         super().connection_lost(exc)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_reader()
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._stall)
-
-    def _watch_reader(self) -> None:
-        _cancel(self._stall)
-        waiting = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
-
-    def _judge_reader(self, waiting_before: int) -> None:
-        if 0 < self.transport.get_write_buffer_size() < waiting_before:
-            self._watch_reader()
-        else:
-            self.transport.abort()
-
-
-class LimitedProtocol(H11Protocol):
-    limits = Limits()
-
+class LimitedProtocol(_ReaderWatch, H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
@@ -101,26 +108,6 @@ class LimitedProtocol(H11Protocol):
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         super().timeout_keep_alive_handler()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_reader()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._stall)
-
-    def _watch_reader(self) -> None:
-        _cancel(self._stall)
-        waiting = self.transport.get_write_buffer_size()
-        self._stall = self.loop.call_later(self.limits.stall_s, self._judge_reader, waiting)
-
-    def _judge_reader(self, waiting_before: int) -> None:
-        """Slow is allowed; to take nothing at all is not."""
-        if 0 < self.transport.get_write_buffer_size() < waiting_before:
-            self._watch_reader()
-        else:
-            self.transport.abort()
 
     @property
     def _is_idle(self) -> bool:

@@ -17,7 +17,8 @@ from PySide6.QtWidgets import (
 from app.quantize.fields import Field
 from app.serving.choice import RANGES, Problem, ServingChoice, new_key
 from app.serving.copying import CopyButton
-from widgets.theme import SPACE_2, SPACE_3, figure_font, mono_font, restyle
+from widgets.secret_line import SecretLine
+from widgets.theme import SPACE_2, SPACE_3, figure_font, restyle
 
 _NUMBERS = (
     ("max_queued", "Waiting requests", "", "",
@@ -53,14 +54,8 @@ class ServingForm(QWidget):
         )
         self.port = _number("port", "Port", "", "")
         self.port.setGroupSeparatorShown(False)
-        self.key = QLineEdit()
-        self.key.setEchoMode(QLineEdit.EchoMode.Password)
-        self.key.setFont(mono_font())
-        self.key.setPlaceholderText("none")
-        self.key.setAccessibleName("API key")
-        self.reveal = QPushButton("Show")
-        self.reveal.setCheckable(True)
-        self.reveal.setToolTip("Show the key as it is")
+        self.key = SecretLine("API key")
+        self.reveal = self.key.reveal
         self.copy_key = CopyButton("Copy the API key", lambda: self.key.text())
         self.generate = QPushButton("New")
         self.generate.setToolTip("Make a key that nobody guesses; the one before is not valid then")
@@ -124,7 +119,6 @@ class ServingForm(QWidget):
             line.editingFinished.connect(self.changed)
         self.key.editingFinished.connect(self._on_key)
         self.key.textEdited.connect(lambda _: self.changed.emit())
-        self.reveal.toggled.connect(self._reveal)
         self.generate.clicked.connect(self.make_key)
         self.control.toggled.connect(lambda _: self.changed.emit())
         self.at_start.toggled.connect(self.at_start_toggled)
@@ -193,11 +187,6 @@ class ServingForm(QWidget):
         self.copy_key.setEnabled(bool(self.key.text()))
         self.key_edited.emit(self.key.text())
         self.changed.emit()
-
-    def _reveal(self, is_shown: bool) -> None:
-        self.reveal.setText("Hide" if is_shown else "Show")
-        mode = QLineEdit.EchoMode.Normal if is_shown else QLineEdit.EchoMode.Password
-        self.key.setEchoMode(mode)
 
 
 def _number(name: str, title: str, unit: str, special: str) -> QSpinBox:

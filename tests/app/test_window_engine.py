@@ -14,10 +14,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.chat.conversation import Message, State
+from app.chat.conversation import State
 from app.engine_bridge import EngineBridge
 from app.window import Application
 from engine import messages
+from tests.app.window_fixtures import ask, reply
 from widgets.setting_row import ChoiceControl
 from widgets.tokens.record import Origin
 
@@ -67,20 +68,6 @@ def make_next(qapp: QApplication, qtbot: QtBot) -> Iterator[Callable[[], Applica
     yield make
     for one in made:
         one.shutdown()
-
-
-def ask(application: Application, text: str, max_tokens: int = 48) -> None:
-    """Send `text` in a new chat, greedily."""
-    page, chat = application.pages.chat_page, application.pages.chat
-    page.new_chat()
-    chat.set_sampling("temperature", 0.0)
-    chat.set_sampling("max_tokens", max_tokens)
-    page.composer.set_text(text)
-    page.composer.send()
-
-
-def reply(application: Application) -> Message:
-    return application.pages.chat.current.path()[-1]
 
 
 def wait_for_tokens(qtbot: QtBot, application: Application, count: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.chat.conversation import State
+from app.chat.conversation import Message, State
 from app.window import Application
 from tests.app.fakes import FakeEngineThread, Script
 
@@ -55,6 +55,21 @@ def send(qtbot: QtBot, application: Application, text: str) -> None:
     qtbot.waitUntil(
         lambda: application.pages.chat.current.path()[-1].state is State.STREAMING, timeout=5000
     )
+
+
+def ask(application: Application, text: str, max_tokens: int = 48) -> None:
+    """Send `text` in a new chat, greedily."""
+    page, chat = application.pages.chat_page, application.pages.chat
+    page.new_chat()
+    chat.set_sampling("temperature", 0.0)
+    chat.set_sampling("max_tokens", max_tokens)
+    page.composer.set_text(text)
+    page.composer.send()
+
+
+def reply(application: Application) -> Message:
+    """The last message of the chat that is open."""
+    return application.pages.chat.current.path()[-1]
 
 
 def wait_idle(qtbot: QtBot, application: Application) -> None:

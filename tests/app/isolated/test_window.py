@@ -15,13 +15,14 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.chat.conversation import Message, State
+from app.chat.conversation import State
 from app.engine_bridge import EngineBridge, EngineState, OnEvent, ThreadFactory
 from app.isolated.engine import IsolatedEngine
 from app.models.session import ENGINE
 from app.paths import starter_model
 from app.window import Application
 from engine import EngineConfig, LLMEngine, SamplingParams, messages
+from tests.app.window_fixtures import ask, reply
 
 LOAD_MS = REPLY_MS = 120_000
 WAIT_MS = 20_000
@@ -109,19 +110,6 @@ def load(qtbot: QtBot, application: Application) -> None:
         application.open_first_model(SETTINGS)
 
 
-def ask(application: Application, text: str, max_tokens: int = 24) -> None:
-    page, chat = application.pages.chat_page, application.pages.chat
-    page.new_chat()
-    chat.set_sampling("temperature", 0.0)
-    chat.set_sampling("max_tokens", max_tokens)
-    page.composer.set_text(text)
-    page.composer.send()
-
-
-def reply(application: Application) -> Message:
-    return application.pages.chat.current.path()[-1]
-
-
 def answer(qtbot: QtBot, application: Application) -> str:
     qtbot.waitUntil(
         lambda: reply(application).text != "" and not application.pages.chat.is_busy,
@@ -148,7 +136,7 @@ def test_chat_views_and_settings_work_as_with_the_thread(
     load(qtbot, application)
     bridge, window = application.bridge, application.window
     assert bridge.state is EngineState.READY and not bridge.is_remote
-    ask(application, QUESTION)
+    ask(application, QUESTION, 24)
     text, count = direct(QUESTION)
     assert answer(qtbot, application) == text
     figures = reply(application).figures
@@ -165,7 +153,7 @@ def test_chat_views_and_settings_work_as_with_the_thread(
     with qtbot.waitSignal(bridge.load_failed, timeout=WAIT_MS):
         application.session.open("/no/such/folder")
     assert bridge.state is EngineState.READY  # the model before serves on
-    ask(application, QUESTION)
+    ask(application, QUESTION, 24)
     assert answer(qtbot, application) == text
 
 
@@ -200,7 +188,7 @@ def test_a_killed_engine_takes_no_chat_with_it(
     load(qtbot, application)
     engine, chat = application.bridge.engine, application.pages.chat
     assert isinstance(engine, IsolatedEngine) and engine.pid is not None
-    ask(application, QUESTION)
+    ask(application, QUESTION, 24)
     first = answer(qtbot, application)
     to_hold.append(engine.pid)
     ask(application, "Write the alphabet three times.", max_tokens=400)
@@ -216,7 +204,7 @@ def test_a_killed_engine_takes_no_chat_with_it(
     assert notice is not None and "out of memory" in notice.cause
     with qtbot.waitSignal(application.bridge.loaded, timeout=LOAD_MS):
         next(do for text, do in notice.actions if text == "Restart engine")()
-    ask(application, QUESTION)
+    ask(application, QUESTION, 24)
     assert answer(qtbot, application) == first
     assert [c.path()[-1].state for c in chat.conversations].count(State.ERROR) == 1
     pid = engine.pid

@@ -16,7 +16,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.chat.conversation import Message, State
+from app.chat.conversation import State
 from app.connections.target import LinkState, Target
 from app.engine_bridge import EngineBridge, EngineState
 from app.models.session import LINK
@@ -28,6 +28,7 @@ from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot
 from tests.app.fakes import FakeEngineThread
 from tests.app.remote.windows import Proxy
+from tests.app.window_fixtures import ask, reply
 
 ROOT = Path(__file__).parents[3]
 LONG = "Write the alphabet three times."
@@ -116,19 +117,6 @@ def attached(qtbot: QtBot, bridge: EngineBridge, url: str, key: str | None = Non
 
 def until(qtbot: QtBot, when: Any) -> None:
     qtbot.waitUntil(lambda: bool(when()), timeout=WAIT_MS)
-
-
-def ask(application: Application, text: str, max_tokens: int = 48) -> None:
-    page, chat = application.pages.chat_page, application.pages.chat
-    page.new_chat()
-    chat.set_sampling("temperature", 0.0)
-    chat.set_sampling("max_tokens", max_tokens)
-    page.composer.set_text(text)
-    page.composer.send()
-
-
-def reply(application: Application) -> Message:
-    return application.pages.chat.current.path()[-1]
 
 
 def wait_for_end(qtbot: QtBot, application: Application) -> str:
