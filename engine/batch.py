@@ -24,6 +24,11 @@ class Batch:
     block * block_size + offset; no slot appears twice. seq_lens[B]: tokens of the sequence after
     this step. logits_indices[R]: rows of the hidden states from which a token is sampled. The
     lists are the same numbers on the host, for backends that loop over requests.
+
+    fixed_shape: the batch was filled up to a shape that is replayed (a CUDA graph). What a backend
+    launches may then depend on num_tokens and num_requests alone, never on lengths. The requests
+    that fill it up compute one token each, have seq_len 0, an empty block table and slot -1: their
+    K and V are written nowhere, and their attention is zeros.
     """
 
     input_ids: Tensor
@@ -34,6 +39,7 @@ class Batch:
     seq_lens: list[int]
     block_tables: list[list[int]]
     block_size: int
+    fixed_shape: bool = False
 
     @property
     def num_tokens(self) -> int:

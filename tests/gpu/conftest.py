@@ -1,0 +1,29 @@
+"""Tests of what runs on an NVIDIA GPU.
+
+Without a GPU the kernels run in Triton's interpreter, on tensors of the CPU, and what is marked
+`gpu` is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is declared: before any is imported
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where the kernels run: the first GPU, or the CPU in the interpreter."""
+    return torch.device("cuda:0" if HAS_GPU else "cpu")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not HAS_GPU:
+        for item in items:
+            if item.get_closest_marker("gpu") is not None:
+                item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU here"))
