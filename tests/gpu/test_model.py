@@ -60,6 +60,8 @@ def test_logits_are_those_of_the_cpu(
         found = load(folder, scheme, device)
         assert found.kernels["rms norm"].startswith("fused")
         assert found.kernels["attention" if family != "gemma3" else "qkv"].startswith("fused")
+        has_residual = found.kernels.get("residual norm", "").startswith("fused")
+        assert has_residual == (family != "gemma3")
         for num_tokens in (1, 7):
             before = logits(expected.model, num_tokens)
             assert relative_error(logits(found.model, num_tokens), before) < tolerance
