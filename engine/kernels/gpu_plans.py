@@ -13,12 +13,24 @@ FEW_ROWS = 16
 """Rows of the smallest tile on the tensor cores: up to here a product costs what one row does."""
 
 TILE_ROWS = 128
-"""Rows of the largest tile; above, a stripe made plain is shared by enough rows to pay."""
+"""Rows of the largest product in tiles; above, a stripe made plain is shared by enough rows to pay.
+Fewer where that was measured."""
+
+
+Family = tuple[str, str, tuple[int, int], int]
+
+measured_tile_rows: dict[Family, int] = {}
+"""What `engine.kernels.gpu_measure` found when weights were loaded."""
+
+
+def family(held: Packed) -> Family:
+    """What a measurement counts for: the device, the format and the shape."""
+    return str(held.words.device), held.format, held.shape, held.group
 
 
 def tile_rows(held: Packed) -> int:
-    """The most rows that are multiplied in one tile."""
-    return TILE_ROWS
+    """The most rows that are multiplied in tiles."""
+    return measured_tile_rows.get(family(held), TILE_ROWS)
 
 
 def one_row_plan(held: Packed) -> Plan:

@@ -85,6 +85,7 @@ def _hold(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
 
 def _hold_packed(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
     """For Triton's kernels."""
+    from engine.kernels.gpu_measure import settle
     from engine.kernels.packed import PackedWeights, fits
     from engine.kernels.rows8 import Fp8Rows, Int8Rows
 
@@ -93,7 +94,9 @@ def _hold_packed(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weig
     if isinstance(codes, FloatCodes) and Fp8Rows.fits(codes, dtype, device):
         return Fp8Rows(codes, dtype, device)
     if not isinstance(codes, TableCodes) and fits(codes):
-        return PackedWeights(codes, dtype, device)
+        packed = PackedWeights(codes, dtype, device)
+        settle(packed)
+        return packed
     return _hold_in_tiles(moved(codes, device), dtype)
 
 

@@ -36,6 +36,7 @@ class PackedWeights(Weights):
     ) -> None:
         self.shape, self.dtype = codes.shape, dtype
         self.packed: Packed = pack(codes, device)
+        self._tile_rows: int | None = None
 
     @property
     def title(self) -> str:
@@ -62,7 +63,9 @@ class PackedWeights(Weights):
             return "one row"
         if rows <= FEW_ROWS:
             return "few rows"
-        return "tile" if rows <= tile_rows(self.packed) else "stripes"
+        if self._tile_rows is None:
+            self._tile_rows = tile_rows(self.packed)
+        return "tile" if rows <= self._tile_rows else "stripes"
 
     def by_name(self, name: str, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [T, in] by an implementation that `choose` names: [T, out]."""

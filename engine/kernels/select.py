@@ -65,11 +65,14 @@ _IN_BLOCKS = "linear, weights in blocks"
 _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "made so by hand"),)
 
 
+@cache
 def uses_triton(device: torch.device) -> bool:
     """Whether Triton's kernels compute on `device`."""
     from engine.kernels.triton.support import is_available
 
-    return device.type == "cuda" and is_available()
+    if device.type != "cuda" or not is_available():
+        return False
+    return torch.cuda.get_device_capability(device) >= _OLDEST_TRITON
 
 
 def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
@@ -160,8 +163,12 @@ def choices() -> list[Choice]:
 
 def gpu_choices() -> list[Choice]:
     """The choices on each NVIDIA GPU that torch can use."""
+    from engine.kernels.gpu_choices import product_choices
+
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [choose_attention(torch.device("cuda", i), _WIDEST_HEAD) for i in range(count)]
+    devices = [torch.device("cuda", i) for i in range(count)]
+    attention = [choose_attention(device, _WIDEST_HEAD) for device in devices]
+    return [*attention, *(c for device in devices for c in product_choices(device))]
 
 
 def has_fast_16bit(dtype: torch.dtype) -> bool:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from engine.kernels import packed_codes
+from engine.kernels import gpu_choices, gpu_plans, packed_codes
 from engine.kernels.gpu_plans import FEW_ROWS, TILE_ROWS
-from engine.kernels.held import ReorderedWeights
+from engine.kernels.held import ReorderedWeights, hold
 from engine.kernels.packed import PackedWeights
 from engine.kernels.packed_codes import Plan
 from engine.quantization.codes import IntCodes
@@ -172,3 +172,30 @@ def test_at_real_sizes(device: torch.device, shape: tuple[int, int], rows: int) 
     x = random_rows(rows, shape[1], 1, torch.bfloat16, device)
     expected = x.float() @ codes.dequantize().to(device).t()
     assert relative_error(weights.product(x, None), expected) < TOLERANCE[torch.bfloat16]
+
+
+def test_fewer_rows_in_tiles_where_that_was_measured(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = PackedWeights(random_ints(4, 16, 64, 32, 0, with_zeros=False), torch.half, device)
+    monkeypatch.setitem(gpu_plans.measured_tile_rows, gpu_plans.family(weights.packed), 32)
+    assert (weights.choose(32), weights.choose(33)) == ("tile", "stripes")
+
+
+@pytest.mark.gpu
+def test_rows_in_tiles_are_measured_at_load(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_plans, "measured_tile_rows", {})
+    weights = hold([random_ints(4, 4096, 4096, 128, 0, with_zeros=True)], torch.bfloat16, device)
+    assert isinstance(weights, PackedWeights)
+    assert next(iter(gpu_plans.measured_tile_rows.values())) in (FEW_ROWS, 32, 64, TILE_ROWS)
+
+
+def test_choices_for_people(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    monkeypatch.setattr(gpu_choices, "uses_triton", lambda device: True)
+    found = gpu_choices.product_choices(device)
+    by_rows = {c.rows: c.implementation for c in found if "packed" in c.operation}
+    weights = PackedWeights(random_ints(4, 16, 64, 32, 0, with_zeros=False), torch.half, device)
+    assert all(weights.choose(rows) == name for rows, name in by_rows.items())
+    assert all(choice.reason for choice in found)

@@ -92,8 +92,8 @@ def scale_kernel(
     SPLITS: tl.constexpr, IS_INT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """sums [SPLITS, rows, sums_stride] added up in their order, scaled, and bias: out [rows, N]."""
-    row = tl.program_id(1).to(tl.int64)
-    outputs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0).to(tl.int64)
+    outputs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = outputs < N
     total = tl.load(sums + row * sums_stride + outputs, mask=inside, other=0)
     for split in tl.static_range(1, SPLITS):
@@ -158,7 +158,7 @@ def scaled(
     outputs, and bias."""
     splits, rows, stride = sums.shape
     count = out.shape[1]
-    scale_kernel[(triton.cdiv(count, 512), rows)](
+    scale_kernel[(rows, triton.cdiv(count, 512))](
         sums, w_scales if x_scales is None else x_scales, w_scales,
         w_scales if bias is None else bias, out, rows, count, stride, out.stride(0),
         splits, x_scales is not None, bias is not None, 512,
