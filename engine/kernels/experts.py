@@ -73,7 +73,7 @@ def _stacked(parts: Sequence[PackedWeights], name: str) -> Tensor:
     whole = torch.empty(len(parts), *first.shape, dtype=first.dtype, device=first.device)
     for index, part in enumerate(parts):
         whole[index].copy_(getattr(part.packed, name))
-        part.packed = part.packed._replace(**{name: whole[index]})
+        part.packed = part.packed._replace(**{name: whole[index]})  # type: ignore[arg-type]
     return whole
 
 

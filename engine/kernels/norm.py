@@ -1,4 +1,4 @@
-"""RMSNorm on the CPU."""
+"""The parts of RMSNorm on the CPU."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from functools import cache
 
 import torch
 from torch import Tensor
-
-
-def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
-    """x [..., width] / sqrt(mean(x^2) + eps) * (offset + weight [width]), in float32 inside."""
-    return normed(x, eps).mul_(factors(weight, offset)).to(x.dtype)
 
 
 def normed(x: Tensor, eps: float) -> Tensor:

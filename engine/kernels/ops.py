@@ -28,7 +28,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
             return norm.rms_norm(x, weight, eps, offset)
         wide = weight.float() + offset if offset else weight
         return F.rms_norm(x.float() if offset else x, weight.shape, wide, eps).to(x.dtype)
-    return cpu_norm.rms_norm(x, weight, eps, offset)
+    factors = cpu_norm.factors(weight, offset)
+    return cpu_norm.normed(x, eps).mul_(factors).to(x.dtype)
 
 
 def add_rms_norm(

@@ -91,9 +91,10 @@ class HeldExperts(nn.Module):
         """All experts in two products, which wait for nothing. A token's sum runs over its experts
         in the order of its choice, in float32."""
         route = Route(top_k_index, self.num_experts)
-        bias = getattr(self, f"{self.first_name}_bias")
-        inner = self._gated(first.product(hidden_states, route, bias, route.slots))
-        found = down.product(inner, route, self.down_proj_bias, 1)
+        before: Tensor | None = getattr(self, f"{self.first_name}_bias")
+        after: Tensor | None = getattr(self, "down_proj_bias")  # noqa: B009  (a module, to mypy)
+        inner = self._gated(first.product(hidden_states, route, before, route.slots))
+        found = down.product(inner, route, after, 1)
         by_token = found.view(*top_k_index.shape, -1).float()
         summed = (by_token * top_k_weights.unsqueeze(-1).float()).sum(1)
         return summed.to(hidden_states.dtype)

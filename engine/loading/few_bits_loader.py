@@ -163,14 +163,15 @@ def _fill_dummy(
     progress, total = request.progress, len(wanted)
 
     def values(name: str, expert: int | None) -> list[Tensor]:
-        tensor = torch.empty(shapes[name][-2:], dtype=request.dtype)
+        tensor = torch.empty(shapes[name][-2:], dtype=request.dtype, device=request.device)
         filler.fill(name, tensor)
         return [tensor]
 
     def chunks(name: str) -> Iterator[Tensor]:
         count, width = reference.get_parameter(name).shape
         for start in range(0, count, CHUNK_ROWS):
-            tensor = torch.empty(min(CHUNK_ROWS, count - start), width, dtype=request.dtype)
+            rows = min(CHUNK_ROWS, count - start)
+            tensor = torch.empty(rows, width, dtype=request.dtype, device=request.device)
             filler.fill(name, tensor)
             yield tensor
 

@@ -133,10 +133,8 @@ Codes = IntCodes | FloatCodes | TableCodes
 
 def moved(codes: Codes, device: torch.device) -> Codes:
     """The same matrix on `device`."""
-    tensors = {name: t for name, t in vars(codes).items() if isinstance(t, Tensor)}
-    if all(tensor.device == device for tensor in tensors.values()):
-        return codes
-    return replace(codes, **{name: tensor.to(device) for name, tensor in tensors.items()})
+    tensors = {n: t.to(device) for n, t in vars(codes).items() if isinstance(t, Tensor)}
+    return replace(codes, **tensors)  # type: ignore[arg-type]
 
 
 def stack(parts: Sequence[Codes]) -> Codes | None:
