@@ -100,8 +100,7 @@ def test_each_pair_is_multiplied_with_its_expert(
     assert relative_error(found, expected) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
-@pytest.mark.parametrize("tokens", [3, 40])
+@pytest.mark.parametrize(("family", "tokens"), [("qwen3_moe", 20), ("gpt_oss", 3)])
 def test_a_mixture_is_what_its_rounded_weights_compute(
     device: torch.device, family: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +119,7 @@ def test_a_mixture_is_what_its_rounded_weights_compute(
     shares, chosen = router.topk(2)
     assert isinstance(together._together["down_proj"], StackedExperts)
     assert apart._together["down_proj"] is None
-    assert (tokens * 2 > FEW_PAIRS) == (tokens == 40)
+    assert (tokens * 2 > FEW_PAIRS) == (tokens == 20)
     found, expected = together(x, chosen, shares), apart(x, chosen, shares)
     assert relative_error(found, expected) < 1e-5
 
@@ -129,12 +128,12 @@ def mixture(family: str) -> tuple[Any, Any]:
     """(config, experts) of a tiny model with random weights."""
     import transformers
 
-    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "vocab_size": 32}
+    small = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 32}
     if family == "qwen3_moe":
         from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts as Experts
 
         config: Any = transformers.Qwen3MoeConfig(
-            num_experts=5, moe_intermediate_size=96, num_experts_per_tok=2, **small
+            num_experts=5, moe_intermediate_size=64, num_experts_per_tok=2, **small
         )
     else:
         from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts as Experts

@@ -101,7 +101,7 @@ def plan_tiles(chosen: Tensor, num_experts: int, rows: int) -> Tiles:
     owner = torch.searchsorted(ends, tiles, right=True)
     is_one = owner < num_experts
     owner = owner.clamp_max(num_experts - 1)
-    before = torch.where(owner > 0, ends[(owner - 1).clamp_min(0)], 0)
+    before = ends[(owner - 1).clamp_min(0)] * (owner > 0)
     start = offsets[owner] + (tiles - before) * rows
     end = torch.minimum(start + rows, offsets[owner + 1])
     return Tiles(order, owner, start, torch.where(is_one, end, start), rows)
