@@ -265,10 +265,10 @@ class EngineThread(threading.Thread):
         if engine.has_unfinished:
             return PeaksMeasured(None, "The engine is busy.")
         config = engine.config
-        if config.device != "cpu":
-            return PeaksMeasured(None, f"Peaks of {config.device} cannot be measured.")
         try:
-            return PeaksMeasured(measure_peaks(config.dtype, config.num_threads or 1))
+            return PeaksMeasured(
+                measure_peaks(config.dtype, config.num_threads or 1, config.device)
+            )
         except (MemoryError, RuntimeError) as error:
             return PeaksMeasured(None, describe(error).cause)
 

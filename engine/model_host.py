@@ -17,6 +17,7 @@ from engine.assembly import (
 )
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
+from engine.devices import is_cuda
 from engine.errors import InferdeckError
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
@@ -77,8 +78,18 @@ class ModelHost:
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
         taken = self.assembly.weights_bytes + self.assembly.cache_bytes
-        plan = plan_memory(checkpoint or self.assembly.checkpoint, config, in_use=taken)
+        of = checkpoint or self.assembly.checkpoint
+        measured = self.plan.activations if self._has_same_steps(config) else None
+        plan = plan_memory(of, config, in_use=taken, activations=measured)
         return with_layers(plan, self.assembly.layers, config)
+
+    def _has_same_steps(self, config: EngineConfig) -> bool:
+        """Whether a step needs on the GPU what it was measured to need."""
+        if not is_cuda(config.device):
+            return False
+        changed = config.differences(self._measured_with)
+        return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
+                    "device", "dtype", "quantization", "max_model_len"} & set(changed)  # fmt: skip
 
     def use(self, config: EngineConfig) -> None:
         """Take over live settings."""
@@ -118,6 +129,7 @@ class ModelHost:
 
     def _adopt(self, assembly: Assembly) -> None:
         self.assembly = assembly
+        self._measured_with = assembly.config
         self.sampler = Sampler(assembly.info.vocab_size, assembly.config.device)
 
     def _replace_cache(
