@@ -143,8 +143,8 @@ class Drawn:
         return SampledTokens(token_ids, logprobs, failed)
 
     @property
-    def device_s(self) -> float:
-        """Seconds that the device sampled, once the tokens were read; 0 on the CPU."""
+    def device_s(self) -> float | None:
+        """Seconds that the device sampled, once the tokens were read; None on the CPU."""
         return self._timer.seconds()
 
 
@@ -310,7 +310,8 @@ class Sampler:
             if seen is None:
                 seen = SeenTokens(row.prompt_token_ids, self.vocab_size)
                 self._seen[row.request_id] = seen
-            seen.follow(row.output_token_ids)
+            output = row.output_token_ids
+            seen.follow(output[:-1] if output and output[-1] == UNREAD else output)
             # The next row of the same request moves `seen` on: keep what it is now.
             penalized.append(
                 PenalizedRow(index, row.params, seen.ids.copy(), seen.counts.copy(), seen.seen)

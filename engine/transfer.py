@@ -74,10 +74,10 @@ class DeviceTimer:
             event.record(torch.cuda.current_stream(self._device))
             self._marks.append(event)
 
-    def seconds(self) -> float:
-        """From the first mark to the last, once the device has passed it; 0 without."""
+    def seconds(self) -> float | None:
+        """From the first mark to the last, once the device has passed it; None on the CPU."""
         if len(self._marks) < 2:
-            return 0.0
+            return None
         return self._marks[0].elapsed_time(self._marks[-1]) / 1000
 
 

@@ -93,9 +93,9 @@ class Verification:
         return [result[i] for i in range(len(self._rows))]
 
     @property
-    def device_s(self) -> float:
-        """Seconds that the device sampled, once it was read; 0 on the CPU."""
-        return 0.0 if self.drawn is None else self.drawn.device_s
+    def device_s(self) -> float | None:
+        """Seconds that the device sampled, once it was read; None on the CPU."""
+        return None if self.drawn is None else self.drawn.device_s
 
 
 @torch.inference_mode()
