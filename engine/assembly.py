@@ -18,6 +18,7 @@ from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
 from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from engine.graphs import capture_for, sizes_for
 from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
@@ -38,6 +39,8 @@ from engine.trial import check_architecture
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
+
+_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -162,7 +165,8 @@ def _build(
         plan = _measured_plan(config, checkpoint, loaded, layers, draft)
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
-    runner = ModelRunner(loaded.model, cache)
+    runner = ModelRunner(loaded.model, cache, config.device)
+    capture_steps(runner, config, progress)
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
@@ -175,7 +179,7 @@ def _build(
         layers=layers,
         plan=plan,
         runner=runner,
-        info=_describe(config, checkpoint, tokenizer, loaded, layers),
+        info=with_graphs(_describe(config, checkpoint, tokenizer, loaded, layers), runner),
         draft=draft,
         proposer=proposer,
     )
@@ -251,6 +255,26 @@ def make_cache(
         config.kv_dtype,
         attention_dtype(dtype, rows=FEW_QUERIES),
     )
+
+
+def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:
+    """Capture the steps in which everybody decodes, where the device can and the user lets it."""
+    if not config.enforce_eager and capture_for(runner.device) is not None:
+        progress("Capturing the decoding steps", 0, 0)
+        runner.capture(sizes_for(config.max_num_seqs), config.block_size)
+
+
+def with_graphs(info: ModelInfo, runner: ModelRunner) -> ModelInfo:
+    """The description with what was captured, in place of what it said of that before."""
+    kernels = {name: text for name, text in info.kernels.items() if name != "decode"}
+    notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
+    graphs = runner.graphs
+    if graphs is not None and graphs.summary:
+        kernels["decode"] = f"CUDA graphs: {graphs.summary}"
+    if graphs is not None and graphs.problem:
+        without = "Those are" if graphs.summary else "Every step is"
+        notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+    return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
 
 
 def with_layers(

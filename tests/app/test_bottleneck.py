@@ -268,15 +268,15 @@ def test_another_plan_starts_the_account_again() -> None:
 
 
 def test_a_gpu_gives_the_whole_cache_at_once() -> None:
-    account = MemoryAccount()
+    account, on_cpu = MemoryAccount(), MemoryAccount()
     one = seen(0.0)
     model = dataclasses.replace(one.model, device="cuda:0", device_name="A card")
     account.update(dataclasses.replace(one, model=model))
     figures = account.figures()
     assert figures is not None and figures.untouched == 0
     assert figures.place == "The GPU (cuda:0)"
-    account.update(one)
-    figures = account.figures()
+    on_cpu.update(one)
+    figures = on_cpu.figures()
     assert figures is not None and figures.untouched > 0 and figures.place == "The machine"
 
 
