@@ -19,13 +19,13 @@ class GpuCharts:
         self.load = _chart(
             "GPU load", "%", clock, now,
             _series("busy", "busy", "decode", "Share of the time in which anything was computed"),
-            _series("reading", "memory", "kv_used", "Share of the time in which memory was read or "
+            _series("reading", "memory", "kv_cached", "Share of the time in which memory was read or "
                     "written"),
             _series("clock", "clock", "other", "Clock of the multiprocessors, of its highest"),
         )  # fmt: skip
         self.power = _chart(
             "GPU power and heat", "% · °C", clock, now,
-            _series("power", "power", "queued", "Power drawn, of the limit that is in force"),
+            _series("power", "power", "prefill", "Power drawn, of the limit that is in force"),
             _series("heat", "°C", "preempted", "Temperature of the GPU in degrees Celsius"),
         )  # fmt: skip
 
