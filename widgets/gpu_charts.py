@@ -19,9 +19,9 @@ class GpuCharts:
         self.load = _chart(
             "GPU load", "%", clock, now,
             _series("busy", "busy", "decode", "Share of the time in which anything was computed"),
-            _series("reading", "memory", "kv_cached", "Share of the time in which memory was read or "
-                    "written"),
-            _series("clock", "clock", "other", "Clock of the multiprocessors, of its highest"),
+            _series("reading", "memory", "kv_cached",
+                    "Share of the time in which memory was read or written"),
+            _series("clock", "clock", "other", "Multiprocessor clock, of its most"),
         )  # fmt: skip
         self.power = _chart(
             "GPU power and heat", "% · °C", clock, now,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.commands import Command, CommandRegistry
 from app.gpu_monitor import GpuMonitor
 from app.log import log_file, start_logging, stop_logging
 from app.panels.nav_rail import NavRail
-from app.panels.notices import Notice, NoticeArea, error_notice
+from app.panels.notices import MOST_OF_WINDOW, Notice, NoticeArea, error_notice
 from app.tasks import run_task, wait_for_tasks
 from engine.errors import ErrorInfo
 from tests.app.window_fixtures import next_run
@@ -158,3 +158,29 @@ def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: Qt
         stop_logging(handler)
     assert "a knob fell off" in log_file().read_text(encoding="utf-8")
     assert handler not in logging.getLogger("app").handlers
+
+
+def test_notices_take_a_share_of_the_window_and_scroll_beyond_it(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    column = QVBoxLayout(window)
+    area, page = NoticeArea(), QLabel("the page")
+    column.addWidget(area)
+    column.addWidget(page, 1)
+    window.resize(700, 600)
+    window.show()
+    area.show_notice(Notice("short", "Done."))
+    qtbot.waitUntil(lambda: 20 < area.height() < 60)
+    one = area.height()
+    for number in range(6):
+        area.show_notice(Notice(f"long {number}", "A long story. " * 40, "Read it."))
+    qtbot.waitUntil(lambda: area.height() == round(600 * MOST_OF_WINDOW))
+    assert area.verticalScrollBar().maximum() > 0 and area.verticalScrollBar().value() == 0
+    assert page.height() > 400
+    window.resize(700, 1000)
+    qtbot.waitUntil(lambda: area.height() == round(1000 * MOST_OF_WINDOW))
+    for number in range(6):
+        area.dismiss(f"long {number}")
+    qtbot.waitUntil(lambda: area.height() == one)
+    area.dismiss("short")
+    assert area.isHidden()
