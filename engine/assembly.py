@@ -16,15 +16,19 @@ from engine.attention import register
 from engine.attention.backends import make_backend
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.errors import ConfigError, OutOfMemoryError
+from engine.devices import is_cuda, resolve_device
+from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from engine.graphs import capture_for, sizes_for
+from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.footprint import measured_parts
 from engine.loading.loader import LoadedModel, load_model
-from engine.machine import default_dtype, machine_info
+from engine.machine import default_dtype, free_memory, machine_info, machine_name
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
+from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
@@ -35,6 +39,8 @@ from engine.trial import check_architecture
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
+
+_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -82,11 +88,13 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
         )
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
     machine = machine_info()
+    device = resolve_device(config.device)
     dtype = config.dtype
     if dtype == "auto":
-        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters)
+        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters, device)
     return (
         config.replace(
+            device=device,
             dtype=dtype,
             max_model_len=length or 4096,
             num_threads=config.num_threads or machine.default_threads,
@@ -111,6 +119,24 @@ def build(
     config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
 ) -> Assembly:
     """`assemble` for a configuration that is resolved already."""
+    try:
+        return _build(config, checkpoint, progress, cancelled)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free, total = free_memory(config.device)
+        raise OutOfMemoryError(
+            f"The memory of {config.device} ran out while {checkpoint.name} was loaded "
+            f"({str(error).partition('. ')[0]}); {free / 2**30:.2f} of {total / 2**30:.2f} GiB "
+            "are free.",
+            "Choose fewer bits a weight (quantization) or a smaller model, or close other "
+            "programs.",
+        ) from error
+
+
+def _build(
+    config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
+) -> Assembly:
     keep_freed()
     register()
     assert config.num_threads is not None and config.max_model_len is not None
@@ -134,9 +160,13 @@ def build(
     draft = None
     if source is not None:
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
+    if is_cuda(config.device):
+        progress("Measuring what a step needs", 0, 0)
+        plan = _measured_plan(config, checkpoint, loaded, layers, draft)
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
-    runner = ModelRunner(loaded.model, cache)
+    runner = ModelRunner(loaded.model, cache, config.device)
+    capture_steps(runner, config, progress)
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
@@ -149,10 +179,39 @@ def build(
         layers=layers,
         plan=plan,
         runner=runner,
-        info=_describe(config, checkpoint, tokenizer, loaded, layers),
+        info=with_graphs(_describe(config, checkpoint, tokenizer, loaded, layers), runner),
         draft=draft,
         proposer=proposer,
     )
+
+
+def _measured_plan(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    loaded: LoadedModel,
+    layers: dict[int, LayerSpec],
+    draft: Draft | None,
+) -> MemoryPlan:
+    """Of what is free on the GPU now that the weights are there, and of what a step was seen to
+    need. OutOfMemoryError where not even the step fits."""
+    try:
+        activations = measure_activations(
+            loaded.model, config, checkpoint.config.vocab_size,
+            lambda num_blocks: make_backend(config, layers, num_blocks, DTYPES[config.dtype]),
+            config.device,
+        )  # fmt: skip
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free, total = free_memory(config.device)
+        raise OutOfMemoryError(
+            f"The largest step ({config.step_token_limit:,} tokens) does not fit beside the "
+            f"weights: {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free.",
+            "Choose a smaller token budget per step, fewer running requests or fewer bits a "
+            "weight, or close other programs on the GPU.",
+        ) from error
+    held = loaded.weights_bytes + (draft.weights_bytes if draft else 0)
+    return plan_memory(checkpoint, config, in_use=held, activations=activations)
 
 
 def draft_source(
@@ -180,6 +239,26 @@ def build_caches(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
+
+
+def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:
+    """Capture the steps in which everybody decodes, where the device can and the user lets it."""
+    if not config.enforce_eager and capture_for(runner.device) is not None:
+        progress("Capturing the decoding steps", 0, 0)
+        runner.capture(sizes_for(config.max_num_seqs), config.block_size)
+
+
+def with_graphs(info: ModelInfo, runner: ModelRunner) -> ModelInfo:
+    """The description with what was captured, in place of what it said of that before."""
+    kernels = {name: text for name, text in info.kernels.items() if name != "decode"}
+    notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
+    graphs = runner.graphs
+    if graphs is not None and graphs.summary:
+        kernels["decode"] = f"CUDA graphs: {graphs.summary}"
+    if graphs is not None and graphs.problem:
+        without = "Those are" if graphs.summary else "Every step is"
+        notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+    return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
 
 
 def with_layers(
@@ -216,6 +295,11 @@ def _describe(
     text = checkpoint.config
     first = layers[min(layers)]
     notices = list(loaded.notices)
+    without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
+    if without_triton:
+        notices.append(
+            f"{without_triton}: torch's own operations compute attention and weights in few bits."
+        )
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
@@ -249,6 +333,7 @@ def _describe(
         num_expert_parameters=parts.expert_parameters if num_experts else 0,
         num_experts=num_experts,
         experts_per_token=experts_per_token,
+        device_name=machine_name(config.device),
     )
 
 

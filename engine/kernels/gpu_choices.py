@@ -7,7 +7,7 @@ import torch
 from engine.kernels import rows8
 from engine.kernels.gpu_plans import FEW_ROWS, TILE_ROWS
 from engine.kernels.select import Choice, uses_triton
-from engine.kernels.triton.support import device_of
+from engine.kernels.triton.support import device_of, problem
 
 _FLOAT8 = (8, 9)
 
@@ -15,7 +15,7 @@ _FLOAT8 = (8, 9)
 def product_choices(device: torch.device) -> list[Choice]:
     """The choices on one GPU."""
     if not uses_triton(device):
-        why = "without Triton, or before Ampere: made plain in stripes, then torch's product"
+        why = f"{problem(device)}: made plain in stripes, then torch's product"
         return [Choice(f"linear, few bits, {device}", "any", 1, "stripes", why)]
     packed = f"linear, packed 4 and 8 bits, {device}"
     integers, floats = f"linear, int8, {device}", f"linear, fp8, {device}"
