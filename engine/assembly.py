@@ -13,13 +13,12 @@ from transformers import PretrainedConfig
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
-from engine.attention.cpu import CPUAttention
-from engine.attention.interface import LayerSpec
+from engine.attention.backends import make_backend
+from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
 from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from engine.graphs import capture_for, sizes_for
-from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
@@ -227,7 +226,7 @@ def draft_source(
 
 def build_caches(
     config: EngineConfig, layers: dict[int, LayerSpec], draft: Draft | None, plan: MemoryPlan
-) -> tuple[CPUAttention, Proposer | None]:
+) -> tuple[PagedBackend, Proposer | None]:
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     try:
@@ -242,19 +241,10 @@ def build_caches(
 
 def make_cache(
     config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int
-) -> CPUAttention:
+) -> PagedBackend:
     """The attention backend of the device, with a cache of `num_blocks` blocks. Raises MemoryError
     or RuntimeError where it cannot be had."""
-    dtype = DTYPES[config.dtype]
-    return CPUAttention(
-        layers,
-        num_blocks,
-        config.block_size,
-        dtype,
-        attention_dtype(dtype, rows=1),
-        config.kv_dtype,
-        attention_dtype(dtype, rows=FEW_QUERIES),
-    )
+    return make_backend(config, layers, num_blocks, DTYPES[config.dtype])
 
 
 def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:
