@@ -110,7 +110,7 @@ def _spoil(engine: LLMEngine) -> None:
     engine.runner.execute = spoiled  # type: ignore[method-assign]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_nobody_sees_a_difference(pair: tuple[LLMEngine, LLMEngine], data: st.DataObject) -> None:
     """Requests that come and go at any time, under any settings and too few blocks: what ends by

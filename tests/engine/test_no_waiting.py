@@ -61,7 +61,7 @@ def rows_of(params: Sequence[SamplingParams], last: tuple[int, ...] = ()) -> lis
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(any_params, min_size=1, max_size=6), st.booleans())
 def test_the_sampler_looks_at_nothing(params: list[SamplingParams], ahead: bool) -> None:
     sampler = Sampler(700, META)
@@ -110,7 +110,7 @@ class Attends:
     def clear_blocks(self, blocks: list[int]) -> None: ...
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "phi3", "qwen3_moe", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3_moe", "gpt_oss"])
 def test_a_step_is_launched_without_looking(family: str) -> None:
     """A prompt and a decoding request; then decoding alone, captured, with tokens that only the
     device knows."""
