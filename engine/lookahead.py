@@ -67,18 +67,18 @@ def launch_ahead(
 ) -> Flight | None:
     """Launch the step after `flight`; None where it has to be planned with the tokens of `flight`
     known (see `Scheduler.plan_ahead`), or where memory does not suffice for both."""
-    plan = scheduler.plan_ahead(flight.plan)
     drawn = flight.verification.drawn
+    plan = None if drawn is None else scheduler.plan_ahead(flight.plan)
     if plan is None or drawn is None:
         return None
     tokens = drawn.token_ids
     requests = [grant.request for grant in plan.grants]
-    if len(requests) < len(flight.sampling):
-        rows = {id(grant.request): row for row, grant in enumerate(flight.sampling)}
-        tokens = tokens[upload_places([rows[id(r)] for r in requests], tokens.device)]
     # the token stands for the one on the device
     spans = [Span((0,), grant.start, grant.request.block_table, 1) for grant in plan.grants]
     try:
+        if len(requests) < len(flight.sampling):
+            rows = {id(grant.request): row for row, grant in enumerate(flight.sampling)}
+            tokens = tokens[upload_places([rows[id(r)] for r in requests], tokens.device)]
         logits = runner.execute(pack(spans, scheduler.pool.block_size), tokens)
         sampled = [[row_of(request, (UNREAD,))] for request in requests]
         proposals = [NOTHING] * len(requests)
