@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from engine.batch import Span, pack
+from engine.errors import is_out_of_memory
 from engine.model_runner import ModelRunner
 from engine.recorder import StepTimer
 from engine.sampler import UNREAD, Sampler, row_of
@@ -68,25 +67,27 @@ def launch_ahead(
 ) -> Flight | None:
     """Launch the step after `flight`; None where it has to be planned with the tokens of `flight`
     known (see `Scheduler.plan_ahead`), or where memory does not suffice for both."""
-    plan = scheduler.plan_ahead(flight.plan)
     drawn = flight.verification.drawn
+    plan = None if drawn is None else scheduler.plan_ahead(flight.plan)
     if plan is None or drawn is None:
         return None
     tokens = drawn.token_ids
     requests = [grant.request for grant in plan.grants]
-    if len(requests) < len(flight.sampling):
-        rows = {id(grant.request): row for row, grant in enumerate(flight.sampling)}
-        tokens = tokens[upload_places([rows[id(r)] for r in requests], tokens.device)]
     # the token stands for the one on the device
     spans = [Span((0,), grant.start, grant.request.block_table, 1) for grant in plan.grants]
     try:
+        if len(requests) < len(flight.sampling):
+            rows = {id(grant.request): row for row, grant in enumerate(flight.sampling)}
+            tokens = tokens[upload_places([rows[id(r)] for r in requests], tokens.device)]
         logits = runner.execute(pack(spans, scheduler.pool.block_size), tokens)
         sampled = [[row_of(request, (UNREAD,))] for request in requests]
         proposals = [NOTHING] * len(requests)
         verification = Verification(sampler, logits, sampled, proposals, tokens)
-    except torch.OutOfMemoryError:
+    except Exception as error:
         scheduler.revoke_ahead(plan)
-        return None
+        if is_out_of_memory(error):
+            return None
+        raise
     return Flight(plan, list(plan.grants), verification, StepTimer(0.0), 0.0, is_ahead=True)
 
 

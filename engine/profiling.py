@@ -60,7 +60,7 @@ def measure_activations(
     """Bytes at the peak of the largest step on a GPU, sampling included, with a margin. The cache
     that it is run with is made by `make_cache` and freed again."""
     spans = largest_step(config)
-    runner = ModelRunner(model, make_cache(blocks_of(spans)))
+    runner = ModelRunner(model, make_cache(blocks_of(spans)), device)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -14,10 +14,9 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
 
 from engine.batch import Batch
-from engine.transfer import reads_freely
+from engine.transfer import host_buffer, reads_freely
 
 _ALIGNMENT = 16
 """Numbers (128 bytes): kernels read aligned memory faster, and are compiled for it."""
@@ -43,20 +42,23 @@ class Staging:
         starts = [0]
         for part in parts:
             starts.append(starts[-1] + aligned(len(part)))
-        host = torch.empty(starts[-1], dtype=torch.int64, pin_memory=not reads_freely(self._device))
+        host = host_buffer([starts[-1]], torch.int64, self._device)
         for part, start in zip(parts, starts, strict=False):
             host[start : start + len(part)] = part
         if starts[-1] > len(self._buffer):
             self._buffer = torch.zeros(2 * starts[-1], dtype=torch.int64, device=self._device)
         self._buffer[: starts[-1]].copy_(host, non_blocking=True)
-        return dataclasses.replace(batch, **self._views(parts, starts))
-
-    def _views(self, parts: list[Tensor], starts: list[int]) -> dict[str, Tensor]:
-        names = ("input_ids", "positions", "slot_mapping", "logits_indices")
-        return {
-            name: self._buffer[start : start + len(part)]
-            for name, part, start in zip(names, parts, starts, strict=False)
-        }
+        views = [
+            self._buffer[start : start + len(part)]
+            for part, start in zip(parts, starts, strict=False)
+        ]
+        return dataclasses.replace(
+            batch,
+            input_ids=views[0],
+            positions=views[1],
+            slot_mapping=views[2],
+            logits_indices=views[3],
+        )
 
 
 def aligned(count: int) -> int:

@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {
     "watermark": 0.1, "block_size": 32, "kv_cache_memory_bytes": 2**30,
     "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
     "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
+    "enforce_eager": True,
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -66,6 +67,9 @@ def test_sglang_says_the_same_in_its_own_words() -> None:
     assert option(command, "--chunked-prefill-size") == "512"
     assert option(command, "--context-length") == "4096" and option(command, "--page-size") == "32"
     assert {"--disable-radix-cache", "--enable-mixed-chunk"} <= set(words(command))
+    eager = BASE.replace(enforce_eager=True)
+    assert "--disable-cuda-graph" in words(sglang_command(eager))
+    assert "--enforce-eager" in words(vllm_command(eager))
     whole = sglang_command(BASE.replace(enable_chunked_prefill=False))
     assert option(whole, "--chunked-prefill-size") == "-1"
     assert "--enable-mixed-chunk" not in words(whole)
