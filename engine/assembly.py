@@ -17,6 +17,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
+from engine.graphs import capture_for, sizes_for
 from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
@@ -36,6 +37,8 @@ from engine.trial import check_architecture
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
+
+_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -137,7 +140,8 @@ def build(
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
-    runner = ModelRunner(loaded.model, cache)
+    runner = ModelRunner(loaded.model, cache, config.device)
+    capture_steps(runner, config, progress)
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
@@ -150,7 +154,7 @@ def build(
         layers=layers,
         plan=plan,
         runner=runner,
-        info=_describe(config, checkpoint, tokenizer, loaded, layers),
+        info=with_graphs(_describe(config, checkpoint, tokenizer, loaded, layers), runner),
         draft=draft,
         proposer=proposer,
     )
@@ -190,6 +194,26 @@ def build_caches(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
+
+
+def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:
+    """Capture the steps in which everybody decodes, where the device can and the user lets it."""
+    if not config.enforce_eager and capture_for(runner.device) is not None:
+        progress("Capturing the decoding steps", 0, 0)
+        runner.capture(sizes_for(config.max_num_seqs), config.block_size)
+
+
+def with_graphs(info: ModelInfo, runner: ModelRunner) -> ModelInfo:
+    """The description with what was captured, in place of what it said of that before."""
+    kernels = {name: text for name, text in info.kernels.items() if name != "decode"}
+    notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
+    graphs = runner.graphs
+    if graphs is not None and graphs.summary:
+        kernels["decode"] = f"CUDA graphs: {graphs.summary}"
+    if graphs is not None and graphs.problem:
+        without = "Those are" if graphs.summary else "Every step is"
+        notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+    return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
 
 
 def with_layers(

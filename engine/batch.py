@@ -49,6 +49,16 @@ class Batch:
     def num_requests(self) -> int:
         return len(self.seq_lens)
 
+    @property
+    def num_padding(self) -> int:
+        """Requests at the end that only fill the batch up."""
+        return self.seq_lens.count(0) if self.fixed_shape else 0
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every request computes one token, and a next one is sampled for each."""
+        return self.num_tokens == self.num_requests == len(self.logits_indices)
+
     def query_len(self, request: int) -> int:
         return self.query_start_loc[request + 1] - self.query_start_loc[request]
 
@@ -91,6 +101,32 @@ def spans_of(plan: StepPlan) -> list[Span]:
         )
         for grant in plan.grants
     ]
+
+
+def pad(batch: Batch, size: int) -> Batch:
+    """A batch of requests that decode, on the host, filled up to `size` of them."""
+    extra = size - batch.num_requests
+    return Batch(
+        input_ids=_filled(batch.input_ids, extra, 0),
+        positions=_filled(batch.positions, extra, 0),
+        slot_mapping=_filled(batch.slot_mapping, extra, -1),
+        logits_indices=torch.arange(size),
+        query_start_loc=list(range(size + 1)),
+        seq_lens=[*batch.seq_lens, *[0] * extra],
+        block_tables=[*batch.block_tables, *([] for _ in range(extra))],
+        block_size=batch.block_size,
+        fixed_shape=True,
+    )
+
+
+def padding(size: int, block_size: int) -> Batch:
+    """A batch of `size` requests that only fill it up."""
+    none = torch.empty(0, dtype=torch.int64)
+    return pad(Batch(none, none, none, none, [0], [], [], block_size), size)
+
+
+def _filled(values: Tensor, count: int, value: int) -> Tensor:
+    return torch.cat([values, values.new_full((count,), value)])
 
 
 def pack(spans: Sequence[Span], block_size: int) -> Batch:

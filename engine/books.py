@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.block_pool import BlockPool, IntegrityError
 from engine.config import EngineConfig
@@ -10,9 +10,14 @@ from engine.request import Request
 
 
 def check_books(
-    config: EngineConfig, pool: BlockPool, waiting: Sequence[Request], running: Sequence[Request]
+    config: EngineConfig,
+    pool: BlockPool,
+    waiting: Sequence[Request],
+    running: Sequence[Request],
+    ahead: Mapping[str, int],
 ) -> None:
-    """Raise IntegrityError, naming what is wrong, unless every invariant holds."""
+    """Raise IntegrityError, naming what is wrong, unless every invariant holds. ahead: by request,
+    up to which token the step computes that was launched ahead."""
     everyone = [*running, *waiting]
     pool.check_integrity(r.block_table for r in everyone)
     _require(
@@ -23,17 +28,19 @@ def check_books(
     _require(order == sorted(order), "Waiting requests are out of order.")
     _require(len({r.request_id for r in everyone}) == len(everyone), "Doubled id.")
     for request in running:
-        _check_length(config, pool, request)
+        _check_length(config, pool, request, ahead.get(request.request_id, 0))
         _check_blocks(pool, request)
 
 
-def _check_length(config: EngineConfig, pool: BlockPool, request: Request) -> None:
+def _check_length(config: EngineConfig, pool: BlockPool, request: Request, ahead: int) -> None:
     computed, num_blocks = request.num_computed_tokens, len(request.block_table)
     enough = pool.blocks_for(computed) <= num_blocks
     _require(enough, f"{request.request_id} computed more than it holds.")
     if config.kv_allocation == "paged":
-        needed = pool.blocks_for(max(computed, 1))
+        needed = pool.blocks_for(max(computed, ahead, 1))
         _require(num_blocks <= needed, f"{request.request_id} holds more blocks than it needs.")
+    held = pool.blocks_for(ahead) <= num_blocks
+    _require(held, f"{request.request_id} is computed ahead of what it holds.")
     drafted = request.num_draft_kv_tokens <= computed
     _require(drafted, f"{request.request_id} has more draft KV than KV.")
     start = request.draft_kv_start

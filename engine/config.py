@@ -143,6 +143,11 @@ class EngineConfig:
         "Threads of the matrix products. None: the physical cores.",
         minimum=1, maximum=1024, optional=True,
     )
+    enforce_eager: bool = _setting(
+        bool, False, Change.CACHE_REBUILD, "Eager steps",
+        "Launch every kernel of a step by itself. Off: on an NVIDIA GPU, steps in which everybody "
+        "decodes are captured once as CUDA graphs and replayed, which takes some memory.",
+    )
     seed: int = _setting(
         int, 0, Change.RELOAD, "Seed", "Of dummy weights and of requests without a seed.",
         minimum=0, maximum=2**63 - 1,

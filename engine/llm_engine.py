@@ -14,6 +14,7 @@ from engine.assembly import Cancelled, Progress, resolve
 from engine.batch import pack, spans_of
 from engine.config import Change, EngineConfig
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
+from engine.lookahead import Flight, launch_ahead
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
 from engine.model_runner import ModelRunner
@@ -35,7 +36,7 @@ from engine.snapshot import (
 )
 from engine.speculation.proposer import NOTHING, Proposer
 from engine.speculation.speculator import Speculator
-from engine.speculation.verify import Verified, verify
+from engine.speculation.verify import Verification, Verified
 from engine.tokenization import Tokenizer
 
 NUMERICAL_FAILURE = NumericalError(
@@ -72,6 +73,9 @@ class LLMEngine:
         self._host = ModelHost(config, progress, cancelled)
         self._scheduler = Scheduler(self.config, *self._host.new_pool())
         self._speculator = self._host.new_speculator()
+        self._ahead: Flight | None = None
+        self._landed = 0.0  # when the last step was booked
+        self._looks_ahead: bool | None = None
 
     # -- what it is -------------------------------------------------------------------------
 
@@ -101,6 +105,18 @@ class LLMEngine:
         """The model and its cache, for measurements while no request is there and no prefix is
         cached yet: they may write to any block (see engine.evaluation)."""
         return self._host.runner
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the next step is launched before the last one is read: where the device works by
+        itself, unless it was set. It never changes the tokens."""
+        on_device = self._host.runner.device.type == "cuda"
+        return on_device if self._looks_ahead is None else self._looks_ahead
+
+    @looks_ahead.setter
+    def looks_ahead(self, value: bool) -> None:
+        self._settle()
+        self._looks_ahead = value
 
     def snapshot(self) -> EngineSnapshot:
         """The state now, and the steps and latency samples since the last call."""
@@ -220,26 +236,57 @@ class LLMEngine:
     # -- one step ---------------------------------------------------------------------------
 
     def step(self) -> list[OutputEvent]:
-        """Run one step and return what became visible with it."""
+        """Run one step and return what became visible with it. On a device the step after it may
+        be launched already when this returns: see engine/lookahead.py."""
         events, self._pending = self._pending, []
+        flight = self._take_ahead() or self._launch()
+        if flight is None:
+            return events
+        if self.looks_ahead and not self._speculator.may_draft:
+            self._ahead = launch_ahead(
+                flight, self._scheduler, self._host.runner, self._host.sampler
+            )
+        self._scheduler.ahead = None if self._ahead is None else self._ahead.plan
+        return events + self._land(flight)
+
+    def _launch(self) -> Flight | None:
+        """Plan the next step and launch it; None where there is nothing to compute."""
         timer = StepTimer(self._clock())
         self._speculator.set_limits(self._scheduler.running, len(self._scheduler.waiting))
         plan = self._scheduler.plan(timer.start)
         if not plan.grants:
-            return events
+            return None
         planned = self._clock()
         plan, proposals = self._speculator.propose(plan)
         drafted = self._clock()
         batch = pack(spans_of(plan), self._scheduler.pool.block_size)
         sampling = sampling_grants(plan)
         packed = self._clock()
+        runner = self._host.runner
         with self._speculator.taps:
-            logits = self._host.runner.execute(batch)
+            watched = self._speculator.reads_hidden_states
+            logits = runner.execute_eagerly(batch) if watched else runner.execute(batch)
         computed = self._clock()
         drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
         rows = [_rows(grant) for grant in sampling]
-        verified = verify(self._host.sampler, logits, rows, drafts)
+        verification = Verification(self._host.sampler, logits, rows, drafts)
+        launched = self._clock()
+        timer.schedule_s = planned - timer.start + packed - drafted
+        timer.draft_s = drafted - planned
+        timer.model_s, timer.sample_s = computed - packed, launched - computed
+        return Flight(plan, sampling, verification, timer, launched)
+
+    def _land(self, flight: Flight) -> list[OutputEvent]:
+        """Read what a step gave, book it, and return its events."""
+        timer, drafting_s = flight.timer, flight.timer.draft_s
+        if flight.is_ahead:
+            # it was computed while the step before it was booked, and counts from there
+            timer.start = flight.launched = self._landed
+        waiting = self._clock()
+        sampling, verified = flight.read()
         drawn = self._clock()
+        timer.add_wait(waiting - flight.launched, drawn - waiting, flight.verification.device_s)
+        plan = flight.plan
         outcomes = self._accept(sampling, verified)
         accepted = self._clock()
         self._speculator.follow(plan, outcomes)
@@ -248,15 +295,15 @@ class LLMEngine:
         finished = finished_in(plan, outcomes)
         self._clear_failed(plan, outcomes)
         self._scheduler.commit(plan, outcomes, self._clock())
-        now = self._clock()
-        timer.schedule_s = planned - timer.start + packed - drafted
-        timer.draft_s, timer.model_s = drafted - planned + follow_s, computed - packed
-        timer.sample_s, timer.commit_s = drawn - computed, now - drawn - follow_s
+        now = self._landed = self._clock()
+        timer.draft_s += follow_s
+        timer.commit_s = now - drawn - follow_s
         self._speculator.observe(
-            plan, outcomes, drafted - planned, timer.model_s, now - timer.start, follow_s
+            plan, outcomes, drafting_s, timer.model_s, now - timer.start, follow_s
         )
         for request in finished:
             request.finished = now
+        events = []
         for grant in sampling:
             outcome = outcomes[grant.request.request_id]
             if outcome.token_ids:
@@ -267,6 +314,21 @@ class LLMEngine:
             self._forget(request)
         self._recorder.step(plan, entries, finished, self._scheduler, timer, now)
         return events
+
+    def _take_ahead(self) -> Flight | None:
+        """The step that was launched ahead, if somebody in it still runs."""
+        flight, self._ahead = self._ahead, None
+        self._scheduler.ahead = None
+        if flight is not None:
+            flight.drop_ended()
+        return flight if flight is not None and flight.plan.grants else None
+
+    def _settle(self) -> None:
+        """Land the step that was launched ahead, so that anything may change; its events come with
+        the next step."""
+        flight = self._take_ahead()
+        if flight is not None:
+            self._pending += self._land(flight)
 
     def _accept(self, sampling: list[Grant], verified: list[Verified]) -> dict[str, Outcome]:
         outcomes = {}
@@ -310,6 +372,8 @@ class LLMEngine:
             )
         wanted = self.config.replace(**changes)
         change = wanted.change_class(self.config)
+        if change is not None:
+            self._settle()
         if change is Change.LIVE:
             self._host.use(wanted)
             self._scheduler.update(wanted)
@@ -344,6 +408,7 @@ class LLMEngine:
     def use_proposer(self, proposer: Proposer | None) -> None:
         """Draft with a proposer of the caller's own, until the next cache rebuild or reload; for
         measurements."""
+        self._settle()
         self._speculator.close()
         self._speculator = Speculator(self.config, proposer)
 
@@ -351,6 +416,7 @@ class LLMEngine:
         """Abort what runs and give the model's memory back. The engine cannot be used again."""
         for request in list(self._requests.values()):
             self._end(request, FinishReason.ABORT)
+        self._ahead = self._scheduler.ahead = None
         self._speculator.close()
         self._host.drop()
 
@@ -379,4 +445,3 @@ def _rows(grant: Grant) -> list[SamplingRow]:
     """The rows that are sampled for a request: after its last token, and after every draft."""
     drafts = grant.draft_token_ids
     return [row_of(grant.request, drafts[:count]) for count in range(len(drafts) + 1)]
-

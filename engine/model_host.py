@@ -11,8 +11,10 @@ from engine.assembly import (
     assemble,
     build,
     build_caches,
+    capture_steps,
     draft_source,
     release_memory,
+    with_graphs,
     with_layers,
 )
 from engine.block_pool import BlockPool, root_hash
@@ -81,8 +83,12 @@ class ModelHost:
         return with_layers(plan, self.assembly.layers, config)
 
     def use(self, config: EngineConfig) -> None:
-        """Take over live settings."""
-        self.assembly.config = config
+        """Take over live settings; graphs are captured for more running requests."""
+        assembly, before = self.assembly, self.config
+        assembly.config = config
+        if config.max_num_seqs > before.max_num_seqs and self.runner.graphs is not None:
+            capture_steps(self.runner, config, lambda stage, done, total: None)
+            assembly.info = with_graphs(assembly.info, self.runner)
 
     def rebuild_cache(
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
@@ -136,6 +142,8 @@ class ModelHost:
             )
         self.runner.backend, assembly.proposer = build_caches(config, assembly.layers, draft, plan)
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
+        capture_steps(self.runner, config, progress)
+        assembly.info = with_graphs(assembly.info, self.runner)
 
 
 def _draft_of(config: EngineConfig) -> tuple[str, str | None]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from engine import graphs
 from engine.attention.interface import (
     AttentionBackend,
     AttentionOptions,
@@ -13,30 +16,68 @@ from engine.attention.interface import (
     active,
 )
 from engine.batch import Batch
+from engine.graphs import DecodeGraphs, put_drawn
+from engine.staging import Staging
 
 
 class ModelRunner:
     """One rank's model and KV cache. Scheduler and block pool know nothing of either."""
 
-    def __init__(self, model: nn.Module, backend: AttentionBackend) -> None:
+    def __init__(
+        self, model: nn.Module, backend: AttentionBackend, device: torch.device | str = "cpu"
+    ) -> None:
         self.model = model
         self.backend = backend
+        self.device = torch.device(device)
+        self.graphs: DecodeGraphs | None = None
+        self._staging = Staging(self.device)
+
+    def capture(self, sizes: Sequence[int], block_size: int) -> None:
+        """Capture steps of so many requests that decode, over the cache as it is; on a device that
+        captures nothing, nothing happens."""
+        capture = graphs.capture_for(self.device)
+        self._release_graphs()
+        if capture is not None and sizes:
+            self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device)
+            self.graphs.capture(sizes, capture)
 
     def drop_cache(self) -> None:
+        self._release_graphs()
         self.backend = _NO_CACHE
 
     def drop(self) -> None:
         """Let go of model and cache; the runner cannot execute any more."""
-        self.model = nn.Module()
         self.drop_cache()
+        self.model = nn.Module()
+
+    def execute(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
+        to their slots. They are good until the next call.
+
+        `batch` is on the host. drawn: int64 [T] on the device, the tokens in place of its
+        input_ids where these are not known to the host yet.
+        """
+        if self.graphs is not None and self.graphs.fits(batch):
+            return self.graphs.execute(batch, drawn)
+        return self.execute_eagerly(batch, drawn)
 
     @torch.inference_mode()
-    def execute(self, batch: Batch) -> Tensor:
-        """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
-        to their slots."""
+    def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        """`execute`, operation by operation: for those who look at what happens in between."""
+        batch = self._staging.stage(batch)
+        if drawn is not None:
+            put_drawn(batch, drawn)
         self.backend.begin_step(batch)
+        return self._compute(batch)
+
+    def _compute(self, batch: Batch) -> Tensor:
         with active(self.backend):
             return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
+
+    def _release_graphs(self) -> None:
+        if self.graphs is not None:
+            self.graphs.release()
+            self.graphs = None
 
 
 class _NoCache:

@@ -15,13 +15,30 @@ MAX_PENDING = 100_000
 
 
 class StepTimer:
-    """Times of one step: when it began, and its parts in seconds."""
+    """Times of one step: when it began, and its parts in seconds.
+
+    On the CPU the parts are what they are called. On a device the host only launches the model and
+    the sampling, and waits for both at the end. `sample_s` is then the launch of the sampling and
+    what it took by the device's own clock; the rest of the wait belongs to `model_s`, and so does
+    what the host did while the device computed: launching the step after it, or, where this step
+    was launched ahead itself, all since the step before it was booked.
+    """
 
     __slots__ = ("commit_s", "draft_s", "model_s", "sample_s", "schedule_s", "start")
 
     def __init__(self, start: float) -> None:
         self.start = start
         self.schedule_s = self.draft_s = self.model_s = self.sample_s = self.commit_s = 0.0
+
+    def add_wait(self, before_s: float, reading_s: float, sampled_s: float | None) -> None:
+        """From the end of the launch until the tokens were read. reading_s: the last part of it, in
+        which nothing else was done; sampled_s: what the device sampled by its own clock, None where
+        there is no such clock."""
+        if sampled_s is None:
+            sampled_s = reading_s
+        sampled_s = min(sampled_s, before_s + reading_s)
+        self.model_s += before_s + reading_s - sampled_s
+        self.sample_s += sampled_s
 
 
 class Recorder:

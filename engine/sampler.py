@@ -12,12 +12,16 @@ The order in which a row is treated (vLLM's):
     one uniform number keyed by (seed, position), inverse distribution function in float64
 
 What a row draws depends on its own logits, parameters, seed and position alone.
+
+On a device nothing here waits: `launch` enqueues the work and the copy of what comes out, and
+`Drawn.read` waits for it. Only drafting and rejection sampling (`draw_from`, `distributions`) are
+read at once, for what comes next depends on what they gave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,14 +32,25 @@ from engine.sampling import padded_vocab
 from engine.sampling.draw import block_masses, inverse_cdf, row_maxima
 from engine.sampling.edits import apply_edits, has_edits
 from engine.sampling.filters import Filters
-from engine.sampling.logprobs import RowLogprobs, row_logprobs
+from engine.sampling.logprobs import PendingLogprobs, RowLogprobs, row_logprobs
 from engine.sampling.penalties import PenalizedRow, SeenTokens, apply_penalties
 from engine.sampling.uniform import uniforms
 from engine.sampling_params import SamplingParams
+from engine.transfer import DeviceTimer, Download, reads_freely, upload, upload_places
 
-T = TypeVar("T")
+__all__ = [
+    "UNREAD",
+    "Drawn",
+    "RowLogprobs",
+    "SampledTokens",
+    "Sampler",
+    "SamplingRow",
+    "check_token_ids",
+    "row_of",
+]
 
-__all__ = ["RowLogprobs", "SampledTokens", "Sampler", "SamplingRow", "check_token_ids", "row_of"]
+UNREAD = -1
+"""Stands for an output token that the device has drawn and nobody has read yet."""
 
 _GREEDY_TEMPERATURE = 1e-5
 """Below it, dividing by the temperature leaves nothing but the maximum (vLLM's bound)."""
@@ -43,10 +58,14 @@ _GREEDY_TEMPERATURE = 1e-5
 _CHUNK_ELEMENTS = 2**21
 """Logits worked on at once: bounds the scratch memory to three buffers of 8 MiB."""
 
+_DEVICE_CHUNK_ELEMENTS = 2**24
+"""The same on a device, which wants large launches: three buffers of 64 MiB."""
+
 
 class SamplingRow(NamedTuple):
     """position: the index, in prompt and output together, of the token that is being sampled.
-    output_token_ids: the output before it (in a speculative row with the drafts before it)."""
+    output_token_ids: the output before it (in a speculative row with the drafts before it); its
+    last may be UNREAD."""
 
     request_id: str
     params: SamplingParams
@@ -96,12 +115,46 @@ class SampledTokens(NamedTuple):
     failed: list[int]
 
 
+class Drawn:
+    """What was launched for the rows of a step. token_ids: int64 [R] on the sampler's device, -1
+    where a row failed; the next step may take them there before anybody has read them."""
+
+    def __init__(
+        self,
+        token_ids: Tensor,
+        reports: Sequence[tuple[list[int], PendingLogprobs]],
+        timer: DeviceTimer,
+    ) -> None:
+        self.token_ids = token_ids
+        self._reports = reports
+        self._timer = timer
+        tensors = [token_ids, *(t for _, pending in reports for t in pending.tensors)]
+        self._download = Download(tensors, token_ids.device)
+
+    def read(self) -> SampledTokens:
+        """The tokens; waits until the device has drawn them. To be called once."""
+        numbers = iter(self._download.read())
+        token_ids: list[int] = next(numbers)
+        logprobs: list[RowLogprobs | None] = [None] * len(token_ids)
+        for rows, pending in self._reports:
+            for row, report in zip(rows, pending.finish(numbers), strict=True):
+                logprobs[row] = report if token_ids[row] >= 0 else None
+        failed = [i for i, token_id in enumerate(token_ids) if token_id < 0]
+        return SampledTokens(token_ids, logprobs, failed)
+
+    @property
+    def device_s(self) -> float | None:
+        """Seconds that the device sampled, once the tokens were read; None on the CPU."""
+        return self._timer.seconds()
+
+
 class _Processed(NamedTuple):
-    """work: float32 [R, padded vocabulary]; maxima: [R, 1]; failed: rows without a finite one."""
+    """work: float32 [R, padded vocabulary]; maxima: [R, 1]; ok: bool [R, 1], False in rows without
+    a finite maximum, in which the rest is of no use."""
 
     work: Tensor
     maxima: Tensor
-    failed: set[int]
+    ok: Tensor
 
 
 def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
@@ -125,28 +178,33 @@ class Sampler:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._width = padded_vocab(vocab_size)
-        self._chunk_rows = max(1, _CHUNK_ELEMENTS // self._width)
+        on_host = reads_freely(self.device)
+        elements = _CHUNK_ELEMENTS if on_host else _DEVICE_CHUNK_ELEMENTS
+        self._chunk_rows = max(1, elements // self._width)
         self._buffers: list[Tensor] = []
         self._seen: dict[str, SeenTokens] = {}
 
-    @torch.inference_mode()
     def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> SampledTokens:
         """Sample one token for every row of `logits` [len(rows), vocab_size], any float dtype.
         `logits` is not changed. Rows of one request come in order of their positions."""
+        return self.launch(logits, rows).read()
+
+    @torch.inference_mode()
+    def launch(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
+    ) -> Drawn:
+        """`sample`, to be read later. unread: int64 [len(rows)] on the device, the tokens for which
+        UNREAD stands at the end of every row's output; None where it does not."""
         if logits.shape != (len(rows), self.vocab_size):
             raise ValueError(
                 f"logits are {tuple(logits.shape)}, not {(len(rows), self.vocab_size)}"
             )
-        token_ids = [-1] * len(rows)
-        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
-        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
-        if plain:
-            _place(token_ids, plain, _finite_argmax(_select(logits, plain)))
-        for chunk in self._chunks(others):
-            chunk_rows = [rows[i] for i in chunk]
-            _place(token_ids, chunk, self._sample_chunk(_select(logits, chunk), chunk_rows))
-        failed = [i for i, token_id in enumerate(token_ids) if token_id < 0]
-        return SampledTokens(token_ids, self.logprobs(logits, rows, token_ids), failed)
+        timer = DeviceTimer(self.device)
+        timer.mark()
+        token_ids = self._token_ids(logits, rows, unread)
+        reports = self._reports(logits, rows, token_ids)
+        timer.mark()
+        return Drawn(token_ids, reports, timer)
 
     @torch.inference_mode()
     def distributions(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
@@ -155,24 +213,23 @@ class Sampler:
         parts = []
         for chunk in self._chunks(list(range(len(rows)))):
             chunk_rows = [rows[i] for i in chunk]
-            processed = self._processed(_select(logits, chunk), chunk_rows)
-            probs, masses = self._probabilities(processed.work, processed.maxima, chunk_rows)
+            work, maxima, ok = self._processed(_select(logits, chunk), chunk_rows)
+            probs, masses = self._probabilities(work, maxima, chunk_rows)
             parts.append(probs / masses.sum(1, keepdim=True).float())
-            parts[-1][list(processed.failed)] = 0.0
+            if not (reads_freely(self.device) and bool(ok.all())):
+                parts[-1].masked_fill_(~ok, 0.0)
         return torch.cat(parts)
 
     @torch.inference_mode()
-    def draw_from(
-        self, logits: Tensor, rows: Sequence[SamplingRow]
-    ) -> tuple[list[int], Tensor]:
+    def draw_from(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[list[int], Tensor]:
         """The tokens that `sample` would draw for rows none of which is greedy (-1 where a row
         failed), and the `distributions` that they come from."""
         probabilities = self.distributions(logits, rows)
         masses = block_masses(probabilities)
-        u = torch.from_numpy(uniforms([r.seed for r in rows], [r.position for r in rows]))
-        token_ids: list[int] = inverse_cdf(probabilities, masses, u.to(self.device)).tolist()
-        ok = (masses.sum(1) > 0).tolist()
-        return [t if good else -1 for t, good in zip(token_ids, ok, strict=True)], probabilities
+        u = uniforms([r.seed for r in rows], [r.position for r in rows])
+        drawn = inverse_cdf(probabilities, masses, upload(u, self.device))
+        token_ids: list[int] = torch.where(masses.sum(1) > 0, drawn, -1).tolist()
+        return token_ids, probabilities
 
     def forget(self, request_id: str) -> None:
         """Drop what is kept for a request that has ended; unknown ids are ignored."""
@@ -182,49 +239,64 @@ class Sampler:
         for start in range(0, len(indices), self._chunk_rows):
             yield indices[start : start + self._chunk_rows]
 
-    def _processed(self, logits: Tensor, rows: Sequence[SamplingRow]) -> _Processed:
+    def _token_ids(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None
+    ) -> Tensor:
+        """int64 [len(rows)], -1 where a row failed."""
+        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
+        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
+        parts = [(plain, _finite_argmax(_select(logits, plain)))] if plain else []
+        for chunk in self._chunks(others):
+            own = None if unread is None else _select(unread, chunk)
+            drawn = self._sample_chunk(_select(logits, chunk), [rows[i] for i in chunk], own)
+            parts.append((chunk, drawn))
+        return _merged(parts, len(rows), self.device)
+
+    def _processed(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
+    ) -> _Processed:
         """A few rows of logits after edits and penalties, in the first buffer."""
         work = self._padded(logits)
-        maxima = work.amax(1, keepdim=True)
-        failed = _zero_bad_rows(work, maxima)
+        maxima = work.amax(1, keepdim=True)  # hands on a NaN
+        ok = maxima.isfinite()
         if any(has_edits(row) or row.params.has_penalties for row in rows):
             apply_edits(work, rows, self.vocab_size)
-            apply_penalties(work, self._penalized(rows))
+            apply_penalties(work, self._penalized(rows), unread)
             torch.amax(work, 1, keepdim=True, out=maxima)
-            failed |= _zero_bad_rows(work, maxima)  # everything may be forbidden now
-        return _Processed(work, maxima, failed)
+            ok &= maxima.isfinite()  # everything may be forbidden now
+        return _Processed(work, maxima, ok)
 
-    def _sample_chunk(self, logits: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
+    def _sample_chunk(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None
+    ) -> Tensor:
         """Token ids of a few rows, -1 where a row failed."""
-        work, maxima, failed = self._processed(logits, rows)
+        work, maxima, ok = self._processed(logits, rows, unread)
         greedy = [i for i, row in enumerate(rows) if row.is_greedy]
         sampled = [i for i, row in enumerate(rows) if not row.is_greedy]
-        token_ids = [-1] * len(rows)
+        parts = []
         if greedy:
-            _place(token_ids, greedy, row_maxima(_select(work, greedy)).token_ids.tolist())
+            parts.append((greedy, row_maxima(_select(work, greedy)).token_ids))
         if sampled:
             chosen = [rows[i] for i in sampled]
             drawn = self._draw(_select(work, sampled), _select(maxima, sampled), chosen)
-            _place(token_ids, sampled, drawn)
-        return [-1 if i in failed else token_id for i, token_id in enumerate(token_ids)]
+            parts.append((sampled, drawn))
+        return torch.where(ok.squeeze(1), _merged(parts, len(rows), self.device), -1)
 
-    def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-        """Sample every row of `work`, whose maxima [rows, 1] are finite; uses `work` up."""
+    def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        """Sample every row of `work`, of maxima[rows, 1]; uses `work` up. Any token of the padded
+        vocabulary where a row failed."""
         probs, masses = self._probabilities(work, maxima, rows)
         u = uniforms([row.seed for row in rows], [row.position for row in rows])
-        token_ids: list[int] = inverse_cdf(
-            probs, masses, torch.from_numpy(u).to(self.device)
-        ).tolist()
-        return token_ids
+        return inverse_cdf(probs, masses, upload(u, self.device))
 
     def _probabilities(
         self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]
     ) -> tuple[Tensor, Tensor]:
         """What the rows of `work` are sampled from, not normalized, with its block masses. Uses
         `work` up; the result is in the second buffer."""
-        temperatures = torch.tensor([[row.params.temperature] for row in rows])
+        temperatures = [[row.params.temperature] for row in rows]
         # Less the maximum first: a small temperature cannot overflow then.
-        work.sub_(maxima).div_(temperatures.to(self.device))
+        work.sub_(maxima).div_(upload(temperatures, self.device, torch.float32))
         probs = torch.softmax(work, dim=1, out=self._buffer(1, len(rows)))
         filters = Filters([row.params for row in rows], self.vocab_size)
         return probs, filters.apply(work, probs, lambda: self._buffer(2, len(rows)))
@@ -238,7 +310,8 @@ class Sampler:
             if seen is None:
                 seen = SeenTokens(row.prompt_token_ids, self.vocab_size)
                 self._seen[row.request_id] = seen
-            seen.follow(row.output_token_ids)
+            output = row.output_token_ids
+            seen.follow(output[:-1] if output and output[-1] == UNREAD else output)
             # The next row of the same request moves `seen` on: keep what it is now.
             penalized.append(
                 PenalizedRow(index, row.params, seen.ids.copy(), seen.counts.copy(), seen.seen)
@@ -250,16 +323,22 @@ class Sampler:
         self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
     ) -> list[RowLogprobs | None]:
         """Log probabilities of `token_ids` and their alternatives, for the rows that ask."""
-        reports: list[RowLogprobs | None] = [None] * len(rows)
-        wanted = [
-            i for i, row in enumerate(rows) if row.params.logprobs is not None and token_ids[i] >= 0
-        ]
+        chosen = upload_places(token_ids, self.device)
+        reports = self._reports(logits, rows, chosen)
+        return Drawn(chosen, reports, DeviceTimer(self.device)).read().logprobs
+
+    def _reports(
+        self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Tensor
+    ) -> list[tuple[list[int], PendingLogprobs]]:
+        """For the rows that ask, part by part; of no use where a row failed."""
+        reports = []
+        wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
         for chunk in self._chunks(wanted):
             sizes = [min(rows[i].params.logprobs or 0, self.vocab_size) for i in chunk]
-            chosen = [token_ids[i] for i in chunk]
+            chosen = _select(token_ids, chunk).clamp(min=0)
             work = self._padded(_select(logits, chunk))
             scratch = self._buffer(1, len(chunk))
-            _place(reports, chunk, row_logprobs(work, scratch, chosen, sizes))
+            reports.append((chunk, row_logprobs(work, scratch, chosen, sizes)))
         return reports
 
     def _padded(self, logits: Tensor) -> Tensor:
@@ -283,24 +362,19 @@ def _select(x: Tensor, rows: list[int]) -> Tensor:
     """Rows of `x` in ascending order; without a copy where they are neighbours."""
     if rows[-1] - rows[0] + 1 == len(rows):
         return x[rows[0] : rows[-1] + 1]
-    return x[rows]
+    return x[upload_places(rows, x.device)]
 
 
-def _place(target: list[T], indices: Sequence[int], values: Sequence[T]) -> None:
-    for index, value in zip(indices, values, strict=True):
-        target[index] = value
+def _merged(parts: Sequence[tuple[list[int], Tensor]], count: int, device: torch.device) -> Tensor:
+    """int64 [count] from the values at some of the places; every place is in one of the parts."""
+    if len(parts) == 1:
+        return parts[0][1]
+    merged = torch.empty(count, dtype=torch.int64, device=device)
+    for places, values in parts:
+        merged.index_copy_(0, upload_places(places, device), values)
+    return merged
 
 
-def _finite_argmax(logits: Tensor) -> list[int]:
+def _finite_argmax(logits: Tensor) -> Tensor:
     maxima = row_maxima(logits)
-    token_ids: list[int] = torch.where(maxima.values.isfinite(), maxima.token_ids, -1).tolist()
-    return token_ids
-
-
-def _zero_bad_rows(work: Tensor, maxima: Tensor) -> set[int]:
-    """Rows without a finite maximum (amax hands on a NaN); zeroed, to keep the rest simple."""
-    bad = [i for i, ok in enumerate(maxima.isfinite().squeeze(1).tolist()) if not ok]
-    if bad:
-        work[bad] = 0.0
-        maxima[bad] = 0.0
-    return set(bad)
+    return torch.where(maxima.values.isfinite(), maxima.token_ids, -1)

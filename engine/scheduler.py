@@ -68,6 +68,16 @@ class StepPlan(NamedTuple):
         return sum(g.num_tokens + len(g.draft_token_ids) for g in self.grants)
 
 
+class Candidate(NamedTuple):
+    """A request that could join a step: its prefix in the cache, the tokens to compute then, and
+    the new blocks that its tokens need in all."""
+
+    request: Request
+    cached: list[int]
+    num_tokens: int
+    blocks: int
+
+
 class Outcome(NamedTuple):
     """What sampling gave a request: its new tokens, and why it ends if it does. All new tokens but
     the last are drafts that were accepted, and therefore computed already."""
@@ -93,6 +103,10 @@ class Scheduler:
 
     The cycle is `plan()`, the model, `commit()`. Whatever changes requests or settings (`add`,
     `finish`, `update`, `preempt_all`, `replace_pool`) belongs between cycles, not inside one.
+
+    While a step is computed the one after it may be planned and launched too: see `plan_ahead`.
+    Between the commits of the two it is `ahead`, and `add` and `finish` may still come; for all
+    else it is committed first, or given up with `revoke_ahead`.
     """
 
     def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
@@ -103,6 +117,7 @@ class Scheduler:
         self.prefix = PrefixStatistics()
         self.num_preemptions = 0
         self.root = root
+        self.ahead: StepPlan | None = None  # being computed, though the step before it is not over
         self._batch_places = 0  # static batching: who may still join the batch that is filling
 
     # -- requests ---------------------------------------------------------------------------
@@ -192,6 +207,53 @@ class Scheduler:
         request.finish_reason = reason
         request.finished = now
 
+    # -- a step ahead -----------------------------------------------------------------------
+
+    def plan_ahead(self, plan: StepPlan) -> StepPlan | None:
+        """The step after `plan`, which is being computed and not committed: the same requests, each
+        with the token that it is about to get. Those whose last token that is are left out.
+
+        None where the step can only be planned with that token known: when somebody computes a part
+        of a prompt, or has drafts, or could be admitted; when everybody ends; when blocks would
+        have to be taken from somebody.
+        """
+        if [grant.request for grant in plan.grants] != self.running or not self.running:
+            return None
+        if not all(grant.samples and not grant.num_draft_places for grant in plan.grants):
+            return None
+        # `num_tokens` places are, or are being, filled; the token to come needs one more
+        requests = [r for r in self.running if r.num_tokens + 1 < r.max_num_tokens]
+        budget = self.config.step_token_limit - len(requests)
+        if not requests or budget < 0 or len(self.running) > self.config.max_num_seqs:
+            return None
+        if self.waiting and (len(requests) < len(self.running) or self._could_admit(budget)):
+            return None
+        needed = [self._missing_blocks(request, request.num_tokens + 1) for request in requests]
+        if sum(needed) > self.pool.num_free_blocks:
+            return None
+        for request, count in zip(requests, needed, strict=True):
+            request.block_table += self.pool.allocate(count)
+        grants = tuple(Grant(request, request.num_tokens, 1) for request in requests)
+        return StepPlan(grants, (), self._held_back(list(grants)))
+
+    def revoke_ahead(self, ahead: StepPlan) -> None:
+        """Give up a step that is ahead: it will be planned again."""
+        for grant in ahead.grants:
+            request = grant.request
+            if request.state is RequestState.RUNNING:
+                kept = self.pool.blocks_for(self._reserved_tokens(request, grant.start))
+                self.pool.free(request.block_table[kept:])
+                del request.block_table[kept:]
+
+    def _could_admit(self, budget: int) -> bool:
+        """Whether `_admit` would let the first that waits join the step."""
+        if len(self.running) >= self.config.max_num_seqs or budget <= 0:
+            return False
+        if self.config.batching == "static" and self._batch_places == 0:
+            return False
+        first, promised = self._first_in_line(budget), self._promised_blocks
+        return first is not None and self._has_room(first.blocks, first.cached, promised)
+
     # -- drafts -----------------------------------------------------------------------------
 
     def _with_draft_places(self, grants: list[Grant]) -> list[Grant]:
@@ -255,17 +317,14 @@ class Scheduler:
         while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
             if self.config.batching == "static" and self._batch_places == 0:
                 break
-            request = self.waiting[0]
-            cached = self._cached_blocks(request)
-            num_cached_tokens = len(cached) * self.pool.block_size
-            num_tokens = min(request.num_tokens - num_cached_tokens, budget)
-            whole = num_cached_tokens + num_tokens == request.num_tokens
-            if not whole and not self.config.enable_chunked_prefill:
+            first = self._first_in_line(budget)
+            if first is None:
                 break
-            total = self.pool.blocks_for(self._admitted_tokens(request)) - len(cached)
+            request, cached, num_tokens, total = first
             if not self._has_room(total, cached, promised):
                 self._batch_places = 0
                 break
+            num_cached_tokens = len(cached) * self.pool.block_size
             self.waiting.pop(0)
             self.pool.acquire(cached)
             request.block_table += cached
@@ -279,6 +338,18 @@ class Scheduler:
             self._batch_places = max(0, self._batch_places - 1)
             budget -= num_tokens
         return grants
+
+    def _first_in_line(self, budget: int) -> Candidate | None:
+        """The first that waits; None where it has to wait for a step with more budget."""
+        request = self.waiting[0]
+        cached = self._cached_blocks(request)
+        num_cached_tokens = len(cached) * self.pool.block_size
+        num_tokens = min(request.num_tokens - num_cached_tokens, budget)
+        whole = num_cached_tokens + num_tokens == request.num_tokens
+        if not whole and not self.config.enable_chunked_prefill:
+            return None
+        total = self.pool.blocks_for(self._admitted_tokens(request)) - len(cached)
+        return Candidate(request, cached, num_tokens, total)
 
     def _held_back(self, grants: list[Grant]) -> tuple[Request, ...]:
         """Those that continuous batching would admit to this step, and a static batch does not.
@@ -404,7 +475,9 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless every invariant of scheduler and pool holds between steps."""
-        check_books(self.config, self.pool, self.waiting, self.running)
+        grants = () if self.ahead is None else self.ahead.grants
+        ends = {grant.request.request_id: grant.end for grant in grants}
+        check_books(self.config, self.pool, self.waiting, self.running, ends)
 
 
 def waste(requests: Iterable[Request], block_size: int) -> int:

@@ -135,15 +135,16 @@ class CPUAttention:
 
     def _layout(self, batch: Batch, window: int | None) -> Layout:
         if window not in self._layouts:
-            spans = [self._visible(batch, i, window) for i in range(batch.num_requests)]
-            decodes = [i for i in range(batch.num_requests) if batch.query_len(i) == 1]
+            count = batch.num_requests - batch.num_padding
+            spans = [self._visible(batch, i, window) for i in range(count)]
+            decodes = [i for i in range(count) if batch.query_len(i) == 1]
             prefills = [
                 Prefill(
                     slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
                     spans[i][0],
                     Pages(torch.tensor([spans[i][1]])),
                 )
-                for i in range(batch.num_requests)
+                for i in range(count)
                 if batch.query_len(i) > 1
             ]
             grouped = bucket_by_length(decodes, [seq_len for seq_len, _ in spans])
@@ -193,11 +194,11 @@ class CPUAttention:
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""
-        num_kv_heads = k.shape[1]
+        batch, num_kv_heads, slots = self._step, k.shape[1], self._step.slot_mapping
+        if padding := batch.num_padding:  # one token each, at the end
+            k, v, slots = k[:-padding], v[:-padding], slots[:-padding]
         if num_kv_heads not in self._new_rows:
-            self._new_rows[num_kv_heads] = token_rows(
-                self._step.slot_mapping, self.block_size, num_kv_heads
-            )
+            self._new_rows[num_kv_heads] = token_rows(slots, self.block_size, num_kv_heads)
         cache = self.caches[layer]
         for pages, new in ((cache.keys, k), (cache.values, v)):
             pages.write(self._new_rows[num_kv_heads], new)
@@ -209,6 +210,8 @@ class CPUAttention:
         cache = self.caches[layer]
         self.write(layer, k, v)
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+        if batch.num_padding:
+            output[-batch.num_padding :] = 0
         layout = self._layout(batch, options.window)
         for prefill in layout.prefills:
             dtype = self._dtype_for(prefill.rows)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import e4m3
-from engine.kernels.tiles import few_rows, many_rows
+from engine.kernels.tiles import few_rows, in_stripes, many_rows
 from engine.kernels.weights import Weights
 from engine.quantization.codes import FloatCodes, IntCodes, TableCodes
 from engine.quantization.scheme import grouped_title
@@ -24,17 +24,21 @@ _MANY = 48  # rows from which x @ W^T is faster than W @ x^T
 class TiledWeights(Weights):
     """Weights that can write any of their rows into a buffer, in float32."""
 
+    device: torch.device
+
     @abstractmethod
     def fill(self, tile: Tensor, start: int) -> None:
         """Rows start, start + 1, ... into tile float32 [rows, in]."""
 
     def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
         rows = x.numel() // x.shape[-1]
+        if x.device.type != "cpu":
+            return in_stripes(x, self.fill, self.shape[0], bias)
         compute = few_rows if rows < _MANY else many_rows
         return compute(x, self.fill, self.shape[0], bias)
 
     def dense(self) -> Tensor:
-        plain = torch.empty(self.shape, dtype=torch.float32)
+        plain = torch.empty(self.shape, dtype=torch.float32, device=self.device)
         self.fill(plain, 0)
         return plain.to(self.dtype)
 
@@ -45,6 +49,7 @@ class Fp8Weights(TiledWeights):
     def __init__(self, codes: FloatCodes, dtype: torch.dtype) -> None:
         self.shape, self.dtype = codes.shape, dtype
         self._values, self._scales = codes.values.view(torch.int8), codes.scales.float()
+        self.device = self._values.device
         self._block = codes.block
         self._has_nan = e4m3.has_nan(self._values)  # a damaged checkpoint: kept as it is
 
@@ -66,7 +71,7 @@ class Fp8Weights(TiledWeights):
             tile.copy_(values.view(torch.float8_e4m3fn))
         else:
             e4m3.decode_into(values, tile)
-        places = torch.arange(start, end) // rows
+        places = torch.arange(start, end, device=self.device) // rows
         scales = self._scales.index_select(0, places)
         if columns < self.shape[1]:
             scales = scales.repeat_interleave(columns, 1)[:, : self.shape[1]]
@@ -84,7 +89,8 @@ class TableWeights(TiledWeights):
             held = torch.nn.functional.pad(held, (0, 1))
         self._packed = held[:, 0::2] << 4 | held[:, 1::2]
         self._scales = codes.scales.float().view(-1)
-        self._pairs = _pairs(tuple(codes.table.tolist()))
+        self.device = held.device
+        self._pairs = _pairs(tuple(codes.table.tolist()), self.device)
 
     @property
     def title(self) -> str:
@@ -108,7 +114,7 @@ class TableWeights(TiledWeights):
             scales = self._scales[start * blocks : (start + rows) * blocks]
             tile.view(-1, size).mul_(scales.unsqueeze(1))
         else:  # blocks run on from one row into the next
-            places = torch.arange(start * width, (start + rows) * width) // size
+            places = torch.arange(start * width, (start + rows) * width, device=self.device) // size
             tile.mul_(self._scales.index_select(0, places).view_as(tile))
 
 
@@ -125,6 +131,7 @@ class GroupedWeights(TiledWeights):
                 held = torch.nn.functional.pad(held, (0, 1))
             held = held[:, 0::2] | held[:, 1::2] << 4
         self._codes, self._scales, self._zeros = held.contiguous(), codes.scales, codes.zeros
+        self.device = held.device
 
     @property
     def title(self) -> str:
@@ -157,8 +164,8 @@ class GroupedWeights(TiledWeights):
 
 
 @cache
-def _pairs(table: tuple[float, ...]) -> Tensor:
+def _pairs(table: tuple[float, ...], device: torch.device) -> Tensor:
     """[256, 2]: the values of the high and of the low half of a byte."""
     with torch.inference_mode(False):
-        values = torch.tensor(table)
+        values = torch.tensor(table, device=device)
         return torch.stack([values.repeat_interleave(16), values.repeat(16)], dim=-1)

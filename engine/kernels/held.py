@@ -9,8 +9,9 @@ from torch import Tensor
 
 from engine.kernels import int4, int8
 from engine.kernels.grouped import Fp8Weights, GroupedWeights, TableWeights
+from engine.kernels.select import uses_triton
 from engine.kernels.weights import PlainWeights, StackedWeights, Weights
-from engine.quantization.codes import Codes, FloatCodes, IntCodes, TableCodes, stack
+from engine.quantization.codes import Codes, FloatCodes, IntCodes, TableCodes, moved, stack
 
 
 class ReorderedWeights(Weights):
@@ -36,33 +37,54 @@ class ReorderedWeights(Weights):
         return torch.empty_like(plain).index_copy_(1, self._order.long(), plain)
 
 
-def hold(parts: Sequence[Codes | Tensor], dtype: torch.dtype) -> Weights:
+def hold(
+    parts: Sequence[Codes | Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Weights:
     """The weight whose rows are those of `parts` (codes, or plain tensors [n, in]), for
-    activations in `dtype`."""
+    activations in `dtype` on `device`. The parts may lie anywhere; what is held lies there."""
+    device = torch.device(device)
     codes = [part for part in parts if not isinstance(part, Tensor)]
     joined = stack(codes) if len(codes) == len(parts) else None
     if joined is not None:
-        return _hold(joined, dtype)
+        return _hold(joined, dtype, device)
     held = [
-        PlainWeights(part.to(dtype)) if isinstance(part, Tensor) else _hold(part, dtype)
+        PlainWeights(part.to(device, dtype))
+        if isinstance(part, Tensor)
+        else _hold(part, dtype, device)
         for part in parts
     ]
     return held[0] if len(held) == 1 else StackedWeights(held)
 
 
-def _hold(codes: Codes, dtype: torch.dtype) -> Weights:
+def _hold(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
+    order = None
+    if isinstance(codes, IntCodes):
+        codes, order = codes.grouped()
+    if uses_triton(device):
+        weights = _hold_packed(codes, dtype, device)
+    else:
+        weights = _hold_in_tiles(moved(codes, device), dtype)
+    return weights if order is None else ReorderedWeights(weights, order.to(device))
+
+
+def _hold_packed(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
+    """For Triton's kernels."""
+    from engine.kernels.packed import PackedWeights, fits
+
+    if not isinstance(codes, TableCodes) and fits(codes):
+        return PackedWeights(codes, dtype, device)
+    return _hold_in_tiles(moved(codes, device), dtype)
+
+
+def _hold_in_tiles(codes: Codes, dtype: torch.dtype) -> Weights:
+    """For the CPU's kernels; elsewhere for torch's, made plain tile by tile."""
     if isinstance(codes, FloatCodes):
         return Fp8Weights(codes, dtype)
     if isinstance(codes, TableCodes):
         return TableWeights(codes, dtype)
-    ordered, order = codes.grouped()
-    weights = _hold_integers(ordered, dtype)
-    return weights if order is None else ReorderedWeights(weights, order)
-
-
-def _hold_integers(codes: IntCodes, dtype: torch.dtype) -> Weights:
-    if int8.fits(codes) and int8.is_supported():
-        return int8.Int8Weights(codes, dtype)
-    if int4.fits(codes) and int4.panel_size():
-        return int4.Int4Weights(codes, dtype)
+    if codes.codes.device.type == "cpu":
+        if int8.fits(codes) and int8.is_supported():
+            return int8.Int8Weights(codes, dtype)
+        if int4.fits(codes) and int4.panel_size():
+            return int4.Int4Weights(codes, dtype)
     return GroupedWeights(codes, dtype)

@@ -63,6 +63,13 @@ _IN_BLOCKS = "linear, weights in blocks"
 _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "made so by hand"),)
 
 
+def uses_triton(device: torch.device) -> bool:
+    """Whether Triton's kernels compute on `device`."""
+    from engine.kernels.triton.support import is_available
+
+    return device.type == "cuda" and is_available()
+
+
 def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
     """Name of the linear implementation for `rows` rows of activations in `dtype`."""
     if device != "cpu" or dtype not in CANDIDATES:

@@ -20,6 +20,7 @@ Fill = Callable[[Tensor, int], object]
 _NARROW, _LEAST, _STEP, _WIDE = 7, 16, 8, 256
 TILE_BYTES = 4 * 1024 * 1024  # of float32: stays in the last-level cache
 WIDE_TILE_BYTES = 8 * 1024 * 1024
+STRIPE_BYTES = 64 * 1024 * 1024  # of float32, on a GPU: enough rows to keep it busy
 
 
 def few_rows(x: Tensor, fill: Fill, outputs: int, bias: Tensor | None) -> Tensor:
@@ -60,6 +61,25 @@ def many_rows(x: Tensor, fill: Fill, outputs: int, bias: Tensor | None) -> Tenso
         if bias is not None:
             part += bias[start : start + count]
         result[:, start : start + count].copy_(part)
+    return result.view(*x.shape[:-1], outputs)
+
+
+def in_stripes(x: Tensor, fill: Fill, outputs: int, bias: Tensor | None) -> Tensor:
+    """x [..., in] times the weight's transpose on a GPU, in its dtype. Buffers are fresh in each
+    call: torch keeps the memory, and a captured graph needs them to be its own."""
+    width = x.shape[-1]
+    flat = x.reshape(-1, width)
+    at_once = max(1, min(outputs, STRIPE_BYTES // (4 * width)))
+    tile = x.new_empty(at_once, width, dtype=torch.float32)
+    result = x.new_empty(len(flat), outputs)
+    for start in range(0, outputs, at_once):
+        end = min(start + at_once, outputs)
+        fill(tile[: end - start], start)
+        plain = tile[: end - start].to(x.dtype).t()
+        if bias is None:
+            torch.mm(flat, plain, out=result[:, start:end])
+        else:
+            torch.addmm(bias[start:end], flat, plain, out=result[:, start:end])
     return result.view(*x.shape[:-1], outputs)
 
 

@@ -54,7 +54,7 @@ class IntCodes:
         """int64 [K]: the group of each column."""
         if self.groups is not None:
             return self.groups.long()
-        return torch.arange(self.shape[1]) // self.group_size
+        return torch.arange(self.shape[1], device=self.codes.device) // self.group_size
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[N, K]. In float32 the product is exact for 16-bit scales; then rounded to `dtype`."""
@@ -75,7 +75,7 @@ class IntCodes:
         if bool((sizes[:-1] != self.group_size).any()) or int(sizes[-1]) > self.group_size:
             raise ValueError(f"groups of {sorted(set(sizes.tolist()))} columns")
         ordered = replace(self, codes=self.codes.index_select(1, order), groups=None)
-        in_order = bool((order == torch.arange(len(order))).all())
+        in_order = bool((order == torch.arange(len(order), device=order.device)).all())
         return ordered, None if in_order else order
 
 
@@ -129,6 +129,14 @@ class TableCodes:
 
 
 Codes = IntCodes | FloatCodes | TableCodes
+
+
+def moved(codes: Codes, device: torch.device) -> Codes:
+    """The same matrix on `device`."""
+    tensors = {name: t for name, t in vars(codes).items() if isinstance(t, Tensor)}
+    if all(tensor.device == device for tensor in tensors.values()):
+        return codes
+    return replace(codes, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def stack(parts: Sequence[Codes]) -> Codes | None:

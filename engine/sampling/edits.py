@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.sampling_params import SamplingParams
+from engine.transfer import upload, upload_places
 
 _LARGEST_BIAS = 1e30
 """Larger ones would overflow float32 when added; this much already decides or forbids."""
@@ -58,7 +59,7 @@ def apply_edits(work: Tensor, rows: Sequence[EditedRow], vocab_size: int) -> Non
         masked += [i * width + t for t in forbidden_tokens(row) if 0 <= t < vocab_size]
     flat = work.view(-1)
     if biased:
-        index = torch.tensor(biased, device=work.device)
-        flat[index] += torch.tensor(bias, dtype=torch.float32, device=work.device)
+        index = upload_places(biased, work.device)
+        flat[index] += upload(bias, work.device, torch.float32)
     if masked:
-        flat[torch.tensor(masked, device=work.device)] = -torch.inf
+        flat.index_fill_(0, upload_places(masked, work.device), -torch.inf)

@@ -23,11 +23,15 @@ from torch import Tensor
 
 from engine.sampling.draw import block_masses
 from engine.sampling_params import SamplingParams
+from engine.transfer import reads_freely, upload, upload_places
 
 _NUM_CANDIDATES = 256
 
 _NO_MASS = 104.0
 """exp(-104) is 0 in float32."""
+
+_MOST_BISECTIONS = 31
+"""Of the bits between two positive floats."""
 
 
 class _Candidates(NamedTuple):
@@ -42,7 +46,8 @@ class _Candidates(NamedTuple):
         keep = [i for i, row in enumerate(self.rows) if row in wanted]
         if len(keep) == len(self.rows):
             return self
-        return _Candidates([self.rows[i] for i in keep], self.values[keep], self.columns[keep])
+        index = upload_places(keep, self.values.device)
+        return _Candidates([self.rows[i] for i in keep], self.values[index], self.columns[index])
 
 
 class Filters:
@@ -95,13 +100,13 @@ class Filters:
     def _cut_min_p(self, cuts: Tensor) -> None:
         if self._min_p:
             logs = [[math.log(p.min_p) if p.min_p > 0 else -math.inf] for p in self._params]
-            cuts.copy_(torch.tensor(logs, dtype=torch.float32))
+            cuts.copy_(upload(logs, cuts.device, torch.float32))
 
     def _cut_top_k(self, cuts: Tensor, groups: Sequence[_Candidates]) -> None:
         for group in groups:
             kept = [k if 0 < k < self._vocab_size else 0 for k in self._values(group, "top_k")]
             if any(kept):
-                k = torch.tensor(kept, device=cuts.device)[:, None]
+                k = upload(kept, cuts.device)[:, None]
                 kth = group.values.gather(1, (k - 1).clamp_(min=0))
                 _raise_cuts(cuts, group.rows, torch.where(k > 0, kth, -torch.inf))
 
@@ -116,27 +121,44 @@ class Filters:
         for group in (group.only(self._top_p) for group in groups):
             if not group.rows:
                 continue
-            top_p = torch.tensor(self._values(group, "top_p"), dtype=torch.float64)
-            index = torch.tensor(group.rows, device=scaled.device)
-            wanted = top_p[:, None].to(scaled.device) * totals[index]
+            top_p = upload(self._values(group, "top_p"), scaled.device, torch.float64)
+            index = upload_places(group.rows, scaled.device)
+            wanted = top_p[:, None] * totals[index]
             mass = probs[index[:, None], group.columns].double().cumsum(1)
             reached = mass >= wanted
             found = reached.any(1, keepdim=True)
             values = group.values.gather(1, reached.int().argmax(1, keepdim=True))
             _raise_cuts(cuts, group.rows, torch.where(found, values, -torch.inf))
-            short = [i for i, ok in enumerate(found.squeeze(1).tolist()) if not ok]
+            short = self._perhaps_short(group, found)
             if short and group.values.shape[1] < scaled.shape[1]:
                 rows = [group.rows[i] for i in short]
-                last = group.values[short, -1:]
-                found_cuts = _search_cut(scaled[rows], probs[rows], wanted[short], last)
-                _raise_cuts(cuts, rows, found_cuts)
+                places, index = (
+                    upload_places(short, scaled.device),
+                    upload_places(rows, scaled.device),
+                )
+                last = group.values[places, -1:]
+                cut = _search_cut(scaled[index], probs[index], wanted[places], last)
+                _raise_cuts(cuts, rows, torch.where(found[places], -torch.inf, cut))
+
+    def _perhaps_short(self, group: _Candidates, found: Tensor) -> list[int]:
+        """Which of the group's rows have to be searched beyond its candidates. Where finding out
+        would mean to wait for the device, all that could: with a top_k none can, for its tokens
+        are among the candidates, but for ties at its cut and roundings, which change no cut."""
+        if reads_freely(found.device):
+            return [i for i, ok in enumerate(found.squeeze(1).tolist()) if not ok]
+        ks = self._values(group, "top_k")
+        return [i for i, k in enumerate(ks) if not 0 < k < self._vocab_size]
 
     def _values(self, group: _Candidates, name: str) -> list[Any]:
         return [getattr(self._params[row], name) for row in group.rows]
 
 
 def _raise_cuts(cuts: Tensor, rows: list[int], values: Tensor) -> None:
-    cuts[rows] = torch.maximum(cuts[rows], values)
+    if rows == list(range(len(cuts))):
+        torch.maximum(cuts, values, out=cuts)
+        return
+    index = upload_places(rows, cuts.device)
+    cuts[index] = torch.maximum(cuts[index], values)
 
 
 def _search_cut(scaled: Tensor, probs: Tensor, wanted: Tensor, above: Tensor) -> Tensor:
@@ -152,10 +174,13 @@ def _search_cut(scaled: Tensor, probs: Tensor, wanted: Tensor, above: Tensor) ->
         torch.ge(scaled, -bits.view(torch.float32), out=scratch)
         return block_masses(scratch.mul_(probs)).sum(1, keepdim=True) >= wanted
 
+    waits = reads_freely(scaled.device)  # else in as many rounds as may ever be needed
     low = above.abs().clamp_(max=_NO_MASS).view(torch.int32)  # too few tokens
     high = torch.full_like(above, _NO_MASS).view(torch.int32)  # enough, or there is no cut
     reachable = reaches(high)
-    while bool((high - low > 1).any()):
+    for _ in range(_MOST_BISECTIONS):
+        if waits and not bool((high - low > 1).any()):
+            break
         middle = low + (high - low) // 2
         enough = reaches(middle)
         high = torch.where(enough, middle, high)
@@ -164,7 +189,7 @@ def _search_cut(scaled: Tensor, probs: Tensor, wanted: Tensor, above: Tensor) ->
 
 
 def _largest(scaled: Tensor, rows: list[int], size: int) -> _Candidates:
-    chosen = scaled if len(rows) == len(scaled) else scaled[rows]
+    chosen = scaled if len(rows) == len(scaled) else scaled[upload_places(rows, scaled.device)]
     return _Candidates(rows, *chosen.topk(size, dim=1))
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.sampling_params import SamplingParams
+from engine.transfer import upload, upload_places
 
 
 class SeenTokens:
@@ -99,19 +100,32 @@ class PenalizedRow(NamedTuple):
     seen: NDArray[np.bool_]
 
 
-def apply_penalties(work: Tensor, rows: Sequence[PenalizedRow]) -> None:
-    """Penalize in place the rows of `work` [R, padded_vocab] that `rows` names, once each."""
+def apply_penalties(
+    work: Tensor, rows: Sequence[PenalizedRow], unread: Tensor | None = None
+) -> None:
+    """Penalize in place the rows of `work` [R, padded_vocab] that `rows` names, once each.
+
+    unread: int64 [R], a token of each row's output that the device has drawn and nobody has read;
+    it counts on top of what `rows` tell.
+    """
     if not rows:
         return
-    width = work.shape[1]
+    device, width = work.device, work.shape[1]
     sizes = [len(row.ids) for row in rows]
+    extra = 0 if unread is None else len(rows)  # an entry per row behind all others
 
     def spread(values: Sequence[float]) -> Tensor:
-        return _tensor(np.repeat(np.array(values, dtype=np.float32), sizes), work.device)
+        own = np.array(values, dtype=np.float32)
+        return upload(np.concatenate([np.repeat(own, sizes), own[:extra]]), device)
 
-    index = _tensor(np.concatenate([row.row * width + row.ids for row in rows]), work.device)
-    counts = _tensor(np.concatenate([row.counts for row in rows]), work.device)
-    seen = _tensor(np.concatenate([row.seen for row in rows]), work.device)
+    index = upload(np.concatenate([row.row * width + row.ids for row in rows]), device)
+    counts = upload(np.concatenate([row.counts for row in rows]), device)
+    seen = upload(np.concatenate([row.seen for row in rows]), device)
+    if unread is not None:
+        places = upload_places([row.row for row in rows], device)
+        newest = places * width + unread[places].clamp(min=0)
+        owners = upload(np.repeat(np.arange(len(rows)), sizes), device)
+        index, counts, seen = _with_newest(index, counts, seen, newest, owners)
     repetition = spread([row.params.repetition_penalty for row in rows])
     flat = work.view(-1)
     x = flat[index]
@@ -121,8 +135,23 @@ def apply_penalties(work: Tensor, rows: Sequence[PenalizedRow]) -> None:
     flat[index] = x
 
 
-def _tensor(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+def _with_newest(
+    index: Tensor, counts: Tensor, seen: Tensor, newest: Tensor, owners: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The entries with one more occurrence of newest[P], each in the row that owners[E] tells.
+
+    Each gets an entry of its own at the end. Where the row has one for this token already, both
+    carry the same count, so that whichever is written last does not matter.
+    """
+    again = index == newest[owners]
+    counts = counts + again
+    known = torch.zeros_like(newest, dtype=counts.dtype)
+    known.index_add_(0, owners, counts * again)  # at most one entry of a row is not 0: exact
+    return (
+        torch.cat([index, newest]),
+        torch.cat([counts, known.clamp(min=1)]),
+        torch.cat([seen | again, torch.ones_like(newest, dtype=torch.bool)]),
+    )
 
 
 def _common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -117,6 +117,16 @@ class Speculator:
         return plan._replace(grants=grants), proposals
 
     @property
+    def may_draft(self) -> bool:
+        """Whether the next step may verify drafts, which follow from the tokens of the last."""
+        return self._drafting is not None
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether `taps` have to see the operations of the model's pass."""
+        return self._drafting is not None and self._config.drafts_from_hidden_states
+
+    @property
     def taps(self) -> AbstractContextManager[Any]:
         """To be active around the model's pass."""
         return nullcontext() if self._drafting is None else self._drafting.taps

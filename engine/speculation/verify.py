@@ -10,6 +10,9 @@ of max(p - q, 0); if all stand, one more comes from p. The result is distributed
 drafts stand: the sum of min(p, q). p and q are what is left after all processors.
 
 Both emit the drafts that stand and one token more.
+
+Sample and match is launched whole and read once. Rejection sampling is decided on the host, draft
+after draft, from a few numbers of each row; it waits for the device twice a request.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.sampler import RowLogprobs, Sampler, SamplingRow
+from engine.sampler import Drawn, RowLogprobs, Sampler, SamplingRow
 from engine.sampling.draw import block_masses, inverse_cdf
 from engine.sampling.uniform import uniforms
 from engine.speculation.proposer import Proposal
+from engine.transfer import upload, upload_places
 
 # Random numbers beside the one with which a position is drawn.
 _ACCEPT, _RESIDUAL = 0x5DEECE66D, 0x2545F4914F6CDD1D
@@ -37,6 +41,63 @@ class Verified(NamedTuple):
     logprobs: list[RowLogprobs | None]
 
 
+class Verification:
+    """A step's rows that were launched: `read` gives what every request gets of it.
+
+    drawn: the rows that are sampled and matched; None where there are none.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        logits: Tensor,
+        rows: Sequence[Sequence[SamplingRow]],
+        proposals: Sequence[Proposal],
+        unread: Tensor | None = None,
+    ) -> None:
+        self._sampler = sampler
+        self._rows = rows
+        self._proposals = proposals
+        starts = [0]
+        for own in rows:
+            starts.append(starts[-1] + len(own))
+        by_rejection = [i for i, p in enumerate(proposals) if p.probabilities is not None]
+        self._matched = [i for i, p in enumerate(proposals) if p.probabilities is None]
+        self._to_reject = {i: logits[starts[i] : starts[i + 1]] for i in by_rejection}
+        self.drawn: Drawn | None = None
+        if self._matched:
+            chosen = logits
+            if by_rejection:
+                places = [j for i in self._matched for j in range(starts[i], starts[i + 1])]
+                chosen = logits[upload_places(places, logits.device)]
+            sampled = [row for i in self._matched for row in rows[i]]
+            self.drawn = sampler.launch(chosen, sampled, unread)
+
+    @torch.inference_mode()
+    def read(self) -> list[Verified]:
+        """What came out, request by request; waits until the device has drawn it."""
+        result = {
+            i: reject(self._sampler, logits, self._rows[i], self._proposals[i])
+            for i, logits in self._to_reject.items()
+        }
+        if self.drawn is not None:
+            sampled = self.drawn.read()
+            place = 0
+            for i in self._matched:
+                end = place + len(self._rows[i])
+                kept = match(sampled.token_ids[place:end], self._proposals[i].token_ids)
+                result[i] = Verified(
+                    sampled.token_ids[place : place + kept], sampled.logprobs[place : place + kept]
+                )
+                place = end
+        return [result[i] for i in range(len(self._rows))]
+
+    @property
+    def device_s(self) -> float | None:
+        """Seconds that the device sampled, once it was read; None on the CPU."""
+        return None if self.drawn is None else self.drawn.device_s
+
+
 @torch.inference_mode()
 def verify(
     sampler: Sampler,
@@ -46,28 +107,7 @@ def verify(
 ) -> list[Verified]:
     """Verify a proposal per request, from logits[sum of len(rows[i]), V]: row 0 of a request comes
     before its drafts, row j after the j-th of them."""
-    starts = [0]
-    for own in rows:
-        starts.append(starts[-1] + len(own))
-    by_rejection = [i for i, p in enumerate(proposals) if p.probabilities is not None]
-    matched = [i for i, p in enumerate(proposals) if p.probabilities is None]
-    result: dict[int, Verified] = {}
-    for i in by_rejection:
-        result[i] = reject(sampler, logits[starts[i] : starts[i + 1]], rows[i], proposals[i])
-    if matched:
-        chosen = logits
-        if by_rejection:
-            chosen = logits[[j for i in matched for j in range(starts[i], starts[i + 1])]]
-        sampled = sampler.sample(chosen, [row for i in matched for row in rows[i]])
-        place = 0
-        for i in matched:
-            end = place + len(rows[i])
-            kept = match(sampled.token_ids[place:end], proposals[i].token_ids)
-            result[i] = Verified(
-                sampled.token_ids[place : place + kept], sampled.logprobs[place : place + kept]
-            )
-            place = end
-    return [result[i] for i in range(len(rows))]
+    return Verification(sampler, logits, rows, proposals).read()
 
 
 def match(sampled: Sequence[int], drafts: Sequence[int]) -> int:
@@ -92,7 +132,7 @@ class Chance:
     def draw(self, weights: Tensor, row: SamplingRow, *, is_replacement: bool) -> int:
         """A token drawn from weights[V], not normalized."""
         seed = row.seed ^ _RESIDUAL if is_replacement else row.seed
-        u = torch.from_numpy(uniforms([seed], [row.position])).to(weights.device)
+        u = upload(uniforms([seed], [row.position]), weights.device)
         masses = block_masses(weights.unsqueeze(0))
         return int(inverse_cdf(weights.unsqueeze(0), masses, u))
 
@@ -110,21 +150,35 @@ def reject(
     """Rejection sampling of one request's drafts from logits[len(drafts) + 1, V]."""
     assert proposal.probabilities is not None
     p = sampler.distributions(logits, rows)
+    good, p_of, q_of = _at_drafts(p, proposal.probabilities, proposal.token_ids)
     token_ids: list[int] = []
     for i, row in enumerate(rows):
-        if not bool(p[i].any()):  # its logits were bad
+        if not good[i]:  # its logits were bad
             break
         if i == len(proposal.token_ids):
             token_ids.append(chance.draw(p[i], row, is_replacement=False))
             break
-        draft, q = proposal.token_ids[i], proposal.probabilities[i]
-        if chance.accepts(float(p[i, draft]), float(q[draft]), row):
-            token_ids.append(draft)
+        if chance.accepts(p_of[i], q_of[i], row):
+            token_ids.append(proposal.token_ids[i])
             continue
-        token_ids.append(chance.draw(residual(p[i], q), row, is_replacement=True))
+        rest = residual(p[i], proposal.probabilities[i])
+        token_ids.append(chance.draw(rest, row, is_replacement=True))
         break
     kept = rows[: len(token_ids)]
     return Verified(token_ids, sampler.logprobs(logits[: len(kept)], kept, token_ids))
+
+
+def _at_drafts(
+    p: Tensor, q: Tensor, token_ids: Sequence[int]
+) -> tuple[list[bool], list[float], list[float]]:
+    """Of p[n + 1, V] and q[n, V']: which rows of p hold anything, and what both give the n drafts;
+    one wait for the device."""
+    drafts = upload_places(token_ids, p.device)[:, None]
+    of_both = [p[: len(token_ids)].gather(1, drafts), q.gather(1, drafts)]
+    columns = torch.cat([p.any(1, keepdim=True).float(), *of_both]).squeeze(1).tolist()
+    count = len(p)
+    good = [value > 0 for value in columns[:count]]
+    return good, columns[count : count + len(token_ids)], columns[count + len(token_ids) :]
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
@@ -134,5 +188,4 @@ def residual(p: Tensor, q: Tensor) -> Tensor:
     rest = p.clone()
     rest[:width] -= q[:width]
     rest.clamp_(min=0.0)
-    return rest if bool(rest.any()) else p
-
+    return torch.where(rest.any(), rest, p)

@@ -1,0 +1,198 @@
+"""Steps in which everybody decodes, captured once as CUDA graphs and replayed.
+
+A decoding step is hundreds of small kernels, and launching them one by one takes the host longer
+than the device needs to run them. A graph is launched at once. What it computes is fixed when it is
+captured: shapes, and the addresses that it reads and writes. So there is a graph for some numbers
+of requests, and a step is filled up to the next of them:
+
+    5 requests decode   [ r0 | r1 | r2 | r3 | r4 | padding ... ]    the graph for 8
+    static memory         inputs (Staging), the backend's block tables and lengths, logits
+    result              [ l0 | l1 | l2 | l3 | l4 ]                  cut off again
+
+All graphs share one pool of memory, for only one of them runs at a time: the largest is captured
+first, and the others find their memory there. The logits lie outside the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.attention.interface import AttentionBackend
+from engine.batch import Batch, pad, padding
+from engine.errors import describe
+from engine.staging import Staging, capacity_for
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Requests of a captured step: close enough together that at most half of a step is padding, and of
+a large one a third."""
+
+_MIB = 2**20
+
+
+class Graph(Protocol):
+    """A captured step."""
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None:
+        """Give its memory back."""
+
+
+class Capture(Protocol):
+    """Captures what a function launches. `held_bytes`: what all its graphs take."""
+
+    def __call__(self, run: Callable[[], None]) -> Graph: ...
+
+    @property
+    def held_bytes(self) -> int: ...
+
+
+def sizes_for(max_num_seqs: int) -> tuple[int, ...]:
+    """Of the graphs for steps of up to `max_num_seqs` requests."""
+    most = min(max_num_seqs, SIZES[-1])
+    return (*(size for size in SIZES if size < most), most)
+
+
+def capture_for(device: torch.device) -> Capture | None:
+    """What captures steps on a device; None where nothing can."""
+    return CudaCapture(device) if device.type == "cuda" else None
+
+
+class CudaCapture:
+    """Captures on a stream of its own, for the default stream cannot be captured; everything is
+    replayed on the stream of the engine's thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+        self._free_before = self._free()
+
+    def __call__(self, run: Callable[[], None]) -> Graph:
+        with torch.cuda.device(self._device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                for _ in range(2):  # kernels are compiled, and libraries take their workspaces
+                    run()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # other threads of the process may use CUDA meanwhile
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                run()
+        return graph
+
+    @property
+    def held_bytes(self) -> int:
+        """Measured by what is free on the device: the driver takes memory too."""
+        return max(0, self._free_before - self._free())
+
+    def _free(self) -> int:
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(self._device)[0]
+
+
+class DecodeGraphs:
+    """The captured steps of one model over one cache. `compute`: the logits of all rows of a batch
+    that the backend was told of; whatever it launches is captured."""
+
+    def __init__(
+        self,
+        compute: Callable[[Batch], Tensor],
+        backend: AttentionBackend,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self._compute = compute
+        self._backend = backend
+        self._block_size = block_size
+        self._staging = Staging(device)
+        self._device = device
+        self._graphs: dict[int, Graph] = {}
+        self._logits: Tensor | None = None
+        self.held_bytes = 0
+        self.problem = ""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted(self._graphs))
+
+    @property
+    def summary(self) -> str:
+        """In words: "13 sizes up to 256 requests, 210 MiB"; "" where there are none."""
+        if not self._graphs:
+            return ""
+        count, most = len(self._graphs), self.sizes[-1]
+        sizes = "1 size" if count == 1 else f"{count} sizes"
+        requests = "1 request" if most == 1 else f"{most} requests"
+        return f"{sizes} up to {requests}, {self.held_bytes / _MIB:,.0f} MiB"
+
+    @torch.inference_mode()
+    def capture(self, sizes: Sequence[int], capture: Capture) -> None:
+        """Capture a step of each of these sizes. Where memory runs out there are fewer; where the
+        model's step cannot be captured there are none. `problem` says why."""
+        self._staging = Staging(self._device, capacity_for(max(sizes)))
+        missing = []
+        for size in sorted(sizes, reverse=True):
+            try:
+                self._graphs[size] = self._capture(size, capture)
+            except torch.OutOfMemoryError:
+                missing.append(size)
+            except Exception as error:  # a model may do anything that a graph cannot hold
+                self.release()
+                self.problem = f"its step cannot be captured: {describe(error).cause}"
+                return
+        if missing:
+            self.problem = f"the memory did not suffice for {', '.join(map(str, missing))} requests"
+        self.held_bytes = capture.held_bytes
+
+    def _capture(self, size: int, capture: Capture) -> Graph:
+        batch = self._staging.copy(padding(size, self._block_size))
+        self._backend.begin_step(batch)
+
+        def run() -> None:
+            logits = self._compute(batch)
+            if self._logits is None:  # before the first capture, in its warm-up
+                self._logits = torch.empty_like(logits)
+            self._logits[:size].copy_(logits)
+
+        return capture(run)
+
+    def fits(self, batch: Batch) -> bool:
+        """Whether there is a graph for a batch."""
+        return bool(self._graphs) and batch.is_decode and batch.num_requests <= max(self._graphs)
+
+    @torch.inference_mode()
+    def execute(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        """Logits [R, vocab] of a batch that fits, until the next call. `batch` is on the host;
+        drawn: int64 [R] on the device, in place of its input_ids."""
+        size = min(size for size in self._graphs if size >= batch.num_requests)
+        staged = self._staging.copy(pad(batch, size))
+        if drawn is not None:
+            put_drawn(staged, drawn)
+        self._backend.begin_step(staged)
+        self._graphs[size].replay()
+        assert self._logits is not None
+        return self._logits[: batch.num_requests]
+
+    def release(self) -> None:
+        """Give the memory of all graphs back; none may be running."""
+        if self._graphs and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs.clear()
+        self._logits = None
+        self.held_bytes = 0
+
+
+def put_drawn(batch: Batch, drawn: Tensor) -> None:
+    """Make tokens that the step before drew on the device the first input ids of a batch. A failed
+    row has none (-1): what is computed of it is thrown away."""
+    torch.clamp(drawn, min=0, out=batch.input_ids[: len(drawn)])

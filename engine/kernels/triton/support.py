@@ -1,0 +1,49 @@
+"""What the kernels have to know of Triton and of the device that they run on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+
+@cache
+def is_available() -> bool:
+    """Whether Triton is installed. Does not import it."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, which does not multiply bfloat16 rightly (triton
+    #11584) and cuts bfloat16 off where a GPU rounds it."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def next_power_of_2(number: int) -> int:
+    """The smallest power of two that is at least `number`; 1 for 0."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+class Device(NamedTuple):
+    """Of a GPU. capability: major, minor. shared_memory: bytes that one program may take."""
+
+    capability: tuple[int, int]
+    num_sms: int
+    shared_memory: int
+
+
+_INTERPRETED = Device((9, 0), 4, 227 * 1024)
+"""What stands for the CPU: few multiprocessors, so that a small test splits its work as well."""
+
+
+@cache
+def device_of(device: torch.device) -> Device:
+    """The properties of a CUDA device; of the interpreter for any other."""
+    if device.type != "cuda":
+        return _INTERPRETED
+    found = torch.cuda.get_device_properties(device)
+    shared = getattr(found, "shared_memory_per_block_optin", 99 * 1024)
+    return Device((found.major, found.minor), found.multi_processor_count, shared)

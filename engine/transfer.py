@@ -1,0 +1,86 @@
+"""Numbers on their way between host and device, without the host waiting for the device.
+
+What a step uploads goes through pinned memory, which the copy engine reads by itself: torch keeps
+such memory from being used again before the copy is done. What a step brings back is copied to
+pinned memory too, behind the kernels that compute it; only `Download.read` waits. On the CPU all of
+it is the same tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def reads_freely(device: torch.device) -> bool:
+    """Whether looking at the numbers of a tensor costs nothing: nothing computes it behind the
+    host's back."""
+    return device.type == "cpu"
+
+
+def upload(
+    values: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None
+) -> Tensor:
+    """A tensor of `values` on `device`."""
+    tensor = torch.as_tensor(values, dtype=dtype)
+    if device.type == "cpu":
+        return tensor
+    return pinned(tensor).to(device, non_blocking=True)
+
+
+def upload_places(places: Sequence[int], device: torch.device) -> Tensor:
+    """int64, to index with."""
+    return upload(places, device, torch.int64)
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """A copy of a tensor of the host in memory that is copied to a device without waiting."""
+    return tensor.pin_memory()
+
+
+class Download:
+    """Tensors of one device that are copied to the host as soon as they are computed."""
+
+    def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
+        self._host = list(tensors)
+        self._done: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._host = [_copy_later(tensor) for tensor in tensors]
+            self._done = torch.cuda.Event()
+            self._done.record(torch.cuda.current_stream(device))
+
+    def read(self) -> list[list[Any]]:
+        """The numbers, tensor by tensor; waits until they are there."""
+        if self._done is not None:
+            self._done.synchronize()
+        return [tensor.tolist() for tensor in self._host]
+
+
+class DeviceTimer:
+    """Times what is launched between two calls of `mark`, on the device's own clock; nothing is
+    timed on the CPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._marks: list[torch.cuda.Event] = []
+
+    def mark(self) -> None:
+        if self._device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+            self._marks.append(event)
+
+    def seconds(self) -> float | None:
+        """From the first mark to the last, once the device has passed it; None on the CPU."""
+        if len(self._marks) < 2:
+            return None
+        return self._marks[0].elapsed_time(self._marks[-1]) / 1000
+
+
+def _copy_later(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
