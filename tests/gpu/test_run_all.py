@@ -199,8 +199,8 @@ def test_the_table_is_short_whatever_went_wrong() -> None:
 
 CHOSEN = (
     "machine", "ceilings/copy", "ceilings/product/bf16", "ceilings/launch", "ceilings/round_trip",
-    "decode/bf16/kv-auto/unique/2", "decode/bf16/kv-fp8/shared/2", "profile/bf16/decode/2",
-    "kernels/attention/decode/kv-fp8/2x48", "kernels/attention/prompt/1x48-of-48",
+    "decode/bf16/kv-auto/unique/1", "decode/bf16/kv-fp8/shared/1", "profile/bf16/decode/2",
+    "kernels/attention/decode/kv-auto/2x48", "kernels/attention/prompt/1x48-of-48",
     "kernels/linear/bf16/qkv", "kernels/linear/int4/down", "kernels/sampler",
     "budgets/0.0001GB/bf16/kv-auto", "small/40", "peers/generate_batch/2", "peers/generate/2",
 )  # fmt: skip
@@ -216,7 +216,7 @@ def test_every_kind_of_cell_measures_on_the_cpu(
     assert left == 0
     report = build(store.results, commit="abc", quick=True, num_left=0)
     assert report["failed"] == []
-    row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/2"]
+    row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
     assert row["tokens_per_s"] > 0 and row["tokens_fraction"] > 0
     assert report["rows"]["budget"]["budgets/0.0001GB/bf16/kv-auto"]["users"] > 0
     peer = report["rows"]["peer"]["peers/generate_batch/2"]

@@ -60,8 +60,6 @@ def _products(
 
 
 def _round(weight: Tensor, precision: str) -> Codes:
-    """On the CPU, as when a model is loaded."""
-    weight = weight.cpu()
     if precision == "int8":
         return round_int8(weight)
     if precision == "fp8":

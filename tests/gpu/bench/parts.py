@@ -39,6 +39,7 @@ class Scale(NamedTuple):
     rates: tuple[float, ...] = RATES
     rate_s: float = 3.0
     lengths: tuple[int, int] = (10, 20)
+    small_context: int = 128
     budgets_gb: tuple[float, ...] = BUDGETS_GB
     contexts: tuple[int, ...] = (2000, 8000)
     batches: tuple[int, ...] = FIRST
@@ -58,7 +59,7 @@ FULL = Scale()
 QUICK = Scale(
     shape=TINY, small_shape=TINY, num_input=40, num_output=6, num_shared=32, first=(1,),
     concurrencies=(1, 2), peer_concurrencies=(2,), budget=64, rates=(40.0,), rate_s=0.2,
-    budgets_gb=(0.0001,), contexts=(48,), batches=(2,), rows=(1, 4), held=("bf16", "int4"),
+    small_context=64, budgets_gb=(0.0001,), contexts=(48,), batches=(2,), rows=(1, 4), held=("bf16", "int4"),
     products=("bf16",), profile_steps=3, is_quick=True,
 )  # fmt: skip
 
@@ -198,7 +199,8 @@ def small(scale: Scale) -> list[Cell]:
         Cell(
             f"small/{rate:g}", "small", "arrivals",
             {"shape": scale.small_shape, "precision": "bf16", "rate": rate,
-             "seconds": scale.rate_s, "lengths": list(scale.lengths), "most": scale.most},
+             "seconds": scale.rate_s, "lengths": list(scale.lengths), "most": scale.most,
+             "context": scale.small_context, "budget": scale.budget},
             "small",
         )
         for rate in scale.rates
@@ -207,7 +209,7 @@ def small(scale: Scale) -> list[Cell]:
 
 PARTS: dict[str, Callable[[Scale], list[Cell]]] = {
     "ceilings": ceilings, "tests": tests, "decode": decode, "profile": profile,
-    "kernels": kernels, "peers": peers, "budgets": budgets, "small": small,
+    "kernels": kernels, "peers": peers, "small": small, "budgets": budgets,
 }  # fmt: skip
 """By the names that --part takes, in the order in which "all" runs them."""
 

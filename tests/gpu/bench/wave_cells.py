@@ -109,12 +109,12 @@ def engine_facts(bench: Bench) -> dict[str, Any]:
 
 def arrivals(
     bench: Bench, *, shape: str, precision: str, rate: float, seconds: float, lengths: list[int],
-    most: int,
+    most: int, context: int, budget: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Short requests at `rate` a second (Poisson), with `lengths` = [least, most] tokens in and
     out, for `seconds`."""
     low, high = lengths
-    engine = bench.engine(shape, "auto", **settings_of(precision, most, 4 * high, 8192))
+    engine = bench.engine(shape, "auto", **settings_of(precision, most, context, budget))
     rng = random.Random(f"arrivals-{rate}")
     due = [0.0]
     while due[-1] < seconds:
