@@ -59,7 +59,8 @@ FULL = Scale()
 QUICK = Scale(
     shape=TINY, small_shape=TINY, num_input=40, num_output=6, num_shared=32, first=(1,),
     concurrencies=(1, 2), peer_concurrencies=(2,), budget=64, rates=(40.0,), rate_s=0.2,
-    small_context=64, budgets_gb=(0.0001,), contexts=(48,), batches=(2,), rows=(1, 4), held=("bf16", "int4"),
+    small_context=64, budgets_gb=(0.0001,), contexts=(48,), batches=(2,), rows=(1, 4),
+    held=("bf16", "int4"),
     products=("bf16",), profile_steps=3, is_quick=True,
 )  # fmt: skip
 
