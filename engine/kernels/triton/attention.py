@@ -1,0 +1,258 @@
+"""Paged attention on a GPU: what is launched for a step, and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from engine.attention.interface import AttentionOptions
+from engine.kernels.triton.attention_kernels import attend_pages, join_splits
+from engine.kernels.triton.attention_tiles import Tiles, tiles_for
+from engine.kernels.triton.support import (
+    Device,
+    device_of,
+    is_interpreted,
+    next_power_of_2,
+)
+
+FEW_TOKENS = 32
+"""Requests that compute so many tokens or fewer are split along their keys."""
+
+SPLIT = 256
+"""Keys of a split, a multiple of every tile. Longer sequences have MAX_SPLITS longer ones."""
+
+MAX_SPLITS = 64
+_PROGRAMS_PER_SM = 4  # fewer leave memory idle at the end of a launch
+_LOG2_E = 1.4426950408889634
+_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class Stored(NamedTuple):
+    """Keys or values of a layer: elements[num_blocks, Hkv, block_size, D] of the model's dtype; or
+    int8 codes, of which `form` says whether they are "int8" or the bits of "fp8", and
+    scales[num_blocks, Hkv, block_size] in bfloat16."""
+
+    elements: Tensor
+    form: str = "plain"
+    scales: Tensor | None = None
+
+
+class StepTables(NamedTuple):
+    """A step as the kernels read it, int32 on the device: query_start_loc[B + 1], seq_lens[B] and
+    block_tables, whose row of request b begins at b * stride[0]. `capacity`: requests that a step
+    can have at most."""
+
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_tables: Tensor
+    stride: Tensor
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of one layer's attention. itemsize: bytes of an element of q."""
+
+    num_heads: int
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    itemsize: int
+
+    @property
+    def group(self) -> int:
+        return self.num_heads // self.num_kv_heads
+
+    def tiles(self, device: Device, few_tokens: int) -> Tiles:
+        widths = (max(16, next_power_of_2(dim)) for dim in (self.key_dim, self.value_dim))
+        return tiles_for(device, *widths, self.itemsize, few_tokens * self.group)
+
+
+class Launch(NamedTuple):
+    """What is launched for a step. items: of the grid; few_tokens: tokens of requests of few, 0
+    where there are none; lanes: programs that share the splits of a block of rows; num_splits: most
+    that a sequence has. one_block: every request is of few tokens, in one block of rows."""
+
+    num_requests: int
+    items: int
+    few_tokens: int
+    has_many: bool
+    one_block: bool
+    one_token: bool
+    lanes: int
+    num_splits: int
+    tiles: Tiles
+
+    def floats(self, shape: Shape) -> int:
+        """Numbers of float32 in which sums of splits are kept until they are joined."""
+        if self.lanes == 1:
+            return 0
+        return self.few_tokens * shape.num_heads * self.num_splits * (shape.value_dim + 2)
+
+
+def plan_launch(
+    shape: Shape,
+    query_lens: Sequence[int],
+    longest: int,
+    window: int | None,
+    device: Device,
+    most_floats: int,
+) -> Launch:
+    """For requests of `query_lens` tokens, of whose sequences the longest has `longest`."""
+    few = [tokens for tokens in query_lens if tokens <= FEW_TOKENS]
+    tiles = shape.tiles(device, max(few, default=0))
+    group = shape.group
+    few_blocks = sum(-(-tokens * group // tiles.few_rows) for tokens in few)
+    many_blocks = sum(
+        -(-tokens * group // tiles.rows) for tokens in query_lens if tokens > FEW_TOKENS
+    )
+    plan = Launch(
+        num_requests=len(query_lens),
+        items=many_blocks,
+        few_tokens=sum(few),
+        has_many=len(few) < len(query_lens),
+        one_block=few_blocks == len(query_lens),
+        one_token=max(query_lens) == 1,
+        lanes=1,
+        num_splits=1,
+        tiles=tiles,
+    )
+    return _with_lanes(plan, shape, few_blocks, longest, window, device, most_floats)
+
+
+def plan_fixed(
+    shape: Shape,
+    num_requests: int,
+    num_tokens: int,
+    max_model_len: int,
+    window: int | None,
+    device: Device,
+    most_floats: int,
+) -> Launch:
+    """For any step of so many requests and tokens: to be replayed with other lengths."""
+    if num_tokens == num_requests:  # every request computes at least one
+        lens = [1] * num_requests
+        return plan_launch(shape, lens, max_model_len, window, device, most_floats)
+    longest_query = num_tokens - num_requests + 1
+    tiles = shape.tiles(device, min(longest_query, FEW_TOKENS))
+    has_many = longest_query > FEW_TOKENS
+    plan = Launch(
+        num_requests=num_requests,
+        # a request of many tokens fills its blocks but for the last
+        items=num_tokens * shape.group // tiles.rows + num_requests if has_many else 0,
+        few_tokens=num_tokens,
+        has_many=has_many,
+        one_block=False,
+        one_token=False,
+        lanes=1,
+        num_splits=1,
+        tiles=tiles,
+    )
+    few_blocks = num_tokens * shape.group // tiles.few_rows + num_requests
+    return _with_lanes(plan, shape, few_blocks, max_model_len, window, device, most_floats)
+
+
+def _with_lanes(
+    plan: Launch,
+    shape: Shape,
+    few_blocks: int,
+    longest: int,
+    window: int | None,
+    device: Device,
+    most_floats: int,
+) -> Launch:
+    """As many lanes as keep the device busy, if there is room for their sums."""
+    num_splits = max(1, min(MAX_SPLITS, -(-longest // SPLIT)))
+    size = SPLIT * max(1, -(-longest // (SPLIT * MAX_SPLITS)))
+    # a window of shorter sequences has no more splits than that of the longest has of SPLIT keys
+    seen = num_splits if window is None else min(num_splits, (window + FEW_TOKENS) // SPLIT + 2)
+    programs = max(1, few_blocks * shape.num_kv_heads)
+    lanes = min(seen, -(-_PROGRAMS_PER_SM * device.num_sms // programs))
+    if few_blocks == 0 or size >= longest:
+        lanes = 1
+    split = plan._replace(lanes=lanes, num_splits=num_splits)
+    if split.floats(shape) > most_floats:
+        split = plan
+    return split._replace(items=plan.items + few_blocks * split.lanes)
+
+
+def paged_attention(
+    q: Tensor,
+    keys: Stored,
+    values: Stored,
+    tables: StepTables,
+    launch: Launch,
+    options: AttentionOptions,
+    out: Tensor,
+    workspace: Tensor,
+) -> Tensor:
+    """Causal attention of q[T, Hq, Dk] over the pages of each token's own sequence: out[T, Hq, Dv].
+
+    q may have any strides but that of its last dimension, which is 1; out is contiguous.
+    workspace: float32, at least `launch.floats` of them. Deterministic.
+    """
+    key_dim, value_dim = keys.elements.shape[3], values.elements.shape[3]
+    _, num_kv_heads, block_size, _ = keys.elements.shape
+    num_heads = q.shape[1]
+    group = num_heads // num_kv_heads
+    tiles, joined = launch.tiles, launch.lanes > 1
+    rows = launch.few_tokens * num_heads * launch.num_splits if joined else 0
+    tops, totals = workspace[:rows], workspace[rows : 2 * rows]
+    sums = workspace[2 * rows : (2 + value_dim) * rows]
+    value_width = max(16, next_power_of_2(value_dim))
+    requests = next_power_of_2(tables.capacity)
+    has_window, has_sinks = options.window is not None, options.sinks is not None
+    attend_pages[(launch.items, num_kv_heads)](
+        q, out, sums, tops, totals,
+        keys.elements, values.elements, keys.scales, values.scales, options.sinks,
+        tables.query_start_loc, tables.seq_lens, tables.block_tables, tables.stride,
+        q.stride(0), q.stride(1), launch.num_requests, launch.lanes, launch.num_splits,
+        options.scaling * (1.0 if options.softcap else _LOG2_E),
+        float(options.softcap or 0.0), options.window or 0,
+        HAS_FEW=launch.few_tokens > 0, HAS_MANY=launch.has_many, ONE_BLOCK=launch.one_block,
+        JOINED=joined, HAS_WINDOW=has_window, HAS_SOFTCAP=bool(options.softcap),
+        HAS_SINKS=has_sinks,
+        KEY_FORM=_form(keys, q.device), VALUE_FORM=_form(values, q.device),
+        KEY_DTYPE=_product_dtype(q.dtype), VALUE_DTYPE=_value_dtype(values, q.dtype),
+        PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, BLOCK_SIZE=block_size,
+        KEY_DIM=key_dim, VALUE_DIM=value_dim,
+        KEY_WIDTH=max(16, next_power_of_2(key_dim)), VALUE_WIDTH=value_width,
+        FEW_TOKENS=FEW_TOKENS, SPLIT=SPLIT, MAX_SPLITS=MAX_SPLITS,
+        BLOCK_M=tiles.rows, BLOCK_M_FEW=tiles.few_rows, BLOCK_N=tiles.keys,
+        BLOCK_N_FEW=tiles.few_keys, REQUESTS=1 if launch.one_block else requests,
+        num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+    if joined:
+        join_splits[(launch.few_tokens, num_kv_heads)](
+            out, sums, tops, totals, options.sinks, tables.query_start_loc, tables.seq_lens,
+            launch.num_requests, launch.num_splits, options.window or 0,
+            ONE_TOKEN=launch.one_token, HAS_WINDOW=has_window, HAS_SINKS=has_sinks,
+            NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=next_power_of_2(group),
+            VALUE_DIM=value_dim, VALUE_WIDTH=value_width,
+            FEW_TOKENS=FEW_TOKENS, SPLIT=SPLIT, MAX_SPLITS=MAX_SPLITS,
+            REQUESTS=1 if launch.one_token else requests, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def _form(stored: Stored, device: torch.device) -> str:
+    if stored.form == "fp8" and device_of(device).capability < (8, 9):
+        return "fp8_shift"
+    return stored.form
+
+
+def _product_dtype(dtype: torch.dtype) -> Any:
+    return tl.float32 if is_interpreted() else _DTYPES[dtype]
+
+
+def _value_dtype(values: Stored, dtype: torch.dtype) -> Any:
+    """What weights and values are multiplied in. Weights times scales may be far below float16's
+    smallest numbers; codes of 8 bits are exact in bfloat16."""
+    is_half = dtype is torch.float16 and values.form != "plain"
+    return _product_dtype(torch.bfloat16 if is_half else dtype)
