@@ -70,7 +70,12 @@ def _hold(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
 def _hold_packed(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
     """For Triton's kernels."""
     from engine.kernels.packed import PackedWeights, fits
+    from engine.kernels.rows8 import Fp8Rows, Int8Rows
 
+    if isinstance(codes, IntCodes) and int8.fits(codes):
+        return Int8Rows(codes, dtype, device)
+    if isinstance(codes, FloatCodes) and Fp8Rows.fits(codes, dtype, device):
+        return Fp8Rows(codes, dtype, device)
     if not isinstance(codes, TableCodes) and fits(codes):
         return PackedWeights(codes, dtype, device)
     return _hold_in_tiles(moved(codes, device), dtype)

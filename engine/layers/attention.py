@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.interface import NAME, AttentionOptions, attend
+from engine.kernels.ops import HeadNorms, rotate_heads
 from engine.layers.norm import FusedRMSNorm
 from engine.layers.packing import PackedLinear
-from engine.layers.rotary import rotate
 from engine.layers.swap import ForwardSwap
 
 KIND = "attention"
@@ -75,10 +75,8 @@ def forward(
     heads = heads.view(len(heads), -1, width)
     values = values.view(len(values), -1, width)
     num_queries = heads.shape[1] - values.shape[1]
-    if "q_norm" in self._modules:
-        heads = _normed(self.q_norm, self.k_norm, heads, num_queries)
     cos, sin = position_embeddings
-    heads = rotate(heads, cos[0].unsqueeze(1), sin[0].unsqueeze(1))
+    heads = _turned(self, heads, num_queries, cos[0], sin[0])
     queries, keys = heads[:, :num_queries], heads[:, num_queries:]
     window = _window(self)
     if self.config._attn_implementation == NAME:
@@ -109,20 +107,23 @@ def _projected(module: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat((first(x), module.k_proj(x)), dim=-1), module.v_proj(x)
 
 
-def _normed(of_queries: nn.Module, of_keys: nn.Module, heads: Tensor, num_queries: int) -> Tensor:
-    """heads [T, Hq + Hkv, D], each normed by the module for its kind."""
+def _turned(
+    module: Any, heads: Tensor, num_queries: int, cos: Tensor, sin: Tensor
+) -> Tensor:
+    """heads [T, Hq + Hkv, D], each normed by the module for its kind where there are such, and
+    turned."""
+    if "q_norm" not in module._modules:
+        return rotate_heads(heads, cos, sin)
+    first, second = module.q_norm, module.k_norm
     if (
-        isinstance(of_queries, FusedRMSNorm)
-        and isinstance(of_keys, FusedRMSNorm)
-        and heads.device.type == "cpu"
-        and of_queries.eps == of_keys.eps
+        isinstance(first, FusedRMSNorm)
+        and isinstance(second, FusedRMSNorm)
+        and (first.eps, first.offset) == (second.eps, second.offset)
     ):
-        wide = of_queries.normed(heads)
-        wide[:, :num_queries].mul_(of_queries.factors())
-        wide[:, num_queries:].mul_(of_keys.factors())
-        return wide.to(heads.dtype)
-    queries, keys = of_queries(heads[:, :num_queries]), of_keys(heads[:, num_queries:])
-    return torch.cat((queries, keys), dim=1)
+        norms = HeadNorms(first.weight, second.weight, num_queries, first.eps, first.offset)
+        return rotate_heads(heads, cos, sin, norms)
+    queries, keys = first(heads[:, :num_queries]), second(heads[:, num_queries:])
+    return rotate_heads(torch.cat((queries, keys), dim=1), cos, sin)
 
 
 def _by_transformers(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from engine.kernels.ops import rms_norm
 from engine.layers.swap import ModuleSwap
 
 KIND = "rms norm"
@@ -30,39 +29,12 @@ class FusedRMSNorm(nn.Module):
         self.offset = offset
         self.weight = nn.Parameter(torch.empty_like(like), requires_grad=False)
         self._width = width
-        self._shape = (width,)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.device.type != "cpu":
-            wide = x.float() if self.offset else x
-            weight = self.factors() if self.offset else self.weight
-            return F.rms_norm(wide, self._shape, weight, self.eps).to(x.dtype)
-        return self.normed(x).mul_(self.factors()).to(x.dtype)
-
-    def normed(self, x: torch.Tensor) -> torch.Tensor:
-        """x / sqrt(mean(x^2) + eps), a float32 tensor of its own; on the CPU."""
-        # torch.rms_norm is a chain of passes there; the 2-norm reads x once. Everything is
-        # float32 before it meets: operands of unlike dtypes are converted one by one. Not addcmul:
-        # its last bit depends on the place of a row in the batch.
-        wide = x.float()
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = torch.mul(norm, norm).mul_(_constant(1 / self._width)).add_(_constant(self.eps))
-        scale.rsqrt_()
-        return wide * scale if wide is x else wide.mul_(scale)  # x is the caller's
-
-    def factors(self) -> torch.Tensor:
-        """What a normed row is multiplied with, float32 [width]."""
-        weight = self.weight.float()
-        return weight + self.offset if self.offset else weight
+        return rms_norm(x, self.weight, self.eps, self.offset)
 
     def extra_repr(self) -> str:
         return f"{self._width}, eps={self.eps}, offset={self.offset:g}"
-
-
-@cache
-def _constant(value: float) -> torch.Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(value, dtype=torch.float32)
 
 
 def norm_swaps(model: nn.Module) -> Iterator[ModuleSwap]:

@@ -15,10 +15,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from engine.kernels.linear import Linear, linear
+from engine.kernels.ops import silu_and_mul
 from engine.layers.swap import ModuleSwap
 
 QKV = "qkv"
@@ -97,11 +97,11 @@ class GatedMLP(nn.Module):
         self._is_silu = _is_silu(act_fn)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate_up = self.gate_up_proj
-        gate, up = gate_up.product(x).split(gate_up._sizes, dim=-1)
-        # silu in place: the product is ours alone
-        activated = F.silu(gate, inplace=True) if self._is_silu else self.act_fn(gate)
-        return self.down_proj(activated.mul_(up))
+        gate_up = self.gate_up_proj.product(x)
+        if self._is_silu:  # it may write into the product, which is ours alone
+            return self.down_proj(silu_and_mul(gate_up))
+        gate, up = gate_up.split(self.gate_up_proj._sizes, dim=-1)
+        return self.down_proj(self.act_fn(gate).mul_(up))
 
 
 def qkv_swaps(model: nn.Module) -> Iterator[tuple[ModuleSwap, PackedLinear, int]]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from engine.kernels.rotary import rotate
 from engine.layers.swap import ForwardSwap, ModuleSwap
 
 TABLE = "rotary table"
@@ -120,18 +121,6 @@ def _call(
     extra = {} if key is None else {"layer_type": key}
     cos, sin = module(x, positions, **extra)
     return cos, sin
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x cos + rotate_half(x) sin in three passes instead of five. x [..., T, D]; cos, sin
-    broadcastable to it, their halves equal. For a rotary width below D the rest stays."""
-    width = cos.shape[-1]
-    half = width // 2
-    turned = x if width == x.shape[-1] else x[..., :width]
-    result = turned * cos
-    result[..., :half].addcmul_(turned[..., half:], sin[..., :half], value=-1)
-    result[..., half:].addcmul_(turned[..., :half], sin[..., half:])
-    return result if turned is x else torch.cat((result, x[..., width:]), dim=-1)
 
 
 def apply_halves(

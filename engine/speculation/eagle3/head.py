@@ -31,9 +31,9 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.batch import Batch
 from engine.kernels.linear import Linear
+from engine.kernels.rotary import rotate
 from engine.layers.norm import FusedRMSNorm
 from engine.layers.packing import GatedMLP, PackedLinear
-from engine.layers.rotary import rotate
 from engine.speculation.eagle3.shape import HeadShape
 
 LAYER = 0

@@ -1,0 +1,85 @@
+"""The small operations between the products, each under one name for every device.
+
+On a GPU each is one launch of a Triton kernel; on the CPU, and where there is no Triton, torch's
+operations compute the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.kernels import norm as cpu_norm
+from engine.kernels.rotary import rotate
+from engine.kernels.select import uses_triton
+
+_everywhere = False  # tests: Triton's kernels take the CPU's tensors too, in the interpreter
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+    """x [..., width] / sqrt(mean(x^2) + eps) * (offset + weight [width]), in float32 inside."""
+    if x.is_cuda or _everywhere:
+        if _has_kernels(x):
+            from engine.kernels.triton import norm
+
+            return norm.rms_norm(x, weight, eps, offset)
+        wide = weight.float() + offset if offset else weight
+        return F.rms_norm(x.float() if offset else x, weight.shape, wide, eps).to(x.dtype)
+    return cpu_norm.rms_norm(x, weight, eps, offset)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """(RMSNorm of residual + x, residual + x): the end of one half of a decoder layer and the
+    beginning of the next."""
+    if (x.is_cuda or _everywhere) and _has_kernels(x):
+        from engine.kernels.triton import norm
+
+        return norm.add_rms_norm(x, residual, weight, eps, offset)
+    total = residual + x
+    return rms_norm(total, weight, eps, offset), total
+
+
+class HeadNorms(NamedTuple):
+    """RMSNorm of each head: weights [D] of the first `num_queries` heads and of the keys'."""
+
+    queries: Tensor
+    keys: Tensor
+    num_queries: int
+    eps: float
+    offset: float
+
+
+def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | None = None) -> Tensor:
+    """heads [T, H, D], queries beside keys, normed by `norms` and turned by cos, sin [T, R]."""
+    if (heads.is_cuda or _everywhere) and _has_kernels(heads):
+        from engine.kernels.triton import rotary
+
+        if norms is None:
+            return rotary.rotate_heads(heads, cos, sin)
+        queries, keys, count, eps, offset = norms
+        return rotary.rotate_heads(heads, cos, sin, (queries, keys), count, eps, offset)
+    if norms is not None:
+        wide = cpu_norm.normed(heads, norms.eps)
+        count = norms.num_queries
+        wide[:, :count].mul_(cpu_norm.factors(norms.queries, norms.offset))
+        wide[:, count:].mul_(cpu_norm.factors(norms.keys, norms.offset))
+        heads = wide.to(heads.dtype)
+    return rotate(heads, cos.unsqueeze(1), sin.unsqueeze(1))
+
+
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, of gate_up [..., 2 size], gate before up. May write into gate_up."""
+    if (gate_up.is_cuda or _everywhere) and _has_kernels(gate_up):
+        from engine.kernels.triton import activation
+
+        return activation.silu_and_mul(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate, inplace=True).mul_(up)
+
+
+def _has_kernels(x: Tensor) -> bool:
+    return _everywhere or uses_triton(x.device)
