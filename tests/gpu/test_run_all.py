@@ -201,7 +201,7 @@ CHOSEN = (
     "machine", "ceilings/copy", "ceilings/product/bf16", "ceilings/launch", "ceilings/round_trip",
     "decode/bf16/kv-auto/unique/1", "decode/bf16/kv-fp8/shared/1", "profile/bf16/decode/2",
     "kernels/attention/decode/kv-auto/2x48", "kernels/attention/prompt/1x48-of-48",
-    "kernels/linear/bf16/qkv", "kernels/linear/int4/down", "kernels/sampler",
+    "kernels/linear/bf16/qkv", "kernels/linear/int4/down", "kernels/fused", "kernels/sampler",
     "budgets/0.0001GB/bf16/kv-auto", "small/40", "peers/generate_batch/2", "peers/generate/2",
 )  # fmt: skip
 """At least one cell of every kind."""

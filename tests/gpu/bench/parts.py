@@ -162,6 +162,7 @@ def kernels(scale: Scale) -> list[Cell]:
             add("linear", f"linear/{precision}/{matrix}", rank, matrix=matrix, precision=precision,
                 rows=list(scale.rows))  # fmt: skip
     add("linear", "linear/bf16/head", matrix="head", precision="bf16", rows=list(scale.rows[:9]))
+    add("fused", "fused", rows=list(scale.rows[::2]))
     add("sampler", "sampler", rows=list(scale.batches))
     return cells
 

@@ -195,7 +195,7 @@ def profile_row(result: Result, ceilings: Ceilings | None) -> Row:
 
 _ROWS = {
     "wave": wave_row, "peer": peer_row, "arrivals": arrival_row, "budget": budget_row,
-    "attention": kernel_row, "linear": kernel_row, "sampler": kernel_row,
+    "attention": kernel_row, "linear": kernel_row, "fused": kernel_row, "sampler": kernel_row,
     "profile": profile_row,
 }  # fmt: skip
 

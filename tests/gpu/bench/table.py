@@ -28,7 +28,7 @@ def table(report: Report, longest: int = LONGEST) -> str:
         _budgets(rows["budget"]),
         _arrivals(rows["arrivals"]),
         _waves(rows["wave"], first=False),
-        _others(rows["sampler"]),
+        _others({**rows["fused"], **rows["sampler"]}),
         _published(report["published"]),
     ]
     kept, left, size = [], 0, 0

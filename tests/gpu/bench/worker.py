@@ -29,6 +29,7 @@ KINDS = {
     "round_trip": "ceilings:round_trip",
     "attention": "attention_cells:measure",
     "linear": "linear_cells:measure",
+    "fused": "fused_cells:measure",
     "sampler": "sampler_cells:measure",
     "wave": "wave_cells:measure",
     "arrivals": "wave_cells:arrivals",
