@@ -13,12 +13,11 @@ from transformers import PretrainedConfig
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
-from engine.attention.cpu import CPUAttention
-from engine.attention.interface import LayerSpec
+from engine.attention.backends import make_backend
+from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.errors import ConfigError, OutOfMemoryError
 from engine.graphs import capture_for, sizes_for
-from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
@@ -174,20 +173,11 @@ def draft_source(
 
 def build_caches(
     config: EngineConfig, layers: dict[int, LayerSpec], draft: Draft | None, plan: MemoryPlan
-) -> tuple[CPUAttention, Proposer | None]:
+) -> tuple[PagedBackend, Proposer | None]:
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
-    dtype = DTYPES[config.dtype]
     try:
-        cache = CPUAttention(
-            layers,
-            plan.num_blocks,
-            config.block_size,
-            dtype,
-            attention_dtype(dtype, rows=1),
-            config.kv_dtype,
-            attention_dtype(dtype, rows=FEW_QUERIES),
-        )
+        cache = make_backend(config, layers, plan.num_blocks, DTYPES[config.dtype])
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(

@@ -1,5 +1,6 @@
-"""Paged attention on the CPU: gather the pages of a sequence, attend, nothing padded to the
-longest context and no mask over the batch.
+"""Paged attention by torch's own operations, for the CPU and for devices without our kernels:
+gather the pages of a sequence, attend, nothing padded to the longest context and no mask over the
+batch.
 
 Requests that compute one token (decode) are taken together in buckets of similar length; longer
 queries (prefill, chunks) go sequence by sequence in blocks of rows, each of which reads only the
@@ -9,12 +10,13 @@ keys that it can see.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import Gathered, PagedCache, make_cache, page_rows, token_rows
+from engine.attention.pages import CPU, Gathered, PagedCache, make_cache, page_rows, token_rows
 from engine.attention.rows import (
     attend_plain,
     attend_rows,
@@ -83,7 +85,7 @@ class Layout:
 
 
 class CPUAttention:
-    """The attention backend of the CPU.
+    """The attention backend of the CPU, and the slow one of `device`, any other.
 
     compute_dtype: what products run in; float32 where the machine has no fast 16-bit arithmetic.
     prompt_dtype: the same for requests with many tokens in a step (None: no other).
@@ -99,8 +101,10 @@ class CPUAttention:
         compute_dtype: torch.dtype | None = None,
         kv_dtype: KVDtype = PLAIN,
         prompt_dtype: torch.dtype | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.block_size = block_size
+        self._device = device
         self.compute_dtype = compute_dtype or dtype
         self.prompt_dtype = prompt_dtype or self.compute_dtype
         if kv_dtype.is_quantized and torch.float16 in (self.compute_dtype, self.prompt_dtype):
@@ -114,6 +118,7 @@ class CPUAttention:
                 (spec.key_dim, spec.value_dim),
                 dtype,
                 kv_dtype,
+                device,
             )
             for layer, spec in layers.items()
         }
@@ -142,7 +147,7 @@ class CPUAttention:
                 Prefill(
                     slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
                     spans[i][0],
-                    Pages(torch.tensor([spans[i][1]])),
+                    Pages(self._tensor([spans[i][1]])),
                 )
                 for i in range(count)
                 if batch.query_len(i) > 1
@@ -176,16 +181,21 @@ class CPUAttention:
         # also where one request is alone: libraries prepare a product anew for every new length,
         # and so do that once per block and not in every step
         length = width * self.block_size
-        keys, ends = torch.arange(length), torch.tensor(seq_lens).unsqueeze(1)
+        keys = torch.arange(length, device=self._device)
+        ends = self._tensor(seq_lens).unsqueeze(1)
         hidden = keys >= ends
         if window is not None:
             hidden |= keys < ends - window
         some = hidden.view(len(rows), 1, 1, -1) if bool(hidden.any()) else None
         bias = None
         if some is not None:
-            bias = torch.zeros(some.shape, dtype=self.compute_dtype)
+            bias = torch.zeros(some.shape, dtype=self.compute_dtype, device=self._device)
             bias.masked_fill_(some, float("-inf"))
-        return DecodeBucket(_rows(rows), len(rows), Pages(torch.tensor(padded)), some, bias)
+        pages = Pages(self._tensor(padded))
+        return DecodeBucket(_rows(rows, self._device), len(rows), pages, some, bias)
+
+    def _tensor(self, numbers: Any) -> Tensor:
+        return torch.tensor(numbers, device=self._device)
 
     @property
     def _step(self) -> Batch:
@@ -259,12 +269,12 @@ class CPUAttention:
         output[bucket.rows] = result.reshape(size, -1, result.shape[-1]).to(output.dtype)
 
 
-def _rows(rows: list[int]) -> Tensor | slice:
+def _rows(rows: list[int], device: torch.device) -> Tensor | slice:
     """To index with. Neighbours, as all rows of a step that only decodes are, need no copy."""
     first, last = rows[0], rows[-1]
     if rows == list(range(first, last + 1)):
         return slice(first, last + 1)
-    return torch.tensor(rows)
+    return torch.tensor(rows, device=device)
 
 
 def bucket_by_length(members: list[int], seq_lens: list[int]) -> list[list[int]]:

@@ -68,6 +68,13 @@ class AttentionBackend(Protocol):
     def nbytes(self) -> int: ...
 
 
+class PagedBackend(AttentionBackend, Protocol):
+    """A backend of a real cache."""
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store keys and values of the step without attending."""
+
+
 class AttentionContext(Protocol):
     """What is active during a forward pass: a backend with its step, or a probe."""
 

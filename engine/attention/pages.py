@@ -1,4 +1,4 @@
-"""The KV cache of one layer on the CPU, and the indices by which its pages are read and written.
+"""The KV cache of one layer, and the indices by which its pages are read and written.
 
 Layout, for K and V alike: [num_blocks, Hkv, block_size, D]. A page, the block_size x D tokens of
 one head in one block, is one stretch of memory: gathering the pages of a request head by head is a
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from engine.attention.quantized import FORMATS, SCALE_DTYPE, Format, quantize
 from engine.kv_dtype import AUTO, PLAIN, KVDtype
+
+CPU = torch.device("cpu")
 
 
 class Gathered(NamedTuple):
@@ -69,8 +71,10 @@ class KVPages(Protocol):
 class PlainPages:
     """elements: [num_blocks, Hkv, block_size, D]."""
 
-    def __init__(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-        self.elements = _lazy_zeros(shape, dtype)
+    def __init__(
+        self, shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device = CPU
+    ) -> None:
+        self.elements = _zeros(shape, dtype, device)
 
     def write(self, rows: Tensor, new: Tensor) -> None:
         width = self.elements.shape[-1]
@@ -101,9 +105,11 @@ class QuantizedPages:
     round to the code beside.
     """
 
-    def __init__(self, shape: tuple[int, int, int, int], form: Format) -> None:
-        self.codes = _lazy_zeros(shape, torch.int8)
-        self.scales = _lazy_zeros(shape[:3], SCALE_DTYPE)
+    def __init__(
+        self, shape: tuple[int, int, int, int], form: Format, device: torch.device = CPU
+    ) -> None:
+        self.codes = _zeros(shape, torch.int8, device)
+        self.scales = _zeros(shape[:3], SCALE_DTYPE, device)
         self._form = form
 
     def write(self, rows: Tensor, new: Tensor) -> None:
@@ -152,19 +158,22 @@ def make_cache(
     dims: tuple[int, int],
     dtype: torch.dtype,
     kv_dtype: KVDtype = PLAIN,
+    device: torch.device = CPU,
 ) -> PagedCache:
     """An empty cache for keys and values of `dims` elements per head; `dtype`: the model's."""
 
     def pages(name: str, dim: int) -> KVPages:
         shape = (num_blocks, num_kv_heads, block_size, dim)
-        return PlainPages(shape, dtype) if name == AUTO else QuantizedPages(shape, FORMATS[name])
+        if name == AUTO:
+            return PlainPages(shape, dtype, device)
+        return QuantizedPages(shape, FORMATS[name], device)
 
     return PagedCache(*map(pages, kv_dtype, dims))
 
 
 def page_rows(tables: Tensor, num_kv_heads: int) -> Tensor:
     """Rows of the pages of tables[B, blocks], sequence by sequence, head by head."""
-    heads = torch.arange(num_kv_heads).view(1, -1, 1)
+    heads = torch.arange(num_kv_heads, device=tables.device).view(1, -1, 1)
     return (tables.unsqueeze(1) * num_kv_heads + heads).view(-1)
 
 
@@ -172,7 +181,8 @@ def token_rows(slots: Tensor, block_size: int, num_kv_heads: int) -> Tensor:
     """Rows of the tokens in slots[T] (block * block_size + place in it), token by token, head by
     head."""
     blocks, places = slots // block_size, slots % block_size
-    pages = blocks.unsqueeze(1) * num_kv_heads + torch.arange(num_kv_heads)
+    heads = torch.arange(num_kv_heads, device=slots.device)
+    pages = blocks.unsqueeze(1) * num_kv_heads + heads
     return (pages * block_size + places.unsqueeze(1)).view(-1)
 
 
@@ -181,6 +191,12 @@ def _gather(pages: Tensor, rows: Tensor, num_sequences: int) -> Tensor:
     # index_select over flat pages is a plain copy; indexing with a tensor is many times slower
     flat = pages.view(-1, pages.shape[2] * pages.shape[3]).index_select(0, rows)
     return flat.view(num_sequences * pages.shape[1], -1, pages.shape[3])
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if device.type == "cpu":
+        return _lazy_zeros(shape, dtype)
+    return torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

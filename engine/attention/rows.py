@@ -94,17 +94,18 @@ def mask_block(
 ) -> None:
     """Hide from scores[..., rows, keys] the keys after each query (only the last `rows` columns
     can be) and before its window. Key column c stands at position first + c."""
-    scores[..., -rows:].masked_fill_(_later(rows), float("-inf"))
+    scores[..., -rows:].masked_fill_(_later(rows, scores.device), float("-inf"))
     if window is not None and position + rows - window > first:
-        keys = torch.arange(first, first + scores.shape[-1])
-        earliest = torch.arange(position, position + rows) - window + 1
+        keys = torch.arange(first, first + scores.shape[-1], device=scores.device)
+        places = torch.arange(position, position + rows, device=scores.device)
+        earliest = places - window + 1
         scores.masked_fill_(keys < earliest.unsqueeze(1), float("-inf"))
 
 
 @functools.cache
-def _later(rows: int) -> Tensor:
+def _later(rows: int, device: torch.device) -> Tensor:
     """[rows, rows]: whether the key stands after the query."""
-    return torch.ones(rows, rows, dtype=torch.bool).triu_(1)
+    return torch.ones(rows, rows, dtype=torch.bool, device=device).triu_(1)
 
 
 def capped(scores: Tensor, options: AttentionOptions) -> Tensor:

@@ -45,6 +45,8 @@ _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _INT4 = "linear, 4 bits"
 _INT4_ROWS = (16, 32, 64, 128, 256, 512)
 _ATTENTION = "attention"
+_OLDEST_TRITON = (8, 0)
+_WIDEST_HEAD = 256  # that the paged attention of GPUs is compiled for
 _PROMPT_ATTENTION = (4, 128, 512, 128)  # heads, rows of queries, keys, width
 _lock = threading.RLock()
 
@@ -75,6 +77,23 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
     if device != "cpu" or dtype not in CANDIDATES:
         return "torch"
     return _chosen(linear_choices(dtype), rows)
+
+
+def choose_attention(device: torch.device, widest: int) -> Choice:
+    """How paged attention with heads of up to `widest` elements is computed on a GPU."""
+    from engine.kernels.triton.support import is_available
+
+    if not is_available():
+        implementation, why = "torch", "Triton is not installed: gathered pages and torch's SDPA"
+    elif device.type != "cuda":
+        implementation, why = "torch", "Triton's kernels are for NVIDIA GPUs"
+    elif torch.cuda.get_device_capability(device) < _OLDEST_TRITON:
+        implementation, why = "torch", "a GPU before Ampere: gathered pages and torch's SDPA"
+    elif widest > _WIDEST_HEAD:
+        implementation, why = "torch", f"heads of {widest}: the kernel is for {_WIDEST_HEAD}"
+    else:
+        implementation, why = "triton", "one launch for prompts, decoded tokens and drafts"
+    return Choice(f"{_ATTENTION}, {device}", "any", 1, implementation, why)
 
 
 def choose_blocked(dtype: torch.dtype, rows: int) -> str:
@@ -132,11 +151,17 @@ def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
 
 
 def choices() -> list[Choice]:
-    """Every choice on this machine's CPU, for people to read."""
+    """Every choice on this machine, for people to read."""
     formats = (torch.float32, torch.bfloat16, torch.float16)
     plain = [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
     attention = [c for dtype in formats for c in attention_choices(dtype)]
-    return [*plain, *int8_choices(), *int4_choices(), *attention]
+    return [*plain, *int8_choices(), *int4_choices(), *attention, *gpu_choices()]
+
+
+def gpu_choices() -> list[Choice]:
+    """The choices on each NVIDIA GPU that torch can use."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [choose_attention(torch.device("cuda", i), _WIDEST_HEAD) for i in range(count)]
 
 
 def has_fast_16bit(dtype: torch.dtype) -> bool:

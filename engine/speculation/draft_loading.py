@@ -9,11 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from engine.attention.cpu import CPUAttention
+from engine.attention.backends import make_backend
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, UnsupportedModelError
-from engine.kernels.select import FEW_QUERIES, attention_dtype
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import load_model
@@ -143,15 +142,7 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
     if config.speculative_method == "off" or draft is None:
         return None
-    cache = CPUAttention(
-        draft.layers,
-        num_blocks,
-        config.block_size,
-        draft.dtype,
-        attention_dtype(draft.dtype, rows=1),
-        config.kv_dtype,
-        attention_dtype(draft.dtype, rows=FEW_QUERIES),
-    )
+    cache = make_backend(config, draft.layers, num_blocks, draft.dtype)
     if isinstance(draft.model, Eagle3Head) and draft.taps is not None:
         return Eagle3Proposer(
             draft.model,

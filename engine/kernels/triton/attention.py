@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import triton.language as tl
@@ -42,7 +42,7 @@ class Stored(NamedTuple):
     scales: Tensor | None = None
 
 
-class StepTables(NamedTuple):
+class StepTables(Protocol):
     """A step as the kernels read it, int32 on the device: query_start_loc[B + 1], seq_lens[B] and
     block_tables, whose row of request b begins at b * stride[0]. `capacity`: requests that a step
     can have at most."""
@@ -98,13 +98,16 @@ class Launch(NamedTuple):
 def plan_launch(
     shape: Shape,
     query_lens: Sequence[int],
-    longest: int,
+    seq_lens: Sequence[int],
     window: int | None,
     device: Device,
     most_floats: int,
 ) -> Launch:
-    """For requests of `query_lens` tokens, of whose sequences the longest has `longest`."""
+    """For requests of `query_lens` tokens each, of sequences of `seq_lens`. most_floats: room for
+    sums of splits."""
     few = [tokens for tokens in query_lens if tokens <= FEW_TOKENS]
+    lens = zip(query_lens, seq_lens, strict=True)
+    longest = max((length for tokens, length in lens if tokens <= FEW_TOKENS), default=0)
     tiles = shape.tiles(device, max(few, default=0))
     group = shape.group
     few_blocks = sum(-(-tokens * group // tiles.few_rows) for tokens in few)
@@ -116,7 +119,7 @@ def plan_launch(
         items=many_blocks,
         few_tokens=sum(few),
         has_many=len(few) < len(query_lens),
-        one_block=few_blocks == len(query_lens),
+        one_block=few_blocks == len(few) == len(query_lens),
         one_token=max(query_lens) == 1,
         lanes=1,
         num_splits=1,
@@ -136,8 +139,8 @@ def plan_fixed(
 ) -> Launch:
     """For any step of so many requests and tokens: to be replayed with other lengths."""
     if num_tokens == num_requests:  # every request computes at least one
-        lens = [1] * num_requests
-        return plan_launch(shape, lens, max_model_len, window, device, most_floats)
+        lens = [max_model_len] * num_requests
+        return plan_launch(shape, [1] * num_requests, lens, window, device, most_floats)
     longest_query = num_tokens - num_requests + 1
     tiles = shape.tiles(device, min(longest_query, FEW_TOKENS))
     has_many = longest_query > FEW_TOKENS
@@ -168,12 +171,11 @@ def _with_lanes(
 ) -> Launch:
     """As many lanes as keep the device busy, if there is room for their sums."""
     num_splits = max(1, min(MAX_SPLITS, -(-longest // SPLIT)))
-    size = SPLIT * max(1, -(-longest // (SPLIT * MAX_SPLITS)))
     # a window of shorter sequences has no more splits than that of the longest has of SPLIT keys
     seen = num_splits if window is None else min(num_splits, (window + FEW_TOKENS) // SPLIT + 2)
     programs = max(1, few_blocks * shape.num_kv_heads)
     lanes = min(seen, -(-_PROGRAMS_PER_SM * device.num_sms // programs))
-    if few_blocks == 0 or size >= longest:
+    if few_blocks == 0:
         lanes = 1
     split = plan._replace(lanes=lanes, num_splits=num_splits)
     if split.floats(shape) > most_floats:

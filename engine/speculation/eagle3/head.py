@@ -27,8 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.attention.cpu import CPUAttention
-from engine.attention.interface import AttentionOptions, LayerSpec
+from engine.attention.interface import AttentionOptions, LayerSpec, PagedBackend
 from engine.batch import Batch
 from engine.kernels.linear import Linear
 from engine.kernels.rotary import rotate
@@ -114,13 +113,13 @@ class Eagle3Head(nn.Module):
         result: Tensor = self.fc(self.input_norm(torch.cat(states, dim=-1)))
         return result
 
-    def store(self, entries: Entries, batch: Batch, cache: CPUAttention) -> None:
+    def store(self, entries: Entries, batch: Batch, cache: PagedBackend) -> None:
         """Write keys and values of `entries` to the slots of `batch`."""
         combined, _ = self._combined(entries)
         cache.begin_step(batch)
         cache.write(LAYER, *self._keys_values(combined, self._angles(combined, entries)))
 
-    def forward(self, entries: Entries, batch: Batch, cache: CPUAttention) -> Tensor:
+    def forward(self, entries: Entries, batch: Batch, cache: PagedBackend) -> Tensor:
         """The output [T, hidden] at `entries`, which are the tokens of `batch`; their keys and
         values are written to its slots."""
         combined, residual = self._combined(entries)

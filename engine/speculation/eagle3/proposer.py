@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.attention.cpu import CPUAttention
+from engine.attention.interface import PagedBackend
 from engine.batch import Batch, Span, pack
 from engine.request import Request
 from engine.sampler import Sampler
@@ -58,7 +58,7 @@ class Eagle3Proposer(Proposer):
         self,
         head: Eagle3Head,
         taps: Taps,
-        cache: CPUAttention,
+        cache: PagedBackend,
         *,
         weights_bytes: int,
         block_size: int,

@@ -1,0 +1,42 @@
+"""Which attention backend a model gets: one place, by device."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.attention.cpu import CPUAttention
+from engine.attention.gpu import GPUAttention
+from engine.attention.interface import LayerSpec, PagedBackend
+from engine.config import EngineConfig
+from engine.kernels.select import FEW_QUERIES, attention_dtype
+
+
+def make_backend(
+    config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype
+) -> PagedBackend:
+    """An empty cache of `num_blocks` blocks for a model or a draft model in `dtype`, and the
+    attention over it. `config` is resolved. Raises MemoryError or RuntimeError where it cannot be
+    allocated."""
+    device = torch.device(config.device)
+    if device.type == "cpu":
+        return CPUAttention(
+            layers,
+            num_blocks,
+            config.block_size,
+            dtype,
+            attention_dtype(dtype, rows=1),
+            config.kv_dtype,
+            attention_dtype(dtype, rows=FEW_QUERIES),
+        )
+    assert config.max_model_len is not None, "resolved before"
+    return GPUAttention(
+        layers,
+        num_blocks,
+        config.block_size,
+        dtype,
+        config.kv_dtype,
+        device=device,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )

@@ -1,0 +1,189 @@
+"""Paged attention on a GPU: pages, tables and scratch memory on the device, and one launch a layer
+for whatever mixture of prompts, chunks, decoded tokens and drafts a step has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from engine.attention.cpu import CPUAttention
+from engine.attention.device_tables import DeviceTables
+from engine.attention.interface import AttentionOptions, LayerSpec
+from engine.attention.pages import PagedCache, PlainPages, QuantizedPages, make_cache
+from engine.batch import Batch
+from engine.kernels.select import choose_attention
+from engine.kv_dtype import AUTO, PLAIN, KVDtype
+
+if TYPE_CHECKING:
+    from engine.kernels.triton.attention import Launch, Shape, Stored
+
+_PADDING = 64  # more requests than any two neighbouring shapes differ by
+WORKSPACE_BYTES = 32 * 2**20
+"""For sums of split sequences. Where they need more, sequences are shared by fewer programs."""
+
+
+class GPUAttention:
+    """The attention backend of `device`, a GPU; of the CPU in tests, in Triton's interpreter.
+
+    A captured graph may hold what `forward` launches for a batch of `fixed_shape`, but not
+    `begin_step`, which comes before every replay. implementation: "triton", or "torch" (gather and SDPA,
+    which cannot be captured); by default what `choose_attention` says.
+    """
+
+    def __init__(
+        self,
+        layers: dict[int, LayerSpec],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        kv_dtype: KVDtype = PLAIN,
+        *,
+        device: torch.device,
+        max_num_seqs: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        implementation: str | None = None,
+    ) -> None:
+        self.block_size = block_size
+        widest = max(max(spec.key_dim, spec.value_dim) for spec in layers.values())
+        self.implementation = implementation or choose_attention(device, widest).implementation
+        self._device = device
+        self._max_model_len = max_model_len
+        self._batch: Batch | None = None
+        self._gathering: CPUAttention | None = None
+        if self.implementation == "torch":
+            self._gathering = CPUAttention(
+                layers, num_blocks, block_size, dtype, kv_dtype=kv_dtype, device=device
+            )
+            self.caches = self._gathering.caches
+            return
+        self.caches = {
+            layer: make_cache(
+                num_blocks,
+                block_size,
+                spec.num_kv_heads,
+                (spec.key_dim, spec.value_dim),
+                dtype,
+                kv_dtype,
+                device,
+            )
+            for layer, spec in layers.items()
+        }
+        self._stored = {layer: _stored(cache, kv_dtype) for layer, cache in self.caches.items()}
+        most_blocks = min(-(-max_model_len // block_size), num_blocks)
+        # batches are filled up to a shape that has some more than there may be requests
+        most_requests = -(-min(max_num_seqs, max_num_batched_tokens) // _PADDING) * _PADDING
+        self._static = self._tables = DeviceTables(most_requests, most_blocks, device)
+        self._larger: DeviceTables | None = None
+        self._workspace = torch.empty(WORKSPACE_BYTES // 4, dtype=torch.float32, device=device)
+        self._launches: dict[tuple[Shape, int | None], Launch] = {}
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether `forward` launches the same for all batches of one fixed shape."""
+        return self._gathering is None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self.caches.values())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What is taken on the device beside the cache."""
+        if self._gathering is not None:
+            return 0
+        larger = 0 if self._larger is None else self._larger.nbytes
+        return self._workspace.nbytes + self._static.nbytes + larger
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        for cache in self.caches.values():
+            cache.clear(blocks)
+
+    def begin_step(self, batch: Batch) -> None:
+        self._batch = batch
+        if self._gathering is not None:
+            self._gathering.begin_step(batch)
+            return
+        self._launches = {}
+        self._tables = self._tables_for(batch)
+        self._tables.fill(batch)
+
+    def _tables_for(self, batch: Batch) -> DeviceTables:
+        """The static ones, to which captured graphs keep, or larger ones: the limit on running
+        requests may rise while the engine runs."""
+        if self._static.has_room_for(batch):
+            return self._static
+        assert not batch.fixed_shape, "a graph of more requests than were announced"
+        if self._larger is None or not self._larger.has_room_for(batch):
+            most_blocks = max(self._static.most_blocks, max(map(len, batch.block_tables)))
+            requests = max(2 * self._static.capacity, batch.num_requests)
+            self._larger = DeviceTables(requests, most_blocks, self._device)
+        return self._larger
+
+    @property
+    def _step(self) -> Batch:
+        assert self._batch is not None, "begin_step comes first"
+        return self._batch
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""
+        if self._gathering is not None:
+            self._gathering.write(layer, k, v)
+            return
+        from engine.kernels.triton.kv_write import write_kv
+
+        write_kv(k, v, *self._stored[layer], self._step.slot_mapping)
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        if self._gathering is not None:
+            return self._gathering.forward(layer, q, k, v, options)
+        from engine.kernels.triton.attention import Shape, paged_attention
+
+        self.write(layer, k, v)
+        if q.stride(-1) != 1:
+            q = q.contiguous()
+        keys, values = self._stored[layer]
+        out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+        shape = Shape(q.shape[1], k.shape[1], k.shape[2], v.shape[2], q.itemsize)
+        launch = self._launch(shape, options.window)
+        return paged_attention(
+            q, keys, values, self._tables, launch, options, out, self._workspace
+        )
+
+    def _launch(self, shape: Shape, window: int | None) -> Launch:
+        """What layers of this shape launch in this step, the same for all of them."""
+        from engine.kernels.triton.attention import plan_fixed, plan_launch
+        from engine.kernels.triton.support import device_of
+
+        key = (shape, window)
+        if key not in self._launches:
+            batch, device = self._step, device_of(self._device)
+            room = self._workspace.numel()
+            if batch.fixed_shape:
+                self._launches[key] = plan_fixed(
+                    shape, batch.num_requests, batch.num_tokens, self._max_model_len, window,
+                    device, room,
+                )  # fmt: skip
+            else:
+                lens = [batch.query_len(i) for i in range(batch.num_requests)]
+                self._launches[key] = plan_launch(
+                    shape, lens, batch.seq_lens, window, device, room
+                )
+        return self._launches[key]
+
+
+def _stored(cache: PagedCache, kv_dtype: KVDtype) -> tuple[Stored, Stored]:
+    """The pages of keys and of values as the kernels take them."""
+    from engine.kernels.triton.attention import Stored
+
+    def one(pages: object, name: str) -> Stored:
+        if isinstance(pages, PlainPages):
+            return Stored(pages.elements)
+        assert isinstance(pages, QuantizedPages) and name != AUTO
+        return Stored(pages.codes, name, pages.scales)
+
+    return one(cache.keys, kv_dtype.keys), one(cache.values, kv_dtype.values)
