@@ -56,6 +56,22 @@ def hold(
     return held[0] if len(held) == 1 else StackedWeights(held)
 
 
+def hold_expert(
+    parts: Sequence[Codes | Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Weights:
+    """`hold` for one of a mixture's experts: in the form in which a GPU multiplies them together,
+    where they fit it."""
+    device = torch.device(device)
+    codes = [part for part in parts if not isinstance(part, Tensor)]
+    joined = stack(codes) if len(codes) == len(parts) else None
+    if uses_triton(device) and isinstance(joined, IntCodes | FloatCodes):
+        from engine.kernels.packed import PackedWeights, fits
+
+        if fits(joined):
+            return PackedWeights(joined, dtype, device)
+    return hold(parts, dtype, device)
+
+
 def _hold(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weights:
     order = None
     if isinstance(codes, IntCodes):

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels import int8
+from engine.kernels.rows8 import Int8Rows
 from engine.kernels.weights import Weights
 from engine.quantization.rounding import round_int8
 
@@ -124,13 +125,19 @@ class HeldEmbedding(nn.Module):
     `original` stays for that scale, which is computed with the other buffers; its weight goes.
     """
 
-    def __init__(self, original: nn.Module, source: Int8Head | Int8Table) -> None:
+    def __init__(
+        self,
+        original: nn.Module,
+        source: Int8Head | Int8Rows | Int8Table,
+        device: torch.device | str = "cpu",
+    ) -> None:
         super().__init__()
         self._source = source
         self.original = original
         width = original.get_parameter("weight").shape[1]
-        original._parameters["weight"] = nn.Parameter(torch.empty(0, width), requires_grad=False)
-        self.is_tied = isinstance(source, Int8Head)
+        nothing = torch.empty(0, width, device=device)
+        original._parameters["weight"] = nn.Parameter(nothing, requires_grad=False)
+        self.is_tied = not isinstance(source, Int8Table)
 
     @property
     def held_bytes(self) -> int:

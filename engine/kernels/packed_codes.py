@@ -87,7 +87,7 @@ def pack(codes: IntCodes | FloatCodes, device: torch.device) -> Packed:
     if isinstance(codes, FloatCodes):
         name, bits, group = "fp8", 8, codes.block[1]
         values, zeros = codes.values.view(torch.uint8), None
-        rows = torch.arange(count) // codes.block[0]
+        rows = torch.arange(count, device=codes.scales.device) // codes.block[0]
         scales = codes.scales.float().index_select(0, rows)
     else:
         name, bits, group = f"int{codes.bits}", codes.bits, codes.group_size

@@ -8,13 +8,16 @@ Fp8Rows     a few rows read the weight and compute in bfloat16; many are rounded
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from engine.kernels import int8
 from engine.kernels.triton.support import device_of
 from engine.kernels.weights import Weights
-from engine.quantization.codes import FloatCodes, IntCodes
+from engine.quantization.codes import FloatCodes, IntCodes, stack
+from engine.quantization.rounding import round_int8
 
 FEW_ROWS = 64
 """Up to here a product is limited by reading the weight; torch's integer product starts at 17."""
@@ -67,6 +70,15 @@ class Int8Rows(_Rows):
         assert int8.fits(codes)
         signed = codes.codes.to(device).view(torch.int8) ^ -128  # as a byte less 128
         super().__init__(signed, codes.scales.float(), dtype, device)
+
+    @classmethod
+    def from_chunks(
+        cls, chunks: Iterable[Tensor], dtype: torch.dtype, device: torch.device
+    ) -> Int8Rows:
+        """Of plain rows, rounded chunk by chunk on the device."""
+        codes = stack([round_int8(plain.to(device)) for plain in chunks])
+        assert isinstance(codes, IntCodes)
+        return cls(codes, dtype, device)
 
     @property
     def title(self) -> str:

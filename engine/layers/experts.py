@@ -1,4 +1,4 @@
-"""A mixture's experts whose weights are held in few bits, one after the other."""
+"""A mixture's experts whose weights are held in few bits: one after the other, on a GPU at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.kernels.experts import Route, StackedExperts, stacked
 from engine.kernels.weights import PlainWeights, Weights
 from engine.layers.swap import ModuleSwap
 from engine.quantization.scheme import is_experts
@@ -29,6 +30,7 @@ class HeldExperts(nn.Module):
         self.num_experts = int(original.get_parameter("down_proj").shape[0])
         self.is_transposed = bool(original.is_transposed)
         self._held: dict[str, list[Weights]] = {}
+        self._together: dict[str, StackedExperts | None] = {}
         for name in (self.first_name, "down_proj"):
             bias = getattr(original, f"{name}_bias", None)
             self.register_parameter(f"{name}_bias", bias)
@@ -38,6 +40,7 @@ class HeldExperts(nn.Module):
         "down_proj"."""
         assert len(weights) == self.num_experts
         self._held[name] = list(weights)
+        self._together[name] = stacked(self._held[name])
 
     @property
     def held_bytes(self) -> int:
@@ -56,6 +59,9 @@ class HeldExperts(nn.Module):
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """hidden_states [T, H], chosen experts [T, k] and their weights [T, k] -> [T, H]."""
+        first, down = self._together[self.first_name], self._together["down_proj"]
+        if first is not None and down is not None:
+            return self._by_kernels(first, down, hidden_states, top_k_index, top_k_weights)
         chosen = top_k_index.reshape(-1)
         counts = torch.bincount(chosen, minlength=self.num_experts)[: self.num_experts].tolist()
         # in the order of experts, so that a token's sum does not depend on the other tokens
@@ -73,6 +79,24 @@ class HeldExperts(nn.Module):
                 result.index_add_(0, mine, output.to(result.dtype))
             start += count
         return result
+
+    def _by_kernels(
+        self,
+        first: StackedExperts,
+        down: StackedExperts,
+        hidden_states: Tensor,
+        top_k_index: Tensor,
+        top_k_weights: Tensor,
+    ) -> Tensor:
+        """All experts in two products, which wait for nothing. A token's sum runs over its experts
+        in the order of its choice, in float32."""
+        route = Route(top_k_index, self.num_experts)
+        bias = getattr(self, f"{self.first_name}_bias")
+        inner = self._gated(first.product(hidden_states, route, bias, route.slots))
+        found = down.product(inner, route, self.down_proj_bias, 1)
+        by_token = found.view(*top_k_index.shape, -1).float()
+        summed = (by_token * top_k_weights.unsqueeze(-1).float()).sum(1)
+        return summed.to(hidden_states.dtype)
 
     def _product(self, name: str, expert: int, x: Tensor) -> Tensor:
         bias: Tensor | None = getattr(self, f"{name}_bias")

@@ -24,21 +24,21 @@ _VOCAB_SIZE = 128
 
 
 def kinds_that_agree(
-    config: Any, max_model_len: int, dtype: torch.dtype
+    config: Any, max_model_len: int, dtype: torch.dtype, device: str = "cpu"
 ) -> tuple[frozenset[str], dict[str, str]]:
-    """(kinds of replacements that may stay, kind -> outcome in words)."""
+    """(kinds of replacements that may stay, kind -> outcome in words), as `device` computes."""
     with torch.random.fork_rng(devices=[]):
         prepared = prepare(build_on_meta(_with_small_vocabulary(config)), lambda kind: True)
         model = prepared.model
         slots = _of_checked_layers(prepared)
         tied = getattr(model, "all_tied_weights_keys", {})
-        allocate(slots, {n: s for n, s in tied.items() if n in slots}, dtype, "cpu",
+        allocate(slots, {n: s for n, s in tied.items() if n in slots}, dtype, device,
                  DtypePlan.of(model))  # fmt: skip
         filler = DummyFiller(0, float(config.hidden_size) ** -0.5, dtype, 1 << 20)
         for name, slot in slots.items():
             if name not in tied:
                 filler.fill(name, slot.view())
-        compute_buffers(model, "cpu")
+        compute_buffers(model, device)
         for name in slots:
             prepared.bind(name)
         tables: list[Swap] = list(table_swaps(model, max_model_len, dtype))

@@ -26,6 +26,7 @@ class DummyFiller:
         size = max(1024, min(_POOL, num_elements))
         pool = torch.empty(size).normal_(0.0, std, generator=self._generator)
         self._pool = pool.to(dtype)
+        self._near = self._pool  # the same where the last tensor lies
 
     def fill(self, name: str, tensor: torch.Tensor) -> None:
         if not tensor.is_floating_point():
@@ -40,17 +41,19 @@ class DummyFiller:
     def _fill_random(self, tensor: torch.Tensor) -> None:
         if not tensor.is_contiguous():  # a transposed or strided view: one row at a time
             for row in tensor:
-                row.copy_(self._flow(torch.empty(row.numel(), dtype=row.dtype)).view(row.shape))
+                row.copy_(self._flow(row.new_empty(row.numel())).view(row.shape))
             return
         self._flow(tensor.view(-1))
 
     def _flow(self, flat: torch.Tensor) -> torch.Tensor:
         """Write pieces of the pool, each from a random place to its end, until `flat` is full."""
         size, start = self._pool.numel(), 0
+        if self._near.device != flat.device:
+            self._near = self._pool.to(flat.device)
         while start < flat.numel():
             offset = int(torch.randint(size // 2, (), generator=self._generator))
             count = min(size - offset, flat.numel() - start)
-            flat[start : start + count].copy_(self._pool[offset : offset + count])
+            flat[start : start + count].copy_(self._near[offset : offset + count])
             start += count
         return flat
 

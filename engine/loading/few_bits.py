@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import CheckpointError, LoadCancelled
-from engine.kernels.held import hold
+from engine.kernels.held import hold, hold_expert
 from engine.kernels.linear import Linear
 from engine.layers.experts import HeldExperts
 from engine.loading.materialise import Slots
@@ -72,18 +72,21 @@ def plain_slots(prepared: Prepared, filled: Iterable[Target]) -> Slots:
     return {name: slot for name, slot in prepared.slots.items() if name not in taken}
 
 
-def fill(target: Target, values: Values, scheme: Scheme, dtype: torch.dtype) -> None:
-    """Read, round where a part is plain, and pack."""
+def fill(
+    target: Target, values: Values, scheme: Scheme, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Read, round where a part is plain (on the device, as what is rounded goes there), and
+    pack."""
     module = target.module
     if isinstance(module, Linear):
         found = itertools.chain.from_iterable(values(name, None) for name in target.names)
-        parts = _rounded(found, scheme)
+        parts = _rounded(found, scheme, device)
         _check_shape(target, sum(part.shape[0] for part in parts), module.out_features)
-        module.hold(hold(parts, dtype))
+        module.hold(hold(parts, dtype, device))
         return
     (name,) = target.names
     held = [
-        hold(_rounded(values(name, expert), scheme), dtype)
+        hold_expert(_rounded(values(name, expert), scheme, device), dtype, device)
         for expert in range(module.num_experts)
     ]
     module.hold(name.rpartition(".")[2], held)
@@ -94,13 +97,14 @@ def fill_all(
     values: Values,
     scheme: Scheme,
     dtype: torch.dtype,
+    device: str,
     cancelled: Callable[[], bool],
 ) -> None:
-    """Raises LoadCancelled between two layers."""
+    """Onto `device`. Raises LoadCancelled between two layers."""
     for target in wanted:
         if cancelled():
             raise LoadCancelled("Loading was cancelled.")
-        fill(target, values, scheme, dtype)
+        fill(target, values, scheme, dtype, torch.device(device))
 
 
 def outcome(model: nn.Module) -> str:
@@ -114,13 +118,15 @@ def outcome(model: nn.Module) -> str:
     return "; ".join(f"{title} ({count})" for title, count in counts.items())
 
 
-def _rounded(parts: Iterable[Codes | Tensor], scheme: Scheme) -> list[Codes | Tensor]:
+def _rounded(
+    parts: Iterable[Codes | Tensor], scheme: Scheme, device: torch.device
+) -> list[Codes | Tensor]:
     """Plain parts become codes where the scheme says so, each before the next is read."""
     if scheme.method == "none":
         return list(parts)
 
     def rounded(part: Codes | Tensor) -> Codes | Tensor:
-        return scheme.rounded(part) if isinstance(part, Tensor) else part
+        return scheme.rounded(part.to(device)) if isinstance(part, Tensor) else part
 
     return list(map(rounded, parts))  # a loop's variable would keep a part while the next is read
 

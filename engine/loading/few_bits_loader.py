@@ -48,7 +48,7 @@ def build_few_bits(
     reference = build_on_meta(request.checkpoint.config)
     request.progress("Checking", 0, 0)
     config, dtype = request.checkpoint.config, request.dtype
-    agreed, kernels = kinds_that_agree(config, request.max_model_len, dtype)
+    agreed, kernels = kinds_that_agree(config, request.max_model_len, dtype, request.device)
     shapes = weights_to_hold(reference)
     if scheme.method == "none" and stored is None:  # the head alone
         shapes = {}
@@ -58,7 +58,7 @@ def build_few_bits(
     else:
         prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
     if stored is None:
-        notices += _slow_groups(scheme)
+        notices += _slow_groups(scheme, request.device)
     model = prepared.model
     compute_buffers(model, request.device)
     notices += freeze_rotary(model, request.max_model_len)
@@ -68,8 +68,10 @@ def build_few_bits(
     return Built(model, notices, kernels)
 
 
-def _slow_groups(scheme: Scheme) -> list[str]:
+def _slow_groups(scheme: Scheme, device: str) -> list[str]:
     if scheme.method != "int4" or scheme.group_size in int4.GROUP_SIZES:
+        return []
+    if device != "cpu" and scheme.group_size % min(int4.GROUP_SIZES) == 0:
         return []
     *sizes, last = map(str, int4.GROUP_SIZES)
     return [
@@ -99,25 +101,30 @@ def _read(
     with TensorReader(weights.total_bytes, request.progress, request.cancelled) as reader:
         notices += untie_different(weights, reader)
         values = DiskValues(weights, matrices, prepared, reference, reader)
-        head = _head(prepared, scheme, to_hold, notices)
+        head = _head(prepared, scheme, to_hold, notices, request.device)
         slots = _plain_slots(prepared, wanted, head)
         tied = {n: source for n, source in weights.tied.items() if n in slots}
         allocate(slots, tied, request.dtype, request.device, DtypePlan.of(reference))
         elsewhere = set(prepared.slots) - set(slots)
         stream(weights, slots, reference, reader, elsewhere)
         if head is not None:
-            hold_head(prepared.model, head, weights.tied, values.chunks, request.dtype)
-        fill_all(values.in_order(wanted), values, scheme, request.dtype, request.cancelled)
+            hold_head(
+                prepared.model, head, weights.tied, values.chunks, request.dtype, request.device
+            )
+        fill_all(
+            values.in_order(wanted), values, scheme, request.dtype, request.device,
+            request.cancelled,
+        )  # fmt: skip
     return prepared, notices
 
 
 def _head(
-    prepared: Prepared, scheme: Scheme, to_hold: Shapes, notices: list[str]
+    prepared: Prepared, scheme: Scheme, to_hold: Shapes, notices: list[str], device: str
 ) -> Head | None:
     """Head and embeddings, where the scheme asks for them in int8 and they can be."""
     if scheme.head == "none":
         return None
-    found = find_head(prepared.model)
+    found = find_head(prepared.model, device)
     if isinstance(found, Head):
         return None if found.head_name in to_hold else found
     notices.append(f"Output head and embeddings stay plain: {found}.")
@@ -143,7 +150,7 @@ def _fill_dummy(
     prepared = _prepared(request, agreed, shapes)
     wanted = targets(prepared, shapes)
     notices: list[str] = []
-    head = _head(prepared, scheme, shapes, notices)
+    head = _head(prepared, scheme, shapes, notices, request.device)
     slots = _plain_slots(prepared, wanted, head)
     all_tied: Mapping[str, str] = getattr(reference, "all_tied_weights_keys", {})
     tied = {name: source for name, source in all_tied.items() if name in slots}
@@ -168,10 +175,10 @@ def _fill_dummy(
             yield tensor
 
     if head is not None:
-        hold_head(prepared.model, head, all_tied, chunks, request.dtype)
+        hold_head(prepared.model, head, all_tied, chunks, request.dtype, request.device)
     for done, target in enumerate(wanted):
         progress("Filling with random weights", done, total)
-        fill_all([target], values, scheme, request.dtype, request.cancelled)
+        fill_all([target], values, scheme, request.dtype, request.device, request.cancelled)
     return prepared, notices
 
 

@@ -17,6 +17,8 @@ from engine.kernels.int8_rows import (
     is_plain_embedding,
 )
 from engine.kernels.linear import Linear
+from engine.kernels.rows8 import Int8Rows
+from engine.kernels.select import uses_triton
 from engine.loading.safetensors_file import TensorInfo
 
 Chunks = Callable[[str], Iterator[Tensor]]
@@ -37,10 +39,13 @@ class Head:
         return {self.head_name, self.embedding_name} - set(tied)
 
 
-def find_head(model: nn.Module) -> Head | str:
-    """Head and embeddings of a model; or why they cannot be held in int8."""
-    if not int8.is_supported():
+def find_head(model: nn.Module, device: torch.device | str = "cpu") -> Head | str:
+    """Head and embeddings of a model; or why they cannot be held in int8 on `device`."""
+    device = torch.device(device)
+    if device.type == "cpu" and not int8.is_supported():
         return "this CPU's integer products are not exact"
+    if device.type != "cpu" and not uses_triton(device):
+        return "without Triton there are no integer products on a GPU"
     head = model.get_output_embeddings()  # type: ignore[operator]
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     paths = {id(module): path for path, module in model.named_modules()}
@@ -52,14 +57,28 @@ def find_head(model: nn.Module) -> Head | str:
 
 
 def hold_head(
-    model: nn.Module, found: Head, tied: Mapping[str, str], chunks: Chunks, dtype: torch.dtype
+    model: nn.Module,
+    found: Head,
+    tied: Mapping[str, str],
+    chunks: Chunks,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
 ) -> None:
+    device = torch.device(device)
     is_tied = bool({found.head_name, found.embedding_name} & set(tied))
     (name,) = found.names(tied) if is_tied else (found.head_name,)
-    held = Int8Head(chunks(name), dtype)
+    held: Int8Head | Int8Rows
+    if uses_triton(device):
+        held = Int8Rows.from_chunks(chunks(name), dtype, device)
+    else:
+        held = Int8Head(chunks(name), dtype)
     found.head.hold(held)
-    source = held if is_tied else Int8Table(chunks(found.embedding_name), dtype)
-    model.set_input_embeddings(HeldEmbedding(found.embedding, source))  # type: ignore[operator]
+    source: Int8Head | Int8Rows | Int8Table = held
+    if not is_tied:
+        rows = (plain.to(device) for plain in chunks(found.embedding_name))
+        source = Int8Table(rows, dtype)
+    embedding = HeldEmbedding(found.embedding, source, device)
+    model.set_input_embeddings(embedding)  # type: ignore[operator]
 
 
 def rows_of(info: TensorInfo) -> Iterator[TensorInfo]:

@@ -64,7 +64,7 @@ def round_nf4(weight: Tensor, block_size: int = NF4_BLOCK) -> TableCodes:
     padding = -flat.numel() % block_size
     blocks = torch.nn.functional.pad(flat, (0, padding)).view(-1, block_size)
     scales = blocks.abs().amax(-1)
-    table = torch.tensor(NF4_TABLE)
+    table = torch.tensor(NF4_TABLE, device=weight.device)
     borders = (table[1:] + table[:-1]) / 2
     codes = torch.bucketize(blocks / _at_least(scales).unsqueeze(-1), borders, out_int32=True)
     codes = codes.to(torch.uint8).view(-1)[: flat.numel()].view(weight.shape)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
 from engine.quantization.codes import FloatCodes, IntCodes
+
+
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN, or integers that no product gives: what no kernel wrote is seen."""
+    own = Tensor.new_empty
+
+    def new_empty(self: Tensor, *size: int, **options: object) -> Tensor:
+        found = own(self, *size, **options)
+        return found.fill_(float("nan") if found.is_floating_point() else 99)
+
+    monkeypatch.setattr(Tensor, "new_empty", new_empty)
 
 
 def random_ints(

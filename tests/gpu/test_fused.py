@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from engine.kernels import ops
 from engine.kernels.rotary import rotate
 from tests.gpu.conftest import HAS_GPU
-from tests.gpu.references import random_rows, relative_error
+from tests.gpu.references import poison, random_rows, relative_error
 
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = st.sampled_from(list(TOLERANCE))
@@ -30,12 +30,7 @@ seeds = st.integers(0, 2**31)
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's, with NaN in what no kernel wrote."""
     monkeypatch.setattr(ops, "_everywhere", True)
-    own = torch.Tensor.new_empty
-
-    def new_empty(self: Tensor, *size: int, **options: object) -> Tensor:
-        return own(self, *size, **options).fill_(float("nan"))
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+    poison(monkeypatch)
 
 
 def normed(x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:

@@ -18,6 +18,7 @@ from engine.quantization.codes import IntCodes
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import (
     TOLERANCE,
+    poison,
     random_floats,
     random_ints,
     random_rows,
@@ -39,13 +40,7 @@ seeds = st.integers(0, 2**31)
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh memory holds NaN: what no kernel wrote is seen."""
-    own = torch.Tensor.new_empty
-
-    def new_empty(self: torch.Tensor, *size: int, **options: object) -> torch.Tensor:
-        found = own(self, *size, **options)
-        return found.fill_(float("nan")) if found.is_floating_point() else found
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+    poison(monkeypatch)
 
 
 def assert_plain(weights: PackedWeights, plain: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from engine.kernels.rows8 import Fp8Rows, Int8Rows
 from engine.kernels.triton import rows8
 from engine.quantization.rounding import round_asymmetric, round_int8, round_nf4
 from tests.gpu.conftest import HAS_GPU
-from tests.gpu.references import TOLERANCE, random_floats, random_rows, relative_error
+from tests.gpu.references import TOLERANCE, poison, random_floats, random_rows, relative_error
 
 DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32])
 quick = settings(
@@ -31,13 +31,7 @@ seeds = st.integers(0, 2**31)
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh memory holds NaN, or a number that no product gives."""
-    own = torch.Tensor.new_empty
-
-    def new_empty(self: torch.Tensor, *size: int, **options: object) -> torch.Tensor:
-        found = own(self, *size, **options)
-        return found.fill_(float("nan") if found.is_floating_point() else 99)
-
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+    poison(monkeypatch)
 
 
 @quick

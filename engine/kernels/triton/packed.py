@@ -67,22 +67,17 @@ def factors(scales, zeros, place, inside, FORMAT: tl.constexpr, HAS_ZEROS: tl.co
 
 
 @triton.jit
-def one_row_kernel(
-    x, words, scales, zeros, bias, out,
-    N, K, stride, num_blocks, one,
-    FORMAT: tl.constexpr, GROUP: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    IS_SPLIT: tl.constexpr, IS_EVEN: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
+def row_sums(
+    x, words, scales, zeros, outputs, inside, split, K, stride, num_blocks, one,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_EVEN: tl.constexpr,
+    BLOCKS: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """x [K] times the weight: out [N], or parts of sums [splits, N] float32. Program (n, s) reads
-    BLOCKS blocks of words of BLOCK_N outputs, and adds up what each of its threads read."""
+    """x [K] times the weights of `outputs`, over blocks split * BLOCKS, ...: float32 [BLOCK_N].
+    Each thread adds up what it read; the threads come together once, at the end."""
     FIELDS: tl.constexpr = 8 if FORMAT == "int4" else 4
     WIDTH: tl.constexpr = FIELDS * 32
     PARTS: tl.constexpr = 1 if GROUP % WIDTH == 0 else FIELDS if WIDTH % GROUP else WIDTH // GROUP
     EACH: tl.constexpr = FIELDS // PARTS
-    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    split = tl.program_id(1)
-    inside = outputs < N
     lanes = tl.arange(0, 32)
     total = tl.zeros([32, BLOCK_N], dtype=tl.float32)
     word = words + lanes[:, None].to(tl.int64) * stride + outputs[None, :]
@@ -112,25 +107,18 @@ def one_row_kernel(
                 total += products * a[None, :]
             else:
                 total += products * a[None, :] - sums[:, None] * b[None, :]
-    result = tl.sum(total, axis=0)
-    if IS_SPLIT:
-        tl.store(out + split * N + outputs, result, mask=inside)
-    else:
-        if HAS_BIAS:
-            result += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + outputs, result.to(out.dtype.element_ty), mask=inside)
+    return tl.sum(total, axis=0)
 
 
 @triton.jit
-def tile_kernel(
-    x, words, scales, zeros, bias, out,
-    M, N, K, x_stride, stride, num_blocks,
-    FORMAT: tl.constexpr, GROUP: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    IS_SPLIT: tl.constexpr, IS_EVEN: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DOT_DTYPE: tl.constexpr,
+def tile_sums(
+    rows, own, words, scales, zeros, outputs, inside, split, K, stride, num_blocks, lanes,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr, HAS_ZEROS: tl.constexpr, IS_EVEN: tl.constexpr,
+    BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    DTYPE: tl.constexpr, DOT_DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """x [M, K] times the weight: out [M, N], or parts of sums [splits, M, N]. Each weight is
-    read once for BLOCK_M rows, rounded to x's dtype, and multiplied on the tensor cores.
+    """The rows of activations at `rows` [BLOCK_M, 1] (those that are `own`) times the weights of
+    `outputs`, rounded to DTYPE, over blocks split * BLOCKS, ...: float32 [BLOCK_M, BLOCK_N].
 
     Here the bits of 1.0 are a constant: with an argument the compiler takes plain weights through
     shared memory, where it now makes them in the registers that the tensor cores read.
@@ -139,15 +127,9 @@ def tile_kernel(
     WIDTH: tl.constexpr = FIELDS * 32
     PARTS: tl.constexpr = 1 if GROUP % WIDTH == 0 else FIELDS if WIDTH % GROUP else WIDTH // GROUP
     EACH: tl.constexpr = FIELDS // PARTS
-    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    split = tl.program_id(1)
-    inside = outputs < N
-    lanes = tl.arange(0, 32)
-    tokens = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    own = tokens < M
     total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     word = words + lanes[:, None].to(tl.int64) * stride + outputs[None, :]
-    row = x + tokens[:, None].to(tl.int64) * x_stride + lanes[None, :]
+    row = rows + lanes[None, :]
     for step in tl.range(0, BLOCKS, num_stages=STAGES):
         block = split * BLOCKS + step
         there = inside & (tl.zeros([BLOCK_N], dtype=tl.int32) + block < num_blocks)
@@ -168,10 +150,58 @@ def tile_kernel(
                 plain = unpacked(held, 0x3F800000, field, FORMAT) * a[None, :]
                 if FORMAT != "fp8":
                     plain -= b[None, :]
-                plain = plain.to(x.dtype.element_ty)
+                plain = plain.to(DTYPE)
                 total = tl.dot(
                     value.to(DOT_DTYPE), plain.to(DOT_DTYPE), total, input_precision="ieee"
                 )
+    return total
+
+
+@triton.jit
+def one_row_kernel(
+    x, words, scales, zeros, bias, out,
+    N, K, stride, num_blocks, one,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    IS_SPLIT: tl.constexpr, IS_EVEN: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """x [K] times the weight: out [N], or parts of sums [splits, N] float32. Program (n, s) reads
+    BLOCKS blocks of words of BLOCK_N outputs."""
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(1)
+    inside = outputs < N
+    result = row_sums(
+        x, words, scales, zeros, outputs, inside, split, K, stride, num_blocks, one,
+        FORMAT, GROUP, HAS_ZEROS, IS_EVEN, BLOCKS, BLOCK_N, STAGES,
+    )  # fmt: skip
+    if IS_SPLIT:
+        tl.store(out + split * N + outputs, result, mask=inside)
+    else:
+        if HAS_BIAS:
+            result += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + outputs, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def tile_kernel(
+    x, words, scales, zeros, bias, out,
+    M, N, K, x_stride, stride, num_blocks,
+    FORMAT: tl.constexpr, GROUP: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    IS_SPLIT: tl.constexpr, IS_EVEN: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DOT_DTYPE: tl.constexpr,
+):  # fmt: skip
+    """x [M, K] times the weight: out [M, N], or parts of sums [splits, M, N] float32. Each weight
+    is read once for BLOCK_M rows."""
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(1)
+    inside = outputs < N
+    tokens = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    own = tokens < M
+    total = tile_sums(
+        x + tokens[:, None].to(tl.int64) * x_stride, own, words, scales, zeros, outputs, inside,
+        split, K, stride, num_blocks, tl.arange(0, 32), FORMAT, GROUP, HAS_ZEROS, IS_EVEN, BLOCKS,
+        BLOCK_M, BLOCK_N, STAGES, x.dtype.element_ty, DOT_DTYPE,
+    )  # fmt: skip
     place = tokens[:, None].to(tl.int64) * N + outputs[None, :]
     written = own[:, None] & inside[None, :]
     if IS_SPLIT:
