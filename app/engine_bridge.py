@@ -89,6 +89,7 @@ class EngineBridge(QObject):
     load_failed = Signal(object)  # LoadFailed
     unloaded = Signal()
     reconfigured = Signal(object)  # Reconfigured
+    made_room = Signal(object)  # MadeRoom
     reconfigure_failed = Signal(object)  # ReconfigureFailed
     snapshot = Signal(object)  # EngineSnapshot with the steps and samples of all that it merges
     block_inspected = Signal(object)  # BlockInspected
@@ -437,6 +438,10 @@ class EngineBridge(QObject):
                     self.model, self.plan = titled(event.model), event.plan
                 self._set_state(self.state)
                 self.reconfigured.emit(event)
+            case messages.MadeRoom(_, model, plan):
+                self.model, self.plan = titled(model), plan
+                self._set_state(self.state)
+                self.made_room.emit(event)
             case messages.ReconfigureFailed(config):
                 self.config = config
                 self.reconfigure_failed.emit(event)

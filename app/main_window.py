@@ -131,7 +131,7 @@ class MainWindow(QMainWindow):
             *self.broadcast.commands(),
         )  # fmt: skip
         self.preferences = SettingsDesk(
-            settings.preferences, self.engine_settings, self.commands, machine or Machine(), self
+            settings.preferences, self.engine_settings, self.commands, self
         )
         self.commands.add(*self.preferences.commands())
         self.layouts.start(self.docks, self.commands)

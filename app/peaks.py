@@ -14,8 +14,8 @@ from app.engine_bridge import EngineBridge, EngineState
 from app.paths import data_dir
 from engine import messages
 from engine.config import EngineConfig
-from engine.machine import machine_name
 from engine.peaks import Peaks
+from engine.snapshot import ModelInfo
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,11 @@ class PeaksStore:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or data_dir() / "peaks.json"
 
-    def find(self, config: EngineConfig) -> Peaks | None:
-        """What was measured on this machine for such a configuration; None if nothing was."""
-        return next((p for p in self._read() if _fits(p, config)), None)
+    def find(self, config: EngineConfig, device_name: str) -> Peaks | None:
+        """What was measured on the device of that name for such a configuration; None if nothing
+        was."""
+        wanted = (device_name, config.dtype, config.num_threads)
+        return next((p for p in self._read() if _conditions(p) == wanted), None)
 
     def keep(self, peaks: Peaks) -> None:
         """In place of what was measured before under the same conditions."""
@@ -51,25 +53,23 @@ def _conditions(peaks: Peaks) -> tuple[str, str, int]:
     return peaks.machine, peaks.dtype, peaks.num_threads
 
 
-def _fits(peaks: Peaks, config: EngineConfig) -> bool:
-    wanted = (machine_name(), config.dtype, config.num_threads)
-    return config.device == "cpu" and _conditions(peaks) == wanted
-
-
 class PeaksKeeper(QObject):
     """Hands known peaks on with every model, and keeps what is measured."""
 
     def __init__(self, bridge: EngineBridge, store: PeaksStore, parent: QObject) -> None:
         super().__init__(parent)
         self._bridge, self._store = bridge, store
-        bridge.loaded.connect(lambda event: self._announce(event.config))
-        bridge.reconfigured.connect(lambda event: self._announce(event.config))
+        self._device_name = ""
+        bridge.loaded.connect(lambda event: self._announce(event.config, event.model))
+        bridge.reconfigured.connect(lambda event: self._announce(event.config, event.model))
         bridge.peaks_measured.connect(self._on_measured)
 
-    def _announce(self, config: EngineConfig) -> None:
+    def _announce(self, config: EngineConfig, model: ModelInfo | None) -> None:
+        if model is not None:
+            self._device_name = model.device_name
         if self._bridge.is_remote:
             return  # another machine: what is known of it comes over the line
-        known = self._store.find(config)
+        known = self._store.find(config, self._device_name)
         if known is not None:
             self._bridge.peaks_measured.emit(messages.PeaksMeasured(known))
 
@@ -79,5 +79,5 @@ class PeaksKeeper(QObject):
             return
         if self._bridge.is_remote:
             return
-        if self._store.find(config) != event.peaks:
+        if self._store.find(config, self._device_name) != event.peaks:
             self._store.keep(event.peaks)

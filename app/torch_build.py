@@ -8,12 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.config import SETTINGS
-
 PYPI = "https://pypi.org/simple"
 CUDA_WHEELS = "https://download.pytorch.org/whl/cu130"
 """On Windows the wheels of PyPI are for the CPU only; on Linux they are built for CUDA."""
-CPU_ENGINE = "This version's engine computes on the CPU all the same. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +54,10 @@ def advice(
     index = PYPI if (system or platform.system()) == "Linux" else CUDA_WHEELS
     there = gpus[0] if len(gpus) == 1 else f"{len(gpus)} GPUs ({gpus[0]})"
     verb = "is" if len(gpus) == 1 else "are"
-    limit = "" if "cuda" in SETTINGS["device"].choices else CPU_ENGINE
     return Advice(
         f"{there} {verb} there, and PyTorch {build.version} is built for the CPU only: it cannot "
         f"use {'it' if len(gpus) == 1 else 'them'}.",
-        f"{limit}To install the build for CUDA, close the program and run:",
+        "To install the build for CUDA, close the program and run:",
         # forced: to pip the build for the CPU is the same version
         f'"{python or sys.executable}" -m pip install --force-reinstall "torch=={number}" '
         f"--index-url {index}",

@@ -51,6 +51,8 @@ from app.tasks import wait_for_tasks
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
+from engine.nvml import visible
+from engine.snapshot import EngineSnapshot, GpuFigures
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
 from widgets.text_size import apply_text_size
@@ -209,13 +211,24 @@ class Application(QObject):
         server.switch.notice_gone.connect(self.window.notices.dismiss)
         self.connection_commands = ConnectionCommands(server.switch, self.window.commands, self)
         self.gpu = GpuMonitor(self)
-        self.gpu.used.connect(self._on_gpu_memory)
-        self.gpu.devices.connect(self.window.views.memory.update_gpus)
+        self.gpu.figures.connect(self._on_own_gpus)
+        self.bridge.snapshot.connect(self._on_gpus_elsewhere)
+        self._gpus_elsewhere: tuple[GpuFigures, ...] = ()
 
-    def _on_gpu_memory(self, at: float, used: int) -> None:
-        if not self.bridge.is_remote:  # of this machine: not of an engine elsewhere
-            for charts in (self.window.charts, self.pages.tune.charts):
-                charts.update_gpu_memory(at, used)
+    def _on_own_gpus(self, at: float, gpus: tuple[GpuFigures, ...]) -> None:
+        if not self.bridge.is_remote:  # of this machine: an engine elsewhere tells of its own
+            self._show_gpus(at, gpus)
+
+    def _on_gpus_elsewhere(self, snapshot: EngineSnapshot) -> None:
+        if self.bridge.is_remote and snapshot.gpus != self._gpus_elsewhere:
+            self._gpus_elsewhere = snapshot.gpus
+            self._show_gpus(snapshot.time, snapshot.gpus)
+
+    def _show_gpus(self, at: float, gpus: tuple[GpuFigures, ...]) -> None:
+        self.window.engine_settings.offer_gpus(tuple(gpu.name for gpu in visible(gpus)))
+        self.window.views.memory.update_gpus(gpus)
+        for charts in (self.window.charts, self.pages.tune.charts):
+            charts.update_gpus(at, gpus)
 
     def _name_of(self, request_id: str) -> str:
         """How the user knows a request."""

@@ -37,7 +37,10 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Return all freed memory to the system."""
+    """Return all freed memory to the system, and that of GPUs to the other programs on them."""
+    torch: Any = sys.modules.get("torch")  # not imported for this
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
     trim = _function("malloc_trim")
     if trim is not None:
         trim(0)

@@ -16,16 +16,18 @@ from engine.attention import register
 from engine.attention.backends import make_backend
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.errors import ConfigError, OutOfMemoryError
+from engine.devices import is_cuda, resolve_device
+from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from engine.graphs import capture_for, sizes_for
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.footprint import measured_parts
 from engine.loading.loader import LoadedModel, load_model
-from engine.machine import default_dtype, machine_info
+from engine.machine import default_dtype, free_memory, machine_info, machine_name
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner, probe_kv
+from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
@@ -85,11 +87,13 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
         )
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
     machine = machine_info()
+    device = resolve_device(config.device)
     dtype = config.dtype
     if dtype == "auto":
-        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters)
+        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters, device)
     return (
         config.replace(
+            device=device,
             dtype=dtype,
             max_model_len=length or 4096,
             num_threads=config.num_threads or machine.default_threads,
@@ -114,6 +118,24 @@ def build(
     config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
 ) -> Assembly:
     """`assemble` for a configuration that is resolved already."""
+    try:
+        return _build(config, checkpoint, progress, cancelled)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free, total = free_memory(config.device)
+        raise OutOfMemoryError(
+            f"The memory of {config.device} ran out while {checkpoint.name} was loaded "
+            f"({str(error).partition('. ')[0]}); {free / 2**30:.2f} of {total / 2**30:.2f} GiB "
+            "are free.",
+            "Choose fewer bits a weight (quantization) or a smaller model, or close other "
+            "programs.",
+        ) from error
+
+
+def _build(
+    config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
+) -> Assembly:
     keep_freed()
     register()
     assert config.num_threads is not None and config.max_model_len is not None
@@ -137,6 +159,9 @@ def build(
     draft = None
     if source is not None:
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
+    if is_cuda(config.device):
+        progress("Measuring what a step needs", 0, 0)
+        plan = _measured_plan(config, checkpoint, loaded, layers, draft)
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
     runner = ModelRunner(loaded.model, cache, config.device)
@@ -159,6 +184,34 @@ def build(
     )
 
 
+def _measured_plan(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    loaded: LoadedModel,
+    layers: dict[int, LayerSpec],
+    draft: Draft | None,
+) -> MemoryPlan:
+    """Of what is free on the GPU now that the weights are there, and of what a step was seen to
+    need. OutOfMemoryError where not even the step fits."""
+    try:
+        activations = measure_activations(
+            loaded.model, config, checkpoint.config.vocab_size,
+            lambda num_blocks: make_cache(config, layers, num_blocks), config.device,
+        )  # fmt: skip
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free, total = free_memory(config.device)
+        raise OutOfMemoryError(
+            f"The largest step ({config.step_token_limit:,} tokens) does not fit beside the "
+            f"weights: {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free.",
+            "Choose a smaller token budget per step, fewer running requests or fewer bits a "
+            "weight, or close other programs on the GPU.",
+        ) from error
+    held = loaded.weights_bytes + (draft.weights_bytes if draft else 0)
+    return plan_memory(checkpoint, config, in_use=held, activations=activations)
+
+
 def draft_source(
     config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer
 ) -> Checkpoint | None:
@@ -177,13 +230,21 @@ def build_caches(
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     try:
-        cache = make_backend(config, layers, plan.num_blocks, DTYPES[config.dtype])
+        cache = make_cache(config, layers, plan.num_blocks)
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
+
+
+def make_cache(
+    config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int
+) -> PagedBackend:
+    """The attention backend of the device, with a cache of `num_blocks` blocks. Raises MemoryError
+    or RuntimeError where it cannot be had."""
+    return make_backend(config, layers, num_blocks, DTYPES[config.dtype])
 
 
 def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:
@@ -273,6 +334,7 @@ def _describe(
         num_expert_parameters=parts.expert_parameters if num_experts else 0,
         num_experts=num_experts,
         experts_per_token=experts_per_token,
+        device_name=machine_name(config.device),
     )
 
 

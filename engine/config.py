@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from engine.devices import CHOICES as DEVICES
+from engine.devices import check_device
 from engine.errors import ConfigError
 from engine.kv_dtype import NAMES as KV_DTYPES
 from engine.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
@@ -98,7 +100,10 @@ class EngineConfig:
         str, "", Change.RELOAD, "Model", "Folder of a Hugging Face checkpoint."
     )
     device: str = _setting(
-        str, "cpu", Change.RELOAD, "Device", "Where the model runs.", choices=("cpu",)
+        str, "auto", Change.RELOAD, "Device",
+        "Where the model runs. auto: the first NVIDIA GPU that can be used, else the CPU; cuda:0, "
+        "cuda:1 and so on name one.",
+        choices=DEVICES, check_other=check_device,
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Number format",

@@ -40,6 +40,7 @@ from engine.messages import (
     Loaded,
     LoadFailed,
     LoadProgress,
+    MadeRoom,
     MeasurePeaks,
     OutputEvent,
     PeaksMeasured,
@@ -265,10 +266,10 @@ class EngineThread(threading.Thread):
         if engine.has_unfinished:
             return PeaksMeasured(None, "The engine is busy.")
         config = engine.config
-        if config.device != "cpu":
-            return PeaksMeasured(None, f"Peaks of {config.device} cannot be measured.")
         try:
-            return PeaksMeasured(measure_peaks(config.dtype, config.num_threads or 1))
+            return PeaksMeasured(
+                measure_peaks(config.dtype, config.num_threads or 1, config.device)
+            )
         except (MemoryError, RuntimeError) as error:
             return PeaksMeasured(None, describe(error).cause)
 
@@ -276,6 +277,7 @@ class EngineThread(threading.Thread):
         engine = self._engine
         if engine is None or not engine.has_unfinished:
             return
+        known = engine.model_info.notices
         try:
             events = engine.step()
         except Exception as error:
@@ -284,6 +286,10 @@ class EngineThread(threading.Thread):
         self._stale = True
         for event in events:
             self._emit_output(event)
+        if engine.model_info.notices is not known:  # it had to change something by itself
+            text = " ".join(engine.model_info.notices[len(known) :])
+            log.warning(text)
+            self._emit(MadeRoom(text, engine.model_info, engine.plan))
 
     def _emit_output(self, event: OutputEvent) -> None:
         self._emit(event)

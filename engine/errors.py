@@ -68,11 +68,22 @@ class LoadCancelled(InferdeckError):  # noqa: N818 - not an error to the user, a
     """The user cancelled loading; nothing of the half-loaded model is kept."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or elsewhere. (torch raises RuntimeError
+    on the CPU, and its own kind of it on GPUs; libraries beneath it say it in words.)"""
+    if isinstance(error, (MemoryError, OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error).lower()
+        for words in ("out of memory", "can't allocate memory", "alloc_failed")
+    )
+
+
 def describe(error: BaseException) -> ErrorInfo:
     """Any exception as an `ErrorInfo`; one that is not ours keeps its type's name in the cause."""
     if isinstance(error, InferdeckError):
         return error.info()
-    if isinstance(error, MemoryError):
+    if is_out_of_memory(error):
         return ErrorInfo(
             "The machine ran out of memory.",
             "Choose a smaller model, context length or cache, or close other programs.",

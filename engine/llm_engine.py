@@ -13,7 +13,13 @@ from engine.admission import check_token_ids, longest_length, refit
 from engine.assembly import Cancelled, Progress, resolve
 from engine.batch import pack, spans_of
 from engine.config import Change, EngineConfig
-from engine.errors import ConfigError, InferdeckError, InvalidRequestError, NumericalError
+from engine.errors import (
+    ConfigError,
+    InferdeckError,
+    InvalidRequestError,
+    NumericalError,
+    is_out_of_memory,
+)
 from engine.lookahead import Flight, launch_ahead
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
@@ -239,15 +245,40 @@ class LLMEngine:
         """Run one step and return what became visible with it. On a device the step after it may
         be launched already when this returns: see engine/lookahead.py."""
         events, self._pending = self._pending, []
-        flight = self._take_ahead() or self._launch()
+        flight = self._take_ahead() or self._launch_or_make_room()
         if flight is None:
             return events
         if self.looks_ahead and not self._speculator.may_draft:
-            self._ahead = launch_ahead(
-                flight, self._scheduler, self._host.runner, self._host.sampler
-            )
+            self._ahead = self._launch_ahead(flight)
         self._scheduler.ahead = None if self._ahead is None else self._ahead.plan
         return events + self._land(flight)
+
+    def _launch_ahead(self, flight: Flight) -> Flight | None:
+        """None also where memory ran out: then the next step finds it so, and makes room."""
+        try:
+            return launch_ahead(flight, self._scheduler, self._host.runner, self._host.sampler)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None
+
+    def _launch_or_make_room(self) -> Flight | None:
+        """Launch the next step. Where memory runs out the cache becomes smaller, the requests are
+        preempted, and the step after this one computes them again."""
+        try:
+            return self._launch()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            why = str(error).partition(". ")[0]
+        # after the handler: what was computed so far hung on the error
+        pool = self._scheduler.pool
+        longest = max(request.num_tokens for request in self._requests.values())
+        least = pool.blocks_for(longest + 1)
+        with self._exchange():
+            self._host.shrink_cache(least, why)
+        self._refit(self.config, self.plan)
+        return None
 
     def _launch(self) -> Flight | None:
         """Plan the next step and launch it; None where there is nothing to compute."""
@@ -418,6 +449,7 @@ class LLMEngine:
             self._end(request, FinishReason.ABORT)
         self._ahead = self._scheduler.ahead = None
         self._speculator.close()
+        self._meter.close()
         self._host.drop()
 
     @property

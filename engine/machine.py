@@ -16,6 +16,9 @@ from pathlib import Path
 
 import psutil
 
+from engine.devices import CPU, gpu_of, has_fast_bf16, is_cuda
+from engine.nvml import gpu_names, opened
+
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2**63 for "no limit"
 
@@ -47,7 +50,7 @@ def machine_info() -> MachineInfo:
         available_memory=available,
         fast_bf16=_fast_bf16(),
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
-        gpus=_gpu_names(),
+        gpus=gpu_names(),
     )
 
 
@@ -56,16 +59,21 @@ SMALL_MODEL = 16_000_000
 and converting costs some (a model of 4.5 million: 4.7 ms a step in float32, 6.4 in bfloat16)."""
 
 
-def default_dtype(checkpoint_dtype: str, num_parameters: int) -> str:
-    """The dtype that "auto" means: bfloat16 where this machine computes it fast, else float32.
-    A checkpoint in float32 stays in float32, and a small model is computed in it."""
+def default_dtype(checkpoint_dtype: str, num_parameters: int, device: str = CPU) -> str:
+    """The dtype that "auto" means: bfloat16 where the device computes it fast, else float32 on a
+    CPU and float16 on a GPU. A checkpoint in float32 stays in float32, and a small model is
+    computed in it."""
     if checkpoint_dtype == "float32" or num_parameters <= SMALL_MODEL:
         return "float32"
+    if is_cuda(device):
+        return "bfloat16" if has_fast_bf16(device) else "float16"
     return "bfloat16" if _fast_bf16() else "float32"
 
 
-def machine_name() -> str:
-    """Processor and cores, to know the machine again. Imports no torch."""
+def machine_name(device: str = CPU) -> str:
+    """What computes, to know it again: processor and cores, which imports no torch, or the GPU."""
+    if is_cuda(device):
+        return gpu_of(device).name
     return f"{_cpu_name()}, {_logical_cores()} logical cores"
 
 
@@ -75,8 +83,11 @@ def default_threads() -> int:
     return max(1, min(_physical_cores(), math.floor(quota) if quota else _physical_cores()))
 
 
-def free_memory() -> tuple[int, int]:
-    """(bytes that can still be had, bytes in all) of RAM, within the cgroup's limit."""
+def free_memory(device: str = CPU) -> tuple[int, int]:
+    """(bytes that can still be had, bytes in all) of the device's memory; of RAM within the
+    cgroup's limit."""
+    if is_cuda(device):
+        return _free_gpu_memory(device)
     memory = psutil.virtual_memory()
     available, total = int(memory.available), int(memory.total)
     for limit, used in _cgroup_memory():
@@ -89,6 +100,31 @@ def free_memory() -> tuple[int, int]:
 def process_memory() -> int:
     """Resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
+
+
+def gpu_memory_held(device: str) -> int:
+    """Bytes that torch holds on a GPU for this process, without the CUDA context."""
+    import torch
+
+    return torch.cuda.memory_reserved(gpu_of(device).index) if torch.cuda.is_initialized() else 0
+
+
+def _free_gpu_memory(device: str) -> tuple[int, int]:
+    """What torch holds and does not use counts as free: it is given out again first. Asked of the
+    driver, which makes no CUDA context for it, and of CUDA where there is no NVML."""
+    import torch
+
+    gpu = gpu_of(device)
+    unused = 0
+    if torch.cuda.is_initialized():
+        unused = torch.cuda.memory_reserved(gpu.index) - torch.cuda.memory_allocated(gpu.index)
+    with opened() as driver:
+        known = () if driver is None else driver.figures()
+    for one in known:
+        if one.uuid == gpu.uuid or len(known) == 1:
+            return min(one.total, one.total - one.used + unused), one.total
+    free, total = torch.cuda.mem_get_info(gpu.index)
+    return min(total, free + unused), total
 
 
 def _cgroup_memory() -> Iterator[tuple[int, int]]:
@@ -203,22 +239,3 @@ def _fast_bf16() -> bool:
     from engine.kernels.select import has_fast_16bit
 
     return has_fast_16bit(torch.bfloat16)
-
-
-@cache
-def _gpu_names() -> tuple[str, ...]:
-    """NVIDIA GPUs by name; empty where there is no driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no package, no library or no driver: no GPU
-        return ()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
-        return tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names)
-    except pynvml.NVMLError:
-        return ()
-    finally:
-        pynvml.nvmlShutdown()

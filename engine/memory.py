@@ -64,13 +64,15 @@ def plan_memory(
     *,
     in_use: int = 0,
     memory: tuple[int, int] | None = None,
+    activations: int | None = None,
 ) -> MemoryPlan:
-    """Plan for `checkpoint` under `config` (its dtype and max_model_len resolved).
+    """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
     `in_use`: bytes that this engine holds now and gives back first. `memory`: (free, total) in
-    bytes, measured if None. Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
+    bytes of the device, measured if None. `activations`: bytes of a step, estimated if None.
+    Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
-    free, total = memory or free_memory()
+    free, total = memory or free_memory(config.device)
     scheme = scheme_of(config, checkpoint.quantization, checkpoint.name)
     sizes = model_sizes(checkpoint, getattr(torch, config.dtype), scheme)
     draft = None
@@ -79,7 +81,10 @@ def plan_memory(
         draft = model_sizes(source, getattr(torch, draft_dtype(config, source)))
     elif config.speculative_method == "eagle3":
         draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
-    return plan(sizes, config, free=min(free + in_use, total), total=total, draft=draft)
+    return plan(
+        sizes, config, free=min(free + in_use, total), total=total, draft=draft,
+        activations=activations,
+    )  # fmt: skip
 
 
 def model_sizes(
@@ -114,6 +119,7 @@ def plan(
     free: int,
     total: int,
     draft: ModelSizes | None = None,
+    activations: int | None = None,
 ) -> MemoryPlan:
     """Divide `free` of `total` bytes. Of a draft model, weights and KV are counted in: its layers
     lie under the same blocks.
@@ -123,7 +129,7 @@ def plan(
     """
     assert config.max_model_len is not None, "max_model_len has to be resolved first"
     reserve, limit = reserve_and_limit(config, free=free, total=total)
-    activations = activation_bytes(sizes, config)
+    activations = activation_bytes(sizes, config) if activations is None else activations
     draft_weights = draft_per_block = 0
     if draft is not None:
         draft_weights = draft.loaded_bytes(config.max_model_len)

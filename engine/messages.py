@@ -204,6 +204,16 @@ class Reconfigured:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeRoom:
+    """Memory ran out in a step, and the engine made its cache smaller by itself. `text` says so
+    with the numbers; no request was lost. `model` and `plan` as they are now."""
+
+    text: str
+    model: ModelInfo
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
 class ReconfigureFailed:
     """The setting before the change is in force again: `config`."""
 
@@ -257,6 +267,7 @@ Event = (
     | RequestFailed
     | Reconfigured
     | ReconfigureFailed
+    | MadeRoom
     | SnapshotEvent
     | BlockInspected
     | PeaksMeasured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 from engine.assembly import (
@@ -19,7 +20,8 @@ from engine.assembly import (
 )
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
-from engine.errors import InferdeckError
+from engine.devices import is_cuda
+from engine.errors import InferdeckError, OutOfMemoryError
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner
@@ -30,6 +32,7 @@ from engine.speculation.speculator import Speculator
 from engine.tokenization import Tokenizer
 
 _epochs = itertools.count()
+_SHRINK = 0.8  # of the cache's blocks are left after a step that found no memory
 
 
 class ModelHost:
@@ -78,9 +81,21 @@ class ModelHost:
 
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
-        taken = self.assembly.weights_bytes + self.assembly.cache_bytes
-        plan = plan_memory(checkpoint or self.assembly.checkpoint, config, in_use=taken)
+        taken = 0
+        if config.device == self.config.device:
+            taken = self.assembly.weights_bytes + self.assembly.cache_bytes
+        of = checkpoint or self.assembly.checkpoint
+        measured = self.plan.activations if self._has_same_steps(config) else None
+        plan = plan_memory(of, config, in_use=taken, activations=measured)
         return with_layers(plan, self.assembly.layers, config)
+
+    def _has_same_steps(self, config: EngineConfig) -> bool:
+        """Whether a step needs on the GPU what it was measured to need."""
+        if not is_cuda(config.device):
+            return False
+        changed = config.differences(self._measured_with)
+        return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
+                    "device", "dtype", "quantization", "max_model_len"} & set(changed)  # fmt: skip
 
     def use(self, config: EngineConfig) -> None:
         """Take over live settings; graphs are captured for more running requests."""
@@ -100,6 +115,30 @@ class ModelHost:
         except (InferdeckError, MemoryError):
             self._replace_cache(before, plan_before, progress, lambda: False)
             raise
+
+    def shrink_cache(self, least_blocks: int, why: str) -> None:
+        """After a step found no memory: a smaller cache leaves it some. OutOfMemoryError where the
+        cache has no more than `least_blocks`, which the requests in flight need."""
+        before = self.plan
+        blocks = max(least_blocks, int(before.num_blocks * _SHRINK))
+        if blocks >= before.num_blocks:
+            raise OutOfMemoryError(
+                f"The memory of {self.config.device} ran out ({why}), and the KV cache of "
+                f"{before.num_blocks:,} blocks cannot become smaller: a request needs "
+                f"{least_blocks:,}.",
+                "Close other programs, lower the token budget per step or the number of running "
+                "requests, or choose fewer bits a weight.",
+            )
+        size = blocks * before.bytes_per_block
+        plan = dataclasses.replace(before, num_blocks=blocks, kv_cache=size)
+        self.rebuild_cache(self.config, plan, lambda stage, done, total: None, lambda: False)
+        text = (
+            f"The memory of {self.config.device} ran out in a step ({why}). The KV cache was made "
+            f"smaller, {before.num_blocks:,} → {blocks:,} blocks ({size / 2**30:.2f} GiB); no "
+            "request was lost."
+        )
+        info = self.assembly.info
+        self.assembly.info = dataclasses.replace(info, notices=(*info.notices, text))
 
     def reload(
         self,
@@ -124,6 +163,7 @@ class ModelHost:
 
     def _adopt(self, assembly: Assembly) -> None:
         self.assembly = assembly
+        self._measured_with = assembly.config
         self.sampler = Sampler(assembly.info.vocab_size, assembly.config.device)
 
     def _replace_cache(

@@ -27,6 +27,7 @@ class ModelRunner:
         self, model: nn.Module, backend: AttentionBackend, device: torch.device | str = "cpu"
     ) -> None:
         self.model = model
+        _without_padding_check(model)
         self.backend = backend
         self.device = torch.device(device)
         self.graphs: DecodeGraphs | None = None
@@ -78,6 +79,17 @@ class ModelRunner:
         if self.graphs is not None:
             self.graphs.release()
             self.graphs = None
+
+
+def _without_padding_check(model: nn.Module) -> None:
+    """Some models of transformers (GPT-2) look in every step whether their input is padded, to warn
+    of it. Ours never is, and looking would mean to wait for the device."""
+    for module in model.modules():
+        if hasattr(module, _PADDING_CHECK):
+            setattr(module, _PADDING_CHECK, lambda *args: None)
+
+
+_PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
 
 
 class _NoCache:

@@ -9,7 +9,9 @@ import numpy as np
 
 from engine.assembly import Assembly
 from engine.block_pool import BlockPool
-from engine.machine import free_memory, process_memory
+from engine.devices import CPU, gpu_of, is_cuda
+from engine.gpu_watch import GpuWatch
+from engine.machine import free_memory, gpu_memory_held, process_memory
 from engine.recorder import Recorder
 from engine.request import Request
 from engine.scheduler import Scheduler, waste
@@ -19,6 +21,7 @@ from engine.snapshot import (
     BlockDetails,
     BlockSnapshot,
     EngineSnapshot,
+    GpuFigures,
     MemorySnapshot,
     SpeculationSnapshot,
 )
@@ -28,18 +31,45 @@ MEMORY_INTERVAL_S = 0.5
 
 class MemoryMeter:
     """Memory of the process and the machine, read at most twice a second: asking the system and
-    its control groups takes as long as everything else in a snapshot."""
+    its control groups takes as long as everything else in a snapshot. On a GPU what a watch on a
+    thread of its own heard from the driver; `close` ends it."""
 
     def __init__(self) -> None:
         self._read_at = -math.inf
         self._figures = (0, 0, 0)
+        self._watch: GpuWatch | None = None
 
-    def read(self, now: float) -> tuple[int, int, int]:
-        """Bytes of this process, free bytes, and bytes in all."""
+    def read(self, now: float, device: str = CPU) -> tuple[int, int, int]:
+        """Bytes of this process on the device, free bytes, and bytes in all."""
         if now - self._read_at >= MEMORY_INTERVAL_S:
             self._read_at = now
-            self._figures = (process_memory(), *free_memory())
+            if is_cuda(device):
+                self._figures = self._on_gpu(device)
+            else:
+                self._figures = (process_memory(), *free_memory())
         return self._figures
+
+    @property
+    def gpus(self) -> tuple[GpuFigures, ...]:
+        """Of every GPU of the machine; () while the engine computes on the CPU."""
+        return () if self._watch is None else self._watch.latest
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    def _on_gpu(self, device: str) -> tuple[int, int, int]:
+        if self._watch is None:
+            self._watch = GpuWatch()
+            self._watch.start()
+        gpu, known = gpu_of(device), self._watch.latest
+        told = next((one for one in known if one.uuid == gpu.uuid or len(known) == 1), None)
+        if told is None:
+            free, total = free_memory(device)
+            return gpu_memory_held(device), free, total
+        own = gpu_memory_held(device) if told.own is None else told.own
+        return own, told.total - told.used, told.total
 
 
 def observe(
@@ -60,12 +90,15 @@ def observe(
         model=assembly.info,
         requests=tuple(request.snapshot() for request in scheduler.requests),
         blocks=blocks,
-        memory=observe_memory(assembly, scheduler, blocks, meter.read(now)),
+        memory=observe_memory(
+            assembly, scheduler, blocks, meter.read(now, assembly.config.device)
+        ),
         counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
         steps=steps,
         ttft=ttft,
         itl=itl,
         speculation=speculation,
+        gpus=meter.gpus,
     )
 
 
@@ -131,13 +164,15 @@ def observe_memory(
     used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
     weights = assembly.weights_bytes
     bytes_per_token = plan.bytes_per_block // blocks.block_size
+    # RAM is taken page by page as blocks are written; a GPU gives the whole cache at once
+    resident = assembly.cache_bytes if is_cuda(assembly.config.device) else used + cached
     return MemorySnapshot(
         plan=plan,
         weights=weights,
         kv_cache=assembly.cache_bytes,
         kv_used=used,
         kv_cached=cached,
-        other=max(0, process - weights - used - cached),
+        other=max(0, process - weights - resident),
         process=process,
         free=free,
         total=total,

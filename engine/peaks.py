@@ -1,4 +1,4 @@
-"""What this machine can do at most: bytes read per second, operations per second.
+"""What a device can do at most: bytes read per second, operations per second.
 
 The yardstick of `engine.step_cost`. Imports no torch until it measures.
 """
@@ -8,21 +8,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from engine.devices import CPU, is_cuda
 from engine.machine import free_memory, machine_name
+
+if TYPE_CHECKING:
+    import torch
 
 SUM_BYTES, LEAST_SUM_BYTES = 2**30, 2**28
 """Read by the sum: far more than any cache holds."""
 _SUM_REPEATS = 5
 _ROWS, _WIDTH = 512, 2048  # of the product: 4.3 GFLOP
+_GPU_ROWS, _GPU_WIDTH = 8192, 8192  # 1.1 TFLOP: fills every multiprocessor for a millisecond
 _PRODUCTS_S = 0.4  # time for repeating it
 _MOST_PRODUCTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Measured on `machine` with `num_threads` threads. `flops_per_s` is that of a large product
-    in `dtype` (in float32 where the machine widens it). measured_at: seconds since 1970."""
+    """Measured on `machine` (`engine.machine.machine_name`) with `num_threads` threads.
+    `flops_per_s` is that of a large product in `dtype` (in float32 where the machine widens it).
+    measured_at: seconds since 1970."""
 
     read_bytes_per_s: float
     flops_per_s: float
@@ -32,7 +39,7 @@ class Peaks:
     measured_at: float
 
 
-def measure_peaks(dtype: str, num_threads: int) -> Peaks:
+def measure_peaks(dtype: str, num_threads: int, device: str = CPU) -> Peaks:
     """Measure for about half a second. The best of several turns counts, because whatever else
     runs on the machine can only slow it down. Raises MemoryError or RuntimeError where there is
     no room for the measurement."""
@@ -43,45 +50,62 @@ def measure_peaks(dtype: str, num_threads: int) -> Peaks:
     try:
         with torch.inference_mode():
             return Peaks(
-                read_bytes_per_s=_read_bytes_per_s(),
-                flops_per_s=_flops_per_s(dtype),
+                read_bytes_per_s=_read_bytes_per_s(device),
+                flops_per_s=_flops_per_s(dtype, device),
                 dtype=dtype,
                 num_threads=num_threads,
-                machine=machine_name(),
+                machine=machine_name(device),
                 measured_at=time.time(),
             )
     finally:
         torch.set_num_threads(threads_before)
+        if is_cuda(device):
+            torch.cuda.empty_cache()  # it belongs to the other programs on the GPU again
 
 
-def _read_bytes_per_s() -> float:
+def _read_bytes_per_s(device: str) -> float:
     """Of a sum over memory that is only read."""
     import torch
 
-    free, _ = free_memory()
+    free, _ = free_memory(device)
     size = max(LEAST_SUM_BYTES, min(SUM_BYTES, free // 4))
-    data = torch.ones(size // 4, dtype=torch.float32)
-    return size / min(_seconds(data.sum) for _ in range(_SUM_REPEATS))
+    data = torch.ones(size // 4, dtype=torch.float32, device=device)
+    return size / min(_seconds(data.sum, device) for _ in range(_SUM_REPEATS))
 
 
-def _flops_per_s(dtype: str) -> float:
+def _flops_per_s(dtype: str, device: str) -> float:
+    import torch
+
+    count, width = (_GPU_ROWS, _GPU_WIDTH) if is_cuda(device) else (_ROWS, _WIDTH)
+    # not ones: a product of equal numbers switches fewer transistors, and is faster than any other
+    number = _multiplied_in(dtype, device)
+    rows = torch.randn(count, width, dtype=number, device=device)
+    matrix = torch.randn(width, width, dtype=number, device=device)
+    operations = 2 * count * width * width
+    turns: list[float] = []
+    while len(turns) < 2 or (len(turns) < _MOST_PRODUCTS and sum(turns) < _PRODUCTS_S):
+        turns.append(_seconds(lambda: rows @ matrix.T, device))
+    return operations / min(turns)
+
+
+def _multiplied_in(dtype: str, device: str) -> torch.dtype:
+    """float32 where the CPU has no instructions for products in `dtype`."""
     import torch
 
     from engine.kernels.select import has_fast_16bit
 
-    wanted = getattr(torch, dtype)
-    fast = wanted is torch.float32 or has_fast_16bit(wanted)
-    number = wanted if fast else torch.float32
-    rows = torch.ones(_ROWS, _WIDTH, dtype=number)
-    matrix = torch.ones(_WIDTH, _WIDTH, dtype=number)
-    operations = 2 * _ROWS * _WIDTH * _WIDTH
-    turns: list[float] = []
-    while len(turns) < 2 or (len(turns) < _MOST_PRODUCTS and sum(turns) < _PRODUCTS_S):
-        turns.append(_seconds(lambda: rows @ matrix.T))
-    return operations / min(turns)
+    wanted: torch.dtype = getattr(torch, dtype)
+    return wanted if is_cuda(device) or has_fast_16bit(wanted) else torch.float32
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object], device: str) -> float:
+    """On a GPU until it is done: a call only puts the work into its queue."""
+    import torch
+
+    if is_cuda(device):
+        torch.cuda.synchronize(device)
     began = time.perf_counter()
     work()
+    if is_cuda(device):
+        torch.cuda.synchronize(device)
     return time.perf_counter() - began

@@ -269,6 +269,42 @@ class MemorySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A program that holds memory on a GPU, in bytes."""
+
+    name: str
+    pid: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """A GPU as its driver sees it. Memory in bytes: `own` is this process' part, `processes` are
+    the others, the largest first. Utilizations are fractions of the time in which anything ran, or
+    memory was read or written. None: the driver does not tell."""
+
+    name: str
+    total: int
+    used: int
+    own: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    uuid: str = ""
+    utilization: float | None = None
+    memory_utilization: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    clock_mhz: float | None = None
+    max_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+
+    @property
+    def others(self) -> int:
+        """What other programs hold, and the driver itself."""
+        return max(0, self.used - (self.own or 0))
+
+
+@dataclass(frozen=True, slots=True)
 class Counters:
     """Running totals since the engine was started."""
 
@@ -295,6 +331,7 @@ class ModelInfo:
     a token uses `experts_per_token` out of `num_experts`. `quantization`: how weights of linear
     layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
     layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
+    `device_name`: the make of `device`, with its cores where that is the CPU.
     """
 
     name: str
@@ -319,6 +356,7 @@ class ModelInfo:
     num_expert_parameters: int = 0
     num_experts: int = 0
     experts_per_token: int = 0
+    device_name: str = ""
     quantization: str = ""
     output_bytes: int = 0
     lookup_bytes: int = 0
@@ -427,7 +465,7 @@ class EngineSnapshot:
     """The engine after a step. `steps`, `ttft` and `itl` hold what is new since the snapshot
     published before this one; everything else is the state now. `missing`: what its source does not
     tell; there the values are empty and mean nothing. `told`: gauges in place of the parts that
-    they would be counted from."""
+    they would be counted from. `gpus`: those of the engine's machine, while it computes on one."""
 
     time: float
     step_index: int
@@ -443,6 +481,7 @@ class EngineSnapshot:
     speculation: SpeculationSnapshot | None = None
     missing: frozenset[Part] = frozenset()
     told: Told | None = None
+    gpus: tuple[GpuFigures, ...] = ()
 
     @property
     def num_running(self) -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch
-from engine.transfer import reads_freely
+from engine.transfer import host_buffer, reads_freely
 
 _ALIGNMENT = 16
 """Numbers (128 bytes): kernels read aligned memory faster, and are compiled for it."""
@@ -43,7 +43,7 @@ class Staging:
         starts = [0]
         for part in parts:
             starts.append(starts[-1] + aligned(len(part)))
-        host = torch.empty(starts[-1], dtype=torch.int64, pin_memory=not reads_freely(self._device))
+        host = host_buffer([starts[-1]], torch.int64, self._device)
         for part, start in zip(parts, starts, strict=False):
             host[start : start + len(part)] = part
         if starts[-1] > len(self._buffer):

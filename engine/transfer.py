@@ -29,7 +29,8 @@ def upload(
     tensor = torch.as_tensor(values, dtype=dtype)
     if device.type == "cpu":
         return tensor
-    return pinned(tensor).to(device, non_blocking=True)
+    host = host_buffer(tensor.shape, tensor.dtype, device).copy_(tensor)
+    return host.to(device, non_blocking=True)
 
 
 def upload_places(places: Sequence[int], device: torch.device) -> Tensor:
@@ -37,9 +38,9 @@ def upload_places(places: Sequence[int], device: torch.device) -> Tensor:
     return upload(places, device, torch.int64)
 
 
-def pinned(tensor: Tensor) -> Tensor:
-    """A copy of a tensor of the host in memory that is copied to a device without waiting."""
-    return tensor.pin_memory()
+def host_buffer(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of the host that is copied to and from `device` without waiting."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 class Download:
@@ -82,5 +83,5 @@ class DeviceTimer:
 
 
 def _copy_later(tensor: Tensor) -> Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host = host_buffer(tensor.shape, tensor.dtype, tensor.device)
     return host.copy_(tensor, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The six live charts of the engine, fed with its snapshots."""
+"""The live charts of the engine, fed with its snapshots; two more where there are GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
-from engine.snapshot import EngineSnapshot, MemorySnapshot, Part
+from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part
 from widgets.charts.clock import RedrawClock
 from widgets.charts.latency_chart import LatencyChart
 from widgets.charts.marks import MarkLog
@@ -21,6 +21,7 @@ from widgets.charts.stacked_area import StackedAreaChart, area
 from widgets.charts.time_chart import TimeChart
 from widgets.charts.token_rate_chart import TokenRateChart
 from widgets.engine_time import EngineTime
+from widgets.gpu_charts import GpuCharts
 from widgets.theme import SPACE_2, theme_notifier
 from widgets.untold import untold
 
@@ -76,12 +77,21 @@ class LiveCharts(QWidget):
         self._build()
         self._align_margins()
         theme_notifier().changed.connect(self._align_margins)
+        self._gpu: GpuCharts | None = None
+        self._spans: SpanLog | None = None
+        self._window_s = 120.0
         for chart in self.charts:
-            chart.window_changed.connect(self.set_window)
-            chart.window_changed.connect(self.window_changed)
-            chart.share_marks(self.marks)
+            self._adopt(chart)
         self._empty_texts = {name: getattr(self, name).empty_text for name in _MAY_BE_UNTOLD}
-        self.set_window(120.0)
+        self.set_window(self._window_s)
+
+    def _adopt(self, chart: TimeChart) -> None:
+        """Let a chart share marks, spans and the length of time with the others."""
+        chart.window_changed.connect(self.set_window)
+        chart.window_changed.connect(self.window_changed)
+        chart.share_marks(self.marks)
+        if self._spans is not None:
+            self._share_spans(chart, self._spans)
 
     def _build(self) -> None:
         self._inner = QWidget()
@@ -118,7 +128,7 @@ class LiveCharts(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._arrange(columns_for(self.width(), self.height()))
+        self._arrange(columns_for(self.width(), self.height(), len(self.charts)))
         self._align_margins()
 
     def _arrange(self, columns: int) -> None:
@@ -131,7 +141,7 @@ class LiveCharts(QWidget):
             self._grid.addWidget(chart, place // columns, place % columns)
         for index in range(len(self.charts)):
             self._grid.setColumnStretch(index, 1 if index < columns else 0)
-            rows = len(self.charts) // columns
+            rows = -(-len(self.charts) // columns)
             self._grid.setRowStretch(index, 1 if index < rows else 0)
             self._grid.setRowMinimumHeight(index, _CHART_HEIGHT if index < rows else 0)
 
@@ -199,10 +209,28 @@ class LiveCharts(QWidget):
         measured = (memory.weights + memory.kv_cache) / GIB
         self.memory.set_note(f"predicted {predicted:.2f}, measured {measured:.2f}")
 
-    def update_gpu_memory(self, at: float, used_bytes: int) -> None:
-        """Memory in use on the GPU; its line appears with the first call."""
+    def update_gpus(self, at: float, gpus: Sequence[GpuFigures]) -> None:
+        """What the driver tells of the GPUs: their memory in use, all together, and two charts of
+        load, power and heat, which appear with the first call."""
+        if not gpus:
+            return
         self.memory.set_available("gpu", True)
-        self.memory.append("gpu", at, used_bytes / GIB)
+        self.memory.append("gpu", at, sum(gpu.used for gpu in gpus) / GIB)
+        if self._gpu is None:
+            self._gpu = GpuCharts(self.clock, self._time.now)
+            self._join(self._gpu.load, self._gpu.power)
+        self._gpu.update(at, gpus)
+
+    def _join(self, *charts: TimeChart) -> None:
+        """Show more charts than before."""
+        self.charts += charts
+        for chart in charts:
+            self._adopt(chart)
+            chart.set_paused(self.charts[0].is_paused)
+            chart.set_window(self._window_s)
+        self._columns = 0
+        self._arrange(columns_for(self.width(), self.height(), len(self.charts)))
+        self._align_margins()
 
     @property
     def now(self) -> float:
@@ -217,9 +245,13 @@ class LiveCharts(QWidget):
 
     def enable_picking(self, spans: SpanLog) -> None:
         """Let the user choose stretches of time (`span_picked`), and show those of `spans`."""
+        self._spans = spans
         for chart in self.charts:
-            chart.share_spans(spans)
-            SpanPicker(chart).picked.connect(self.span_picked)
+            self._share_spans(chart, spans)
+
+    def _share_spans(self, chart: TimeChart, spans: SpanLog) -> None:
+        chart.share_spans(spans)
+        SpanPicker(chart).picked.connect(self.span_picked)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -240,6 +272,7 @@ class LiveCharts(QWidget):
 
     def set_window(self, seconds: float) -> None:
         """How much time all charts show."""
+        self._window_s = seconds
         self._span = f"last {duration_text(seconds)}"
         for chart in self.charts:
             chart.set_window(seconds)
@@ -258,11 +291,13 @@ class LiveCharts(QWidget):
             chart.request_redraw()
 
 
-def columns_for(width: int, height: int) -> int:
-    """Columns of the grid: one row of six where it is wide and low, else 3, 2 or 1."""
-    if height < 2 * _CHART_HEIGHT and width >= 6 * 240:
-        return 6
-    return next((n for n in (3, 2) if width >= n * _CHART_WIDTH), 1)
+def columns_for(width: int, height: int, count: int = 6) -> int:
+    """Columns of the grid of `count` charts: one row where it is wide and low, else so many as
+    have room and leave no gap."""
+    if height < 2 * _CHART_HEIGHT and width >= count * 240:
+        return count
+    even = (n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2)
+    return next((n for n in even if width >= n * _CHART_WIDTH), 1)
 
 
 def _gib(value: float) -> str:

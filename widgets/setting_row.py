@@ -207,6 +207,14 @@ class ChoiceControl(QComboBox):
     def value(self) -> Any:
         return self.currentData()
 
+    def offer(self, value: Any, text: str) -> None:
+        """One choice more, or another text for one."""
+        index = self.findData(value)
+        if index < 0:
+            self.addItem(text, value)
+        else:
+            self.setItemText(index, text)
+
     def set_value(self, value: Any) -> None:
         if self.findData(value) < 0:  # from the command line, none of the usual ones
             self.addItem(f"{value}", value)

@@ -212,8 +212,11 @@ def weights_words(model: ModelInfo) -> str:
 
 
 def device_words(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; or the device's name."""
+    """cpu, 2 threads; cuda:0, H200; or who serves."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
+    if device.startswith("cuda"):
+        name = snapshot.model.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        return ", ".join(filter(None, (device, name)))
     if device != "cpu" or not threads:
         return device
     return f"cpu, {threads} thread{'' if threads == 1 else 's'}"

@@ -8,11 +8,14 @@ import json
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.paths import config_dir, data_dir, resources_dir, starter_model
 from app.torch_build import advice, torch_build
 from app.units import format_bytes
+
+if TYPE_CHECKING:
+    from engine.devices import Gpu
 
 NAME = "doctor"
 HELP = "devices, kernels, versions, paths"
@@ -23,8 +26,8 @@ examples:
   inferdeck doctor --json > report.json
 """
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "PySide6-Essentials",
-            "pyqtgraph")  # fmt: skip
+PACKAGES = ("torch", "triton", "transformers", "tokenizers", "safetensors", "numpy",
+            "PySide6-Essentials", "pyqtgraph")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +46,10 @@ def gather() -> dict[str, Any]:
     """Everything as plain data. Sizes in bytes."""
     import psutil
 
+    from engine.devices import gpus, resolve_device, why_none
     from engine.kernels.select import choices
     from engine.machine import machine_info
+    from engine.nvml import driver_version
 
     machine = dataclasses.asdict(machine_info())
     build = torch_build()
@@ -63,8 +68,12 @@ def gather() -> dict[str, Any]:
                 "name": machine["cpu"],
                 "default_threads": machine["default_threads"],
                 "default_dtype": "bfloat16" if machine["fast_bf16"] else "float32",
-            }
+            },
+            *map(_gpu, gpus()),
         ],
+        "auto_device": resolve_device("auto"),
+        "no_gpu": "" if gpus() or not machine["gpus"] else why_none(),
+        "nvidia_driver": driver_version(),
         "torch": {**dataclasses.asdict(build), "text": build.text},
         "kernels": [choice._asdict() for choice in choices()],
         "versions": _versions(),
@@ -88,10 +97,13 @@ def as_text(report: dict[str, Any]) -> str:
             "memory": f"{format_bytes(memory['total'])}, of which this process may use "
             f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",
+            **({"driver": report["nvidia_driver"]} if report["nvidia_driver"] else {}),
             "PyTorch": report["torch"]["text"],
         },
         "Engine": {
-            "device": ", ".join(device["device"] for device in report["devices"]),
+            "device": report["auto_device"],
+            **{device["device"]: _device_text(device) for device in report["devices"][1:]},
+            **({"why no GPU": report["no_gpu"]} if report["no_gpu"] else {}),
             "threads": str(machine["default_threads"]),
             "precision": report["devices"][0]["default_dtype"],
         },
@@ -112,6 +124,30 @@ def as_text(report: dict[str, Any]) -> str:
         lines = [f"  {name.ljust(width)}  {value}" for name, value in section.items()]
         blocks.append("\n".join([title, *lines]))
     return "\n\n".join(blocks)
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    """`problem`: why it is not used, "" where it can be."""
+    from engine.machine import default_dtype, free_memory
+
+    usable = not gpu.problem
+    return {
+        "device": gpu.device,
+        "name": gpu.name,
+        "memory": gpu.total_memory,
+        "free": free_memory(gpu.device)[0] if usable else None,
+        "capability": ".".join(map(str, gpu.capability)),
+        "default_dtype": default_dtype("bfloat16", 2**30, gpu.device) if usable else None,
+        "problem": gpu.problem,
+    }
+
+
+def _device_text(gpu: dict[str, Any]) -> str:
+    size = format_bytes(gpu["memory"])
+    words = [f"{gpu['name']}, {size}, compute capability {gpu['capability']}"]
+    if gpu["problem"]:
+        return f"{words[0]}: not used, {gpu['problem']}"
+    return f"{words[0]}; {format_bytes(gpu['free'])} free, {gpu['default_dtype']} by default"
 
 
 def _versions() -> dict[str, str]:

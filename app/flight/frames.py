@@ -25,6 +25,8 @@ from engine.snapshot import (
     Counters,
     EngineSnapshot,
     FinishReason,
+    GpuFigures,
+    GpuProcess,
     MemoryPlan,
     MemorySnapshot,
     ModelInfo,
@@ -119,6 +121,7 @@ class _Writer:
             "ttft": s.ttft,
             "itl": s.itl,
             "speculation": self._changed("speculation", s.speculation, _speculation),
+            "gpus": self._changed("gpus", s.gpus, lambda gpus: [*map(dataclasses.asdict, gpus)]),
         }
 
     def _changed(self, name: str, value: Any, write: Callable[[Any], Any]) -> Any:
@@ -239,6 +242,7 @@ class _Reader:
             ttft=tuple(Sample(*sample) for sample in line["ttft"]),
             itl=tuple(Sample(*sample) for sample in line["itl"]),
             speculation=self._as_before("speculation", line, _read_speculation),
+            gpus=self._as_before("gpus", {"gpus": [], **line}, _read_gpus),  # later than others
         )
 
     def _as_before(self, name: str, line: Json, read: Callable[[Any], Any]) -> Any:
@@ -307,6 +311,13 @@ def _read_speculation(values: Json) -> SpeculationSnapshot | None:
             "accepted_per_position": tuple(values["accepted_per_position"]),
             "speed_up": None if gain is None else SpeedUp(*gain),
         }
+    )
+
+
+def _read_gpus(values: list[Json]) -> tuple[GpuFigures, ...]:
+    return tuple(
+        GpuFigures(**{**gpu, "processes": tuple(GpuProcess(**p) for p in gpu["processes"])})
+        for gpu in values
     )
 
 

@@ -86,7 +86,7 @@ def _need(config: EngineConfig, in_use: int) -> Need:
     assert resolved.max_model_len is not None
     scheme = scheme_of(resolved, checkpoint.quantization, checkpoint.name)
     sizes = model_sizes(checkpoint, getattr(torch, resolved.dtype), scheme)
-    free, total = free_memory()
+    free, total = free_memory(resolved.device)
     free = min(free + in_use, total)
     bytes_per_block = resolved.block_size * sizes.kv_bytes_per_token(resolved.kv_dtype)
     return Need(

@@ -23,9 +23,9 @@ from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOAD, ENGINE, DRAFT, LINK = "load", "engine", "draft", "link"
+LOAD, ENGINE, DRAFT, LINK, ROOM = "load", "engine", "draft", "link", "room"
 """Keys of the notices: about loading, about the engine, about its draft model, about the line to
-an engine elsewhere."""
+an engine elsewhere, about memory that ran out."""
 
 
 class ModelSession(QObject):
@@ -51,6 +51,7 @@ class ModelSession(QObject):
         bridge.load_failed.connect(self._on_load_failed)
         bridge.unloaded.connect(self._on_unloaded)
         bridge.crashed.connect(self._on_crashed)
+        bridge.made_room.connect(self._on_made_room)
 
     # What the user does ------------------------------------------------------------------------
 
@@ -194,6 +195,13 @@ class ModelSession(QObject):
     def _on_unloaded(self) -> None:
         self.current = self._opening = None
         self.remark.emit(None)
+
+    def _on_made_room(self, event: messages.MadeRoom) -> None:
+        remedy = (
+            "Close other programs on the device. The cache stays smaller until it is rebuilt: "
+            "change Memory utilization or Cache size, or load the model again."
+        )
+        self.notice.emit(Notice(ROOM, event.text, remedy))
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
         log.error("the engine crashed\n%s", event.traceback)

@@ -7,6 +7,7 @@ collected and applied together. What is known is in `SettingsModel`; this is its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -34,10 +35,11 @@ from engine.errors import LoadCancelled
 from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.fonts import text_scale
 from widgets.path_control import PathControl
-from widgets.setting_row import HintTone, SettingRow
+from widgets.setting_row import ChoiceControl, HintTone, SettingRow
 from widgets.theme import SPACE_3, theme_notifier
 from widgets.untold import teller
 
+DEVICE = "device"
 LEAST_WIDTH = 300
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
@@ -108,6 +110,20 @@ class EngineSettingsPanel(QWidget):
     def _fit(self) -> None:
         """The rows are cut in less."""
         self.setMinimumWidth(round(LEAST_WIDTH * max(1.0, text_scale())))
+
+    @property
+    def machine(self) -> Machine:
+        """What bounds the rows."""
+        return self._machine
+
+    def offer_gpus(self, names: tuple[str, ...]) -> None:
+        """The driver told of GPUs: the model can run there too."""
+        if names != self._machine.gpus:
+            self._machine = replace(self._machine, gpus=names)
+            control = self._rows[DEVICE].control
+            assert isinstance(control, ChoiceControl)
+            for value, text in self._machine.devices:
+                control.offer(value, text)
 
     @property
     def rows(self) -> dict[str, SettingRow]:

@@ -80,6 +80,7 @@ class Hints:
             "dtype": self._number_format,
             "max_model_len": self._context,
             "num_threads": self._threads,
+            "device": self._device,
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -101,6 +102,17 @@ class Hints:
         """The hint of a setting; empty where there is nothing to say yet."""
         maker = self._makers.get(name)
         return maker(self._snapshot) if maker and self._snapshot else ""
+
+    @staticmethod
+    def _device(s: EngineSnapshot) -> str:
+        """Its make, and of a GPU how busy and how warm it is."""
+        words = [s.model.device_name or s.model.device]
+        for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
+            if gpu.utilization is not None:
+                words.append(f"{gpu.utilization:.0%} busy".replace("%", " %"))
+            if gpu.temperature_c is not None:
+                words.append(f"{gpu.temperature_c:.0f} °C")
+        return " · ".join(words)
 
     @staticmethod
     def _requests(s: EngineSnapshot) -> str:

@@ -5,7 +5,7 @@
     | weights | KV touched | activations | program, libraries | other programs        | free |
 
 A page of the KV cache is the process' own only once something was written to it; so what was never
-touched is planned and allocated, but not resident.
+touched is planned and allocated, but not resident. A GPU gives the whole cache at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Compared:
 class MemoryFigures:
     """Everything in bytes. `untouched`: of the KV cache, never written to so far. `program`: this
     process less what the plan knows of. `others`: what other programs hold. `kv_words`: what the
-    cache stores keys and values in."""
+    cache stores keys and values in. `place`: whose memory it is."""
 
     weights: Compared
     kv_cache: Compared
@@ -54,6 +54,7 @@ class MemoryFigures:
     free_at_load: int
     limit: int
     kv_words: str = ""
+    place: str = "The machine"
 
     @property
     def sum(self) -> Compared:
@@ -86,6 +87,7 @@ class MemoryAccount:
         self._memory: MemorySnapshot | None = None
         self._touched: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._rest_before = 0
+        self._device = ""
         self._activations: int | None = None
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -94,13 +96,18 @@ class MemoryAccount:
         if is_new:  # another model, or a cache that was rebuilt
             self._touched = np.zeros(blocks.num_blocks, np.bool_)
             self._activations = None
-        self._touched |= blocks.owner != BLOCK_FREE
+        self._device = snapshot.model.device
+        self._touched |= (blocks.owner != BLOCK_FREE) | self._is_on_gpu
         self._memory, self._plan = memory, memory.plan
         rest = memory.process - memory.weights - self._touched_bytes(memory)
         if is_new:
             self._rest_before = rest
         elif snapshot.steps or self._activations is not None:
             self._activations = max(self._activations or 0, rest - self._rest_before)
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return self._device.startswith("cuda")
 
     def _touched_bytes(self, memory: MemorySnapshot) -> int:
         size = int(np.count_nonzero(self._touched)) * memory.plan.bytes_per_block
@@ -128,4 +135,5 @@ class MemoryAccount:
             free_at_load=plan.free,
             limit=plan.limit,
             kv_words=kv_words(plan.key_dtype, plan.value_dtype),
+            place=f"The GPU ({self._device})" if self._is_on_gpu else "The machine",
         )

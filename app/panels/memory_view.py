@@ -8,10 +8,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QScrollArea, QStackedLayout, QWidget
 
-from app.gpu_monitor import GpuMemory
 from app.panels.memory_account import Compared, MemoryAccount, MemoryFigures
 from app.units import format_bytes
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, GpuFigures
 from engine.snapshot import Part as SnapshotPart
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import Part, PartsBar
@@ -37,7 +36,7 @@ class MemoryPanel(QFrame):
         super().__init__(parent)
         self.setAccessibleName("Memory")
         self.model = MemoryAccount()
-        self._gpus: tuple[GpuMemory, ...] = ()
+        self._gpus: tuple[GpuFigures, ...] = ()
         self._shown_at = float("-inf")
         self._empty = QLabel(EMPTY_TEXT)
         self._empty.setProperty("role", "small")
@@ -48,13 +47,18 @@ class MemoryPanel(QFrame):
         self.cache_line, self.error_line = ElidedLine("text_muted"), ElidedLine()
         self.machine_line = ElidedLine("text_muted")
         self.gpu_title, self.gpus = _title("GPU"), PartsBar("GPU memory", ("", "of it ours", ""))
+        self.gpu_line = ElidedLine("text_muted")
         content = QWidget()
         content.setProperty("bare", True)
         self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
         self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides.setSpacing(SPACE_6)
         self._add(_title("The model"), self.plan, self.error_line, self.cache_line)
-        self._add(_title("The machine"), self.machine, self.machine_line, self.gpu_title, self.gpus)
+        self._machine_title = _title("The machine")
+        self._add(
+            self._machine_title, self.machine, self.machine_line, self.gpu_title, self.gpus,
+            self.gpu_line,
+        )
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
         self._area.setWidgetResizable(True)
@@ -96,7 +100,7 @@ class MemoryPanel(QFrame):
             self._shown_at = snapshot.time
             self._show_figures()
 
-    def update_gpus(self, gpus: tuple[GpuMemory, ...]) -> None:
+    def update_gpus(self, gpus: tuple[GpuFigures, ...]) -> None:
         """Memory in use on each GPU."""
         if gpus != self._gpus:
             self._gpus = gpus
@@ -125,6 +129,7 @@ class MemoryPanel(QFrame):
         self.plan.show_parts(_plan_parts(figures))
         self.error_line.set_text(_error_words(figures))
         self.cache_line.set_text(_cache_words(figures))
+        self._machine_title.setText(figures.place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.set_text(
             f"the engine may use {format_bytes(figures.limit)} of {format_bytes(figures.total)}; "
@@ -132,10 +137,11 @@ class MemoryPanel(QFrame):
         )
 
     def _show_gpus(self) -> None:
-        for widget in (self.gpu_title, self.gpus):
+        for widget in (self.gpu_title, self.gpus, self.gpu_line):
             widget.setVisible(bool(self._gpus))
         if self._gpus:
             self.gpus.show_parts(_gpu_parts(self._gpus))
+            self.gpu_line.set_text(_process_words(self._gpus))
 
 
 def _title(text: str) -> QLabel:
@@ -182,7 +188,7 @@ def _machine_parts(figures: MemoryFigures) -> list[Part]:
     ]
 
 
-def _gpu_parts(gpus: Sequence[GpuMemory]) -> list[Part]:
+def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
     """The bar is that of all together; one row for each."""
     total = max(1, sum(gpu.total for gpu in gpus))
     rows = []
@@ -192,6 +198,16 @@ def _gpu_parts(gpus: Sequence[GpuMemory]) -> list[Part]:
         used = f"{format_bytes(gpu.used)} of {format_bytes(gpu.total)}"
         rows.append(Part(gpu.name, "preempted", gpu.used / total, (used, own, others)))
     return rows
+
+
+def _process_words(gpus: Sequence[GpuFigures]) -> str:
+    """Which other programs hold how much."""
+    held = [process for gpu in gpus for process in gpu.processes]
+    if any(gpu.own is None for gpu in gpus):
+        return "The driver does not tell which program holds what."
+    return "Others: " + (
+        " · ".join(f"{p.name} {format_bytes(p.used)}" for p in held) or "no program"
+    )
 
 
 def _error_words(figures: MemoryFigures) -> str:

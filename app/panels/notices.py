@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
+from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QLabel,
     QPushButton,
+    QScrollArea,
     QSizePolicy,
     QToolButton,
     QVBoxLayout,
@@ -36,6 +37,8 @@ ICONS: dict[Kind, tuple[str, str]] = {
 }
 COPIED_MS = 1500
 STAYS = 0
+MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
+"""Of the window's height, and in pixels, what notices may take from the page below them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,9 @@ def error_notice(
     return Notice(key, f"{title} {error.cause}".strip(), error.remedy, "error", details, actions)
 
 
-class NoticeArea(QWidget):
-    """The notices in force, the newest on top. Takes no room while there is none. `shown(Notice)`
-    tells of each."""
+class NoticeArea(QScrollArea):
+    """The notices in force, the newest on top. Takes no room while there is none, and never more
+    than a share of the window: what does not fit is scrolled to. `shown(Notice)` tells of each."""
 
     shown = Signal(object)
 
@@ -73,10 +76,46 @@ class NoticeArea(QWidget):
         super().__init__(parent)
         self._frames: dict[str, NoticeFrame] = {}
         self._info_ms = STAYS
-        self._layout = QVBoxLayout(self)
+        self._watched: QWidget | None = None  # the window, whose height decides how much there is
+        self._inner = QWidget()  # a scroll area filters the events of its widget by itself
+        self._inner.setProperty("bare", True)
+        self._layout = QVBoxLayout(self._inner)
         self._layout.setContentsMargins(0, 0, 0, 0)
         self._layout.setSpacing(SPACE_2)
+        self.setWidget(self._inner)
+        self.setProperty("bare", True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWidgetResizable(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.hide()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._watched is not self.window():
+            if self._watched is not None:
+                self._watched.removeEventFilter(self)
+            self._watched = self.window()
+            self._watched.installEventFilter(self)
+        self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        laid_out = watched is self._inner and event.type() == QEvent.Type.LayoutRequest
+        if laid_out or (watched is self._watched and event.type() == QEvent.Type.Resize):
+            self._fit()
+        return super().eventFilter(watched, event)
+
+    def _fit(self) -> None:
+        """As high as the notices, which are higher where they are narrow."""
+        wanted = self._layout.heightForWidth(self.width())
+        if wanted < 0:
+            wanted = self._layout.sizeHint().height()
+        limit = max(LEAST_HEIGHT, round(self.window().height() * MOST_OF_WINDOW))
+        self.setFixedHeight(min(wanted, limit))
 
     def show_notice(self, notice: Notice) -> None:
         if self.notice(notice.key) == notice:
@@ -85,6 +124,7 @@ class NoticeArea(QWidget):
         frame = NoticeFrame(notice, lambda: self.dismiss(notice.key))
         self._frames[notice.key] = frame
         self._layout.insertWidget(0, frame)
+        self.verticalScrollBar().setValue(0)
         self.show()
         if notice.kind == "info" and self._info_ms:
             QTimer.singleShot(self._info_ms, frame, partial(self.dismiss, notice.key))

@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "prompt_lookup_min",
         "prompt_lookup_max",
     ),
-    "Model": ("max_model_len", "num_threads", "seed"),
+    "Model": ("device", "max_model_len", "num_threads", "seed"),
 }
 
 NOT_SHOWN = ("model", "load_format")
@@ -77,11 +77,18 @@ def matters(name: str, speculative_method: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What bounds the sliders."""
+    """What bounds the sliders. `gpus`: names of NVIDIA GPUs, in the driver's order."""
 
     memory_bytes: int = 64 * GIB
     num_cpus: int = os.cpu_count() or 1
     max_model_len: int = 131072
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        """(value of the setting, what it is called) of every GPU."""
+        named = enumerate(self.gpus)
+        return tuple((f"cuda:{n}", f"cuda:{n} · {name}") for n, name in named)
 
 
 def _powers(first: float, limit: float) -> tuple[float, ...]:
@@ -132,6 +139,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
         s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
     ),
     "num_threads": _threads,
+    "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
 }  # fmt: skip
 
 

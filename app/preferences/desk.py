@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QWidget
 
 from app.commands import Command, CommandRegistry
 from app.panels.engine_settings import EngineSettingsPanel
-from app.panels.setting_specs import Machine
 from app.preferences.dialog import SettingsDialog
 from app.preferences.section_list import KEYBOARD
 from app.preferences.values import Preferences
@@ -24,12 +23,11 @@ class SettingsDesk(QObject):
         preferences: Preferences,
         panel: EngineSettingsPanel,
         registry: CommandRegistry,
-        machine: Machine,
         window: QWidget,
     ) -> None:
         super().__init__(window)
         self._preferences, self._panel, self._registry = preferences, panel, registry
-        self._machine, self._window = machine, window
+        self._window = window
         self._dialog: SettingsDialog | None = None
 
     def commands(self) -> list[Command]:
@@ -52,7 +50,7 @@ class SettingsDesk(QObject):
         dialog = self.dialog
         if dialog is None:
             dialog = self._dialog = SettingsDialog(
-                self._preferences, self._panel, self._registry, self._machine, self._window
+                self._preferences, self._panel, self._registry, self._window
             )
         if section:
             dialog.show_section(section)

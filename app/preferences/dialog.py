@@ -29,7 +29,6 @@ from PySide6.QtWidgets import (
 from app.commands import CommandRegistry
 from app.keyboard.page import KeyboardPage
 from app.panels.engine_settings import EngineSettingsPanel
-from app.panels.setting_specs import Machine
 from app.preferences.catalog import ENGINE, PROGRAM, all_sections
 from app.preferences.schema import PREFERENCES
 from app.preferences.section_list import KEYBOARD, SectionList
@@ -55,7 +54,6 @@ class SettingsDialog(QDialog):
         preferences: Preferences,
         panel: EngineSettingsPanel,
         registry: CommandRegistry,
-        machine: Machine,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -68,7 +66,7 @@ class SettingsDialog(QDialog):
             ENGINE: EngineSource(panel, self),
         }
         self.views = [
-            SectionView(section, sources[section.group]) for section in all_sections(machine)
+            SectionView(section, sources[section.group]) for section in all_sections(panel.machine)
         ]
         self.search = QLineEdit()
         self.search.setPlaceholderText("Search settings and commands")

@@ -104,6 +104,7 @@ _EVENTS: dict[str, Any] = {
     "reconfigured": _Reconfigured, "reconfigure-failed": _ReconfigureFailed,
     "snapshot": WireSnapshot, "block": m.BlockInspected, "peaks": m.PeaksMeasured,
     "counted": m.TokensCounted, "crashed": m.EngineCrashed, "history": _History,
+    "made-room": m.MadeRoom,
 }  # fmt: skip
 _PLAIN: dict[type, str] = {
     kind: name

@@ -93,6 +93,8 @@ class Offers:
             case m.Reconfigured(config):
                 changed = None if event.model is None else self._model(event.model)
                 return dataclasses.replace(event, config=self._config(config), model=changed)
+            case m.MadeRoom():
+                return dataclasses.replace(event, model=self._model(event.model))
             case m.ReconfigureFailed():
                 return dataclasses.replace(event, config=self._config(event.config))
             case m.LoadFailed() if event.serving is not None:

@@ -20,6 +20,7 @@ from engine.snapshot import (
     Counters,
     EngineSnapshot,
     FinishReason,
+    GpuFigures,
     MemoryPlan,
     MemorySnapshot,
     ModelInfo,
@@ -62,7 +63,7 @@ class WireRequest(msgspec.Struct, array_like=True):
 
 
 class WireSnapshot(msgspec.Struct, array_like=True):
-    """None stands for "as before" in config, model, plan and blocks."""
+    """None stands for "as before" in config, model, plan, blocks and gpus."""
 
     time: float
     step_index: int
@@ -79,6 +80,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
     speculation: SpeculationSnapshot | None
     missing: tuple[Part, ...]
     told: Told | None
+    gpus: tuple[GpuFigures, ...] | None = None
 
 
 class SnapshotWriter:
@@ -109,6 +111,7 @@ class SnapshotWriter:
             speculation=s.speculation,
             missing=tuple(s.missing),
             told=s.told,
+            gpus=self._changed("gpus", s.gpus),
         )
 
     def _changed(self, name: str, value: Any) -> Any:
@@ -153,6 +156,7 @@ class SnapshotReader:
             speculation=wire.speculation,
             missing=frozenset(wire.missing),
             told=wire.told,
+            gpus=self._gpus(wire.gpus),
         )
 
     def _kept(self, name: str, value: Any) -> Any:
@@ -161,6 +165,13 @@ class SnapshotReader:
         elif name not in self._before:
             raise ProtocolError(f"The first snapshot has no {name}.")
         return self._before[name]
+
+    def _gpus(self, gpus: tuple[GpuFigures, ...] | None) -> tuple[GpuFigures, ...]:
+        """Nothing, from a server of before."""
+        if gpus is not None:
+            self._before["gpus"] = gpus
+        known: tuple[GpuFigures, ...] = self._before.get("gpus", ())
+        return known
 
     def _request(self, r: WireRequest, before: tuple[TokenEvent, ...]) -> RequestSnapshot:
         here = self._here

@@ -68,6 +68,8 @@ class Standing:
                 self._change(event)
             case m.ReconfigureFailed():
                 self._progress = None
+            case m.MadeRoom(_, model, plan) if self._loaded is not None:
+                self._loaded = dataclasses.replace(self._loaded, model=model, plan=plan)
             case m.PeaksMeasured() if event.peaks is not None:
                 self._peaks = event
 

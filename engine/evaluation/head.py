@@ -32,6 +32,7 @@ class Head:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._parent, self._name, self._body = _find_body(model)
+        self._device = _device(model)
         self._stand_in = _StandIn()
         self._states: Tensor | None = None
         self._hook = self._body.register_forward_hook(self._hold)
@@ -45,7 +46,9 @@ class Head:
 
     @torch.inference_mode()
     def logits(self, states: Tensor) -> Tensor:
-        """Logits [R, vocab] of states [R, hidden], as the model itself computes them."""
+        """Logits [R, vocab] of states [R, hidden], as the model itself computes them, on its device
+        wherever the states are."""
+        states = states.to(self._device)
         self._stand_in.states = states.unsqueeze(0)
         body, self._parent._modules[self._name] = (
             self._parent._modules[self._name],
@@ -77,7 +80,7 @@ class Head:
     def _check(self) -> int:
         """The number of logits, of a head that was found to work."""
         with active(KVProbe()):
-            one = torch.zeros(1, dtype=torch.int64, device=_device(self._model))
+            one = torch.zeros(1, dtype=torch.int64, device=self._device)
             expected = forward(self._model, one, one, one)
         found = self.logits(self.take_states())
         if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True):

@@ -51,6 +51,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 def score(logprobs: Tensor, targets: Tensor) -> TokenScores:
     """logprobs [R, vocab], targets [R]."""
+    targets = targets.to(logprobs.device)
     chosen = logprobs.gather(1, targets.unsqueeze(1)).squeeze(1)
     return TokenScores(chosen, logprobs.argmax(dim=-1))
 

@@ -97,14 +97,14 @@ class Scores:
             self._keep("reference", expected.logprob)
             self._keep("agreement", found.top == expected.top)
             self._keep("kl", kl)
-            similarity = cosine(reference[1], states)
+            similarity = cosine(reference[1].to(states.device), states)
             if similarity is not None:
                 self._keep("cosine", similarity)
             self._keep_worst(kl, expected_logprobs, logprobs)
         self.count += len(states)
 
     def _keep(self, name: str, values: Tensor) -> None:
-        self._columns.setdefault(name, []).append(values.double())
+        self._columns.setdefault(name, []).append(values.cpu().double())
 
     def _keep_worst(self, kl: Tensor, reference: Tensor, candidate: Tensor) -> None:
         for row in kl.topk(min(self._num_worst, len(kl))).indices.tolist():

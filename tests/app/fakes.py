@@ -17,6 +17,7 @@ import numpy as np
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo
+from engine.machine import machine_name
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BLOCK_FREE,
@@ -311,7 +312,7 @@ class FakeEngineThread(threading.Thread):
             num_parameters=6_300_000, weights_bytes=25_200_000, num_layers=8, hidden_size=256,
             num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=4096, max_model_len=2048,
             is_dummy=self._config.load_format == "dummy", has_chat_template=True, notices=notices,
-            output_bytes=4_200_000,
+            output_bytes=4_200_000, device_name=machine_name(),
         )  # fmt: skip
 
     def _plan(self) -> MemoryPlan:

@@ -12,7 +12,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.gpu_monitor import GpuMemory
 from app.panels.bottleneck import NO_MODEL, BottleneckPanel
 from app.panels.knob_apply import turn_of
 from app.panels.memory_account import MemoryAccount
@@ -25,7 +24,7 @@ from engine.config import SETTINGS, EngineConfig
 from engine.machine import machine_name
 from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
 from engine.peaks import Peaks
-from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
+from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
 from tests.app.fakes import FakeEngineThread
 from tests.app.window_fixtures import next_run
 from tests.widgets import synthetic
@@ -173,17 +172,19 @@ def test_the_panel_fits_its_place(qtbot: QtBot, panel: BottleneckPanel, width: i
 def test_peaks_are_kept_by_machine_format_and_threads(tmp_path: Path) -> None:
     store = PeaksStore(tmp_path / "peaks.json")
     config = EngineConfig(dtype="bfloat16", num_threads=2)
-    assert store.find(config) is None
+    name = machine_name()
+    assert store.find(config, name) is None
     here = dataclasses.replace(PEAKS, machine=machine_name())
     for peaks in (here, dataclasses.replace(here, num_threads=4), PEAKS):
         store.keep(peaks)
-    assert store.find(config) == here
+    assert store.find(config, name) == here
+    assert store.find(config, PEAKS.machine) == PEAKS
     again = dataclasses.replace(here, read_bytes_per_s=50e9)
     store.keep(again)
-    assert store.find(config) == again
-    assert store.find(config.replace(dtype="float32")) is None
+    assert store.find(config, name) == again
+    assert store.find(config.replace(dtype="float32"), name) is None
     store.path.write_text("{damaged")
-    assert store.find(config) is None
+    assert store.find(config, name) is None
 
 
 def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) -> None:
@@ -266,6 +267,19 @@ def test_another_plan_starts_the_account_again() -> None:
     assert figures is not None and figures.activations.measured is None
 
 
+def test_a_gpu_gives_the_whole_cache_at_once() -> None:
+    account, on_cpu = MemoryAccount(), MemoryAccount()
+    one = seen(0.0)
+    model = dataclasses.replace(one.model, device="cuda:0", device_name="A card")
+    account.update(dataclasses.replace(one, model=model))
+    figures = account.figures()
+    assert figures is not None and figures.untouched == 0
+    assert figures.place == "The GPU (cuda:0)"
+    on_cpu.update(one)
+    figures = on_cpu.figures()
+    assert figures is not None and figures.untouched > 0 and figures.place == "The machine"
+
+
 def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     panel = MemoryPanel()
     qtbot.addWidget(panel)
@@ -279,9 +293,15 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     words = panel.plan.accessibleDescription()
     assert "Weights predicted 1.19 GiB measured 1.19 GiB error 0.0 %" in words
     assert panel.gpus.isHidden()
-    panel.update_gpus((GpuMemory("A card", 8 * 2**30, 3 * 2**30, 2**30),))
+    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30),))
     assert not panel.gpus.isHidden()
     assert "other programs 2.00 GiB" in panel.gpus.text()
+    assert panel.gpu_line.text() == "Others: no program"
+    others = (GpuProcess("Xorg", 17, 2**29), GpuProcess("blender", 18, 2**28))
+    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30, others),))
+    assert panel.gpu_line.text() == "Others: Xorg 512 MiB · blender 256 MiB"
+    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, None),))
+    assert "does not tell" in panel.gpu_line.text()
     assert panel.cache_line.text().startswith("KV cache now: ")  # of an older recording
     last = seen(2.0)
     plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")

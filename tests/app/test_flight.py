@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ from engine.snapshot import (
     Counters,
     EngineSnapshot,
     FinishReason,
+    GpuFigures,
+    GpuProcess,
     RequestSnapshot,
     RequestState,
     RequestTimes,
@@ -41,6 +44,7 @@ from engine.snapshot import (
 from tests.app.test_window_engine import LOAD_MS, ask, wait_for_end
 from tests.widgets import synthetic
 
+CARD = GpuFigures("A card", 8, 3, 1, (GpuProcess("Xorg", 7, 2),), power_w=90.0)
 CONFIG = EngineConfig(model="/m", max_num_seqs=4)
 PEAKS = Peaks(40e9, 800e9, "float32", 2, "a machine", 1.7e9)
 LOADED = m.Loaded(CONFIG, synthetic.MODEL, synthetic.PLAN)
@@ -80,6 +84,7 @@ def runs(draw: st.DrawFn) -> list[Frame]:
         snapshot = dataclasses.replace(
             synthetic.snapshot(at / 3), config=CONFIG, requests=tuple(requests), blocks=blocks,
             steps=(step,), ttft=(Sample(at, 0.1),), itl=(Sample(at, 0.2), Sample(at, 0.3)),
+            gpus=draw(st.sampled_from([(), (CARD,), (CARD, CARD)])),
         )  # fmt: skip
         frames.append(Frame(at / 7, m.SnapshotEvent(snapshot)))
     return frames
@@ -101,6 +106,16 @@ def test_what_is_encoded_is_decoded(frames: list[Frame]) -> None:
         assert isinstance(before.event, m.SnapshotEvent)
         assert isinstance(after.event, m.SnapshotEvent)
         assert_same(before.event.snapshot, after.event.snapshot)
+
+
+def test_a_recording_from_before_gpus_were_watched_is_read() -> None:
+    first, second = (synthetic.snapshot(at) for at in (1.0, 2.0))
+    data = encode([Frame(s.time, m.SnapshotEvent(s)) for s in (first, second)])
+    lines = [json.loads(line) for line in data.splitlines()]
+    assert [line.pop("gpus") for line in lines] == [[], None]
+    older = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    for frame in decode(older):
+        assert isinstance(frame.event, m.SnapshotEvent) and frame.event.snapshot.gpus == ()
 
 
 def test_every_kind_of_event_comes_back() -> None:

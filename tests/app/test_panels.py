@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import threading
-import types
 from typing import Any
 
 import pytest
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QPushButton, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.commands import Command, CommandRegistry
-from app.gpu_monitor import GpuMemory, GpuMonitor
+from app.gpu_monitor import GpuMonitor
 from app.log import log_file, start_logging, stop_logging
 from app.panels.nav_rail import NavRail
-from app.panels.notices import Notice, NoticeArea, error_notice
+from app.panels.notices import MOST_OF_WINDOW, Notice, NoticeArea, error_notice
 from app.tasks import run_task, wait_for_tasks
 from engine.errors import ErrorInfo
 from tests.app.window_fixtures import next_run
+from tests.engine.fake_nvml import fake_nvml
 
 
 def test_notices_of_one_key_replace_each_other_and_take_no_room_when_gone(qtbot: QtBot) -> None:
@@ -119,33 +118,19 @@ def test_the_rail_takes_more_pages_and_marks_one(qtbot: QtBot) -> None:
     assert [b.accessibleName() for b in buttons] == ["Chat", "Tune", "Models"]
 
 
-def test_gpu_memory_is_drawn_where_there_is_a_driver(
+def test_the_gpu_monitor_tells_what_the_driver_tells(
     qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvml = types.ModuleType("pynvml")
-    calls: list[str] = []
-    nvml.NVMLError = RuntimeError  # type: ignore[attr-defined]
-    nvml.nvmlInit = lambda: calls.append("init")  # type: ignore[attr-defined]
-    nvml.nvmlShutdown = lambda: calls.append("shutdown")  # type: ignore[attr-defined]
-    nvml.nvmlDeviceGetCount = lambda: 2  # type: ignore[attr-defined]
-    nvml.nvmlDeviceGetHandleByIndex = lambda index: index  # type: ignore[attr-defined]
-    nvml.nvmlDeviceGetMemoryInfo = lambda device: types.SimpleNamespace(  # type: ignore[attr-defined]
-        used=3 * 2**30, total=8 * 2**30
-    )
-    nvml.nvmlDeviceGetName = lambda device: b"A card"  # type: ignore[attr-defined]
-    running = [types.SimpleNamespace(pid=os.getpid(), usedGpuMemory=2**30)]
-    nvml.nvmlDeviceGetComputeRunningProcesses = lambda device: running  # type: ignore[attr-defined]
-    nvml.nvmlDeviceGetGraphicsRunningProcesses = lambda device: []  # type: ignore[attr-defined]
+    nvml: Any = fake_nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     monitor = GpuMonitor()
-    seen: list[tuple[GpuMemory, ...]] = []
-    monitor.devices.connect(seen.append)
-    with qtbot.waitSignal(monitor.used, timeout=3000) as signal:
+    with qtbot.waitSignal(monitor.figures) as signal:
         monitor.start()
-    assert [(gpu.name, gpu.own, gpu.others) for gpu in seen[0]] == [("A card", 2**30, 2**31)] * 2
-    assert signal.args is not None and signal.args[1] == 6 * 2**30
     monitor.stop()
-    assert calls == ["init", "shutdown"] and not monitor._timer.isActive()
+    assert signal.args is not None
+    _, gpus = signal.args
+    assert [(gpu.name, gpu.own, gpu.others) for gpu in gpus] == [("A card", 2**30, 2**31)] * 2
+    assert nvml.calls == ["init", "shutdown"] and not monitor.is_running
 
 
 def test_without_a_driver_the_gpu_monitor_is_silent(
@@ -154,9 +139,8 @@ def test_without_a_driver_the_gpu_monitor_is_silent(
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monitor = GpuMonitor()
     monitor.start()
-    qtbot.wait(50)
-    assert not monitor._timer.isActive()
     monitor.stop()
+    assert not monitor.is_running
 
 
 def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: QtBot) -> None:
@@ -174,3 +158,29 @@ def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: Qt
         stop_logging(handler)
     assert "a knob fell off" in log_file().read_text(encoding="utf-8")
     assert handler not in logging.getLogger("app").handlers
+
+
+def test_notices_take_a_share_of_the_window_and_scroll_beyond_it(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    column = QVBoxLayout(window)
+    area, page = NoticeArea(), QLabel("the page")
+    column.addWidget(area)
+    column.addWidget(page, 1)
+    window.resize(700, 600)
+    window.show()
+    area.show_notice(Notice("short", "Done."))
+    qtbot.waitUntil(lambda: 20 < area.height() < 60)
+    one = area.height()
+    for number in range(6):
+        area.show_notice(Notice(f"long {number}", "A long story. " * 40, "Read it."))
+    qtbot.waitUntil(lambda: area.height() == round(600 * MOST_OF_WINDOW))
+    assert area.verticalScrollBar().maximum() > 0 and area.verticalScrollBar().value() == 0
+    assert page.height() > 400
+    window.resize(700, 1000)
+    qtbot.waitUntil(lambda: area.height() == round(1000 * MOST_OF_WINDOW))
+    for number in range(6):
+        area.dismiss(f"long {number}")
+    qtbot.waitUntil(lambda: area.height() == one)
+    area.dismiss("short")
+    assert area.isHidden()

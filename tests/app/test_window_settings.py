@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.panels.server_dialog import ServerDialog
+from app.panels.setting_specs import sections
 from app.servers.speculation import SETTINGS_OF_IT
 from app.settings_store import SettingsStore
 from app.window import Application
 from engine.config import SETTINGS
+from engine.snapshot import GpuFigures
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send
+from widgets.setting_row import ChoiceControl
 
 __all__ = ["application", "script"]
 
@@ -191,3 +195,23 @@ def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_cont
         control = getattr(row.control, "field", row.control)
         assert control.accessibleName() == SETTINGS[name].label
         assert SETTINGS[name].help in row.toolTip()
+
+
+def test_gpus_of_the_driver_become_devices(
+    qapp: QApplication, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the row of the panel, and in the settings dialog that is opened afterwards."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    card = GpuFigures("NVIDIA H200", total=141 * 2**30, used=2**30, own=0, power_w=90.0)
+    with next_run(qapp) as application:
+        panel = application.window.engine_settings
+        control = panel.rows["device"].control
+        assert isinstance(control, ChoiceControl) and control.findData("cuda:0") < 0
+        application.gpu.figures.emit(1.0, (card,))
+        place = control.findData("cuda:0")
+        assert control.itemText(place) == "cuda:0 · NVIDIA H200"
+        assert [control.itemData(i) for i in range(control.count())] == ["auto", "cpu", "cuda:0"]
+        rows = {s.name: s for specs in sections(panel.machine).values() for s in specs}
+        assert ("cuda:0", "cuda:0 · NVIDIA H200") in rows["device"].choices
+        application.gpu.figures.emit(2.0, (card,))
+        assert control.count() == 3

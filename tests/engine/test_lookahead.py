@@ -17,6 +17,7 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.batch import Batch
 from engine.snapshot import FinishReason
 from tests.engine import tiny_models
+from tests.engine.recorded_graphs import Recording
 
 MakeEngine = Callable[..., LLMEngine]
 BAD_POSITION = 61
@@ -73,20 +74,30 @@ def seen(events: list[Any]) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def pair(tiny_folder: Path) -> Iterator[tuple[LLMEngine, LLMEngine]]:
-    """Two engines alike; the second looks ahead."""
+@pytest.fixture(scope="module", params=["eager", "replayed"])
+def pair(
+    tiny_folder: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[LLMEngine, LLMEngine]]:
+    """Two engines alike; the second looks ahead, and may replay its steps."""
     config = EngineConfig(
-        model=str(tiny_folder), dtype="float32", num_threads=1, block_size=4,
+        model=str(tiny_folder),
+        dtype="float32",
+        num_threads=1,
+        block_size=4,
         kv_cache_memory_bytes=2**16,
-    )  # fmt: skip
-    engines = LLMEngine(config), LLMEngine(config)
-    for engine in engines:
-        _spoil(engine)
-    engines[1].looks_ahead = True
-    yield engines
-    for engine in engines:
-        engine.shutdown()
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "replayed":
+            for module in ("engine.graphs", "engine.assembly"):
+                patch.setattr(f"{module}.capture_for", lambda device: Recording())
+        engines = LLMEngine(config.replace(enforce_eager=True)), LLMEngine(config)
+        for engine in engines:
+            _spoil(engine)
+        engines[1].looks_ahead = True
+        yield engines
+        assert (engines[1].runner.graphs is not None) == (request.param == "replayed")
+        for engine in engines:
+            engine.shutdown()
 
 
 def _spoil(engine: LLMEngine) -> None:
@@ -99,7 +110,7 @@ def _spoil(engine: LLMEngine) -> None:
     engine.runner.execute = spoiled  # type: ignore[method-assign]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_nobody_sees_a_difference(pair: tuple[LLMEngine, LLMEngine], data: st.DataObject) -> None:
     """Requests that come and go at any time, under any settings and too few blocks: what ends by

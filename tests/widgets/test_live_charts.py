@@ -1,7 +1,8 @@
-"""The six charts and the strip show what the snapshots say."""
+"""The charts and the strip show what the snapshots say."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import time
@@ -9,7 +10,7 @@ import time
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from engine.snapshot import Counters, Sample
+from engine.snapshot import Counters, GpuFigures, Sample
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts, columns_for
@@ -139,15 +140,39 @@ def test_the_prefix_hit_rate_is_that_of_the_last_minute(charts: LiveCharts) -> N
     assert charts.cache.data.history["prefix_hits"].last()[1] == pytest.approx(80.0)
 
 
-def test_gpu_memory_has_a_line_once_there_is_some(charts: LiveCharts) -> None:
+CARD = GpuFigures(
+    "A card", total=16 * GIB, used=5 * GIB, own=GIB, utilization=0.75, memory_utilization=0.4,
+    power_w=412.0, power_limit_w=700.0, temperature_c=61.0, clock_mhz=1500.0, max_clock_mhz=2000.0,
+)
+
+
+def test_gpus_have_charts_of_their_own_once_there_are_some(charts: LiveCharts) -> None:
     key = charts.memory.legend.keys["gpu"]
-    assert key.isHidden()
+    assert key.isHidden() and len(charts.charts) == 6
     now = time.perf_counter()
     charts.update_snapshot(snapshot(now))
-    charts.update_gpu_memory(now, 10 * GIB)
+    charts.mark("before")
+    charts.update_gpus(now, (CARD, dataclasses.replace(CARD, temperature_c=80.0, utilization=0.1)))
     redraw(charts)
     assert not key.isHidden()
     assert {label.label: label.value for label in charts.memory.view.end_labels}["GPU"] == "10.00"
+    *six, load, power = charts.charts
+    assert len(six) == 6 and load.isVisibleTo(charts) and power.isVisibleTo(charts)
+    ends = {label.label: label.value for chart in (load, power) for label in chart.view.end_labels}
+    assert ends == {"busy": "75", "memory": "40", "clock": "75", "power": "59", "°C": "80"}
+    assert [mark.text for mark in load.marks] == ["before"]
+    assert load.window_s == six[0].window_s
+
+
+def test_what_a_gpu_does_not_tell_is_not_drawn(charts: LiveCharts) -> None:
+    now = time.perf_counter()
+    charts.update_snapshot(snapshot(now))
+    charts.update_gpus(now, (GpuFigures("A card", total=16 * GIB, used=GIB),))
+    redraw(charts)
+    load, power = charts.charts[-2:]
+    assert all(key.isHidden() for chart in (load, power) for key in chart.legend.keys.values())
+    assert load.data.is_empty and power.data.is_empty
+    assert charts.memory.data.history["gpu"].last()[1] == pytest.approx(1.0)
 
 
 def test_a_mark_stands_in_every_chart_at_the_engines_time(charts: LiveCharts) -> None:

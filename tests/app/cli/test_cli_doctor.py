@@ -16,7 +16,8 @@ def test_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert err == ""
     report = json.loads(out)
-    sections = {"machine", "memory", "devices", "torch", "kernels", "versions", "paths", "advice"}
+    sections = {"machine", "memory", "devices", "torch", "kernels", "versions", "paths", "advice",
+                "auto_device", "no_gpu", "nvidia_driver"}  # fmt: skip
     assert set(report) == sections
     assert report["torch"]["version"] == version("torch")
     assert report["devices"][0]["device"] == "cpu"
@@ -44,7 +45,7 @@ def test_the_text_names_every_kernel_and_path(capsys: pytest.CaptureFixture[str]
 def test_a_gpu_beside_a_build_for_the_cpu_is_noticed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.machine._gpu_names", lambda: ("NVIDIA H200",))
+    monkeypatch.setattr("engine.machine.gpu_names", lambda: ("NVIDIA H200",))
     monkeypatch.setattr("app.cli.doctor.torch_build", lambda: TorchBuild("2.13.0+cpu", ""))
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out

@@ -20,7 +20,7 @@ from tests.gpu.bench.timing import num_sets, time_turns
 BLOCK = 16
 _FILLED_AT_ONCE = 16_384  # tokens
 _DTYPE = torch.bfloat16
-_MAX_MODEL_LEN = 16_384
+_ROOM = 256  # tokens
 
 
 def measure(
@@ -31,7 +31,7 @@ def measure(
     found, own = Shape.named(shape), -(-context // BLOCK)
     read = batch * context * 2 * found.num_kv_heads * found.head_dim * KV_BYTES[kv]
     num_layers = min(found.num_layers, num_sets(read, bench.device))
-    backend = make_backend(bench, found, kv, num_layers, batch * own, batch * new)
+    backend = make_backend(bench, found, kv, num_layers, batch, context)
     tables = _tables(batch, own)
     for layer in range(num_layers):
         _fill(bench, found, backend, layer, tables, context)
@@ -55,23 +55,23 @@ def measure(
 
 
 def make_backend(
-    bench: Bench, shape: Shape, kv: str, num_layers: int, num_blocks: int, num_tokens: int
+    bench: Bench, shape: Shape, kv: str, num_layers: int, batch: int, context: int
 ) -> AttentionBackend:
-    """The engine's cache for the device, one more block than asked for."""
+    """The engine's cache for the device, with a block more than `batch` requests of `context`
+    need, and about as much room for each as an engine would announce for them."""
     spec = LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim)
     layers = dict.fromkeys(range(num_layers), spec)
+    num_blocks = batch * -(-context // BLOCK) + 1
     if bench.device.type == "cpu":
         from engine.attention.cpu import CPUAttention
 
-        return CPUAttention(
-            layers, num_blocks + 1, BLOCK, _DTYPE, torch.float32, parse_kv_dtype(kv)
-        )
+        return CPUAttention(layers, num_blocks, BLOCK, _DTYPE, torch.float32, parse_kv_dtype(kv))
     from engine.attention.gpu import GPUAttention
 
     return GPUAttention(
-        layers, num_blocks + 1, BLOCK, _DTYPE, parse_kv_dtype(kv),
-        device=bench.device, max_num_seqs=256, max_model_len=_MAX_MODEL_LEN,
-        max_num_batched_tokens=max(num_tokens, _FILLED_AT_ONCE),
+        layers, num_blocks, BLOCK, _DTYPE, parse_kv_dtype(kv),
+        device=bench.device, max_num_seqs=max(256, batch), max_model_len=context + _ROOM,
+        max_num_batched_tokens=max(batch * context, _FILLED_AT_ONCE),
     )  # fmt: skip
 
 

@@ -1,0 +1,170 @@
+"""Where a model can run: the CPU, and NVIDIA GPUs by their number.
+
+    cpu        this machine's processors
+    cuda:N     a GPU, in the driver's order (CUDA_VISIBLE_DEVICES applies)
+    auto       the first GPU that computes, else the CPU
+
+A GPU that is there and cannot be used is refused with the reason: a build of torch for the CPU, a
+driver that is too old, a GPU for which the build has no code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cache
+
+from engine.errors import ConfigError
+
+CPU, AUTO = "cpu", "auto"
+CHOICES = (AUTO, CPU)
+"""Besides cuda and cuda:0, cuda:1 and so on."""
+
+LEAST_CAPABILITY = (7, 5)
+"""Turing: the oldest GPUs that Triton 3 compiles for."""
+_FAST_BF16 = (8, 0)
+_CUDA = re.compile(r"cuda(?::(\d{1,3}))?")
+log = logging.getLogger(__name__)
+
+# CUDA counts the fastest first unless told: numbers are to be the driver's, as nvidia-smi has them
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """total_memory in bytes; capability: NVIDIA's number of the generation, (9, 0) for Hopper.
+    problem: why it cannot be used; "" where it can."""
+
+    index: int
+    name: str
+    total_memory: int
+    capability: tuple[int, int]
+    uuid: str = ""
+    problem: str = ""
+
+    @property
+    def device(self) -> str:
+        return f"cuda:{self.index}"
+
+
+def check_device(value: object) -> None:
+    """Raise ConfigError unless `value` names a device, here or not."""
+    if value in CHOICES or (isinstance(value, str) and _CUDA.fullmatch(value)):
+        return
+    raise ConfigError(f"device is {value!r}.", "Choose auto, cpu, cuda, or cuda:0, cuda:1, ...")
+
+
+def is_cuda(device: str) -> bool:
+    return device.startswith("cuda")
+
+
+def resolve_device(wanted: str) -> str:
+    """ "cpu" or "cuda:N" for what a configuration says. Raises ConfigError with the reason where
+    that GPU cannot be used; "auto" falls back to the CPU, and the log says why. Imports torch."""
+    if wanted == CPU:
+        return CPU
+    found = gpus()
+    if wanted == AUTO:
+        usable = next((gpu for gpu in found if not gpu.problem), None)
+        for gpu in found if usable is None else ():
+            log.warning("%s is not used: %s", gpu.name, gpu.problem)
+        return CPU if usable is None else usable.device
+    match = _CUDA.fullmatch(wanted)
+    index = int(match[1] or 0) if match else 0
+    if not found:
+        raise ConfigError(
+            f"There is no GPU that can be used as {wanted}: {why_none()}",
+            "Choose the device cpu, or see inferdeck doctor.",
+        )
+    if index >= len(found):
+        names = ", ".join(f"{gpu.device} ({gpu.name})" for gpu in found)
+        raise ConfigError(f"{wanted} is not there: this machine has {names}.", "Choose another.")
+    if found[index].problem:
+        raise ConfigError(
+            f"{found[index].name} ({wanted}) cannot be used: {found[index].problem}",
+            "Choose the device cpu, or another GPU.",
+        )
+    return found[index].device
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """The GPUs that CUDA shows to this process, each tried with a small computation. Imports
+    torch; the first call takes a moment."""
+    import torch
+
+    if not _is_available():
+        return ()
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        capability = (properties.major, properties.minor)
+        uuid = getattr(properties, "uuid", "")
+        found.append(
+            Gpu(
+                index, properties.name, int(properties.total_memory), capability,
+                f"GPU-{uuid}" if uuid else "", _problem(index, capability),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def gpu_of(device: str) -> Gpu:
+    """The GPU that a resolved "cuda:N" names."""
+    return gpus()[int(device.partition(":")[2] or 0)]
+
+
+def why_none() -> str:
+    """Why CUDA shows no GPU to this process, in words."""
+    import torch
+
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is built without CUDA."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:  # the driver's own words, with its version
+        return _first_sentence(error)
+    return f"CUDA {torch.version.cuda} finds none (CUDA_VISIBLE_DEVICES may hide them)."
+
+
+def has_fast_bf16(device: str) -> bool:
+    return gpu_of(device).capability >= _FAST_BF16
+
+
+def _is_available() -> bool:
+    import torch
+
+    with warnings.catch_warnings():  # a driver that does not match is told of by `why_none`
+        warnings.simplefilter("ignore")
+        return torch.cuda.is_available()
+
+
+def _problem(index: int, capability: tuple[int, int]) -> str:
+    """Why this GPU does not compute; "" if it does."""
+    import torch
+
+    number = ".".join(map(str, capability))
+    if capability < LEAST_CAPABILITY:
+        least = ".".join(map(str, LEAST_CAPABILITY))
+        return f"it is too old (compute capability {number}, at least {least} is needed)."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one = torch.ones(8, device=f"cuda:{index}")
+            works = float((one + one).sum()) == 16.0
+    except RuntimeError as error:
+        made_for = ", ".join(torch.cuda.get_arch_list())
+        return (
+            f"a test computation failed ({_first_sentence(error)}; compute capability {number}, "
+            f"PyTorch {torch.__version__} has code for {made_for})."
+        )
+    return "" if works else "a test computation gave a wrong result."
+
+
+def _first_sentence(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -1,0 +1,170 @@
+"""What NVIDIA's driver tells of the GPUs (NVML): memory, who holds it, load, power, heat, clocks.
+
+It is asked of the driver and never of torch: no CUDA context is made for it, and a computation
+that runs is not disturbed. A call takes up to some milliseconds: none belongs on the engine's
+thread or on the window's. Everything is silent where there is no driver.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from engine.snapshot import GpuFigures, GpuProcess
+
+_lock = threading.Lock()
+MILLI = 1e-3
+
+
+class Driver:
+    """NVML while it is open; `close` it. Raises whatever pynvml raises where there is none."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()  # counts how often it was called: each Driver closes its own
+        self._nvml: Any = pynvml
+        self._handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index)
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(_text(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles)
+
+    @property
+    def version(self) -> str:
+        """Of the driver."""
+        return _text(self._nvml.nvmlSystemGetDriverVersion())
+
+    @property
+    def lost(self) -> type[Exception]:
+        """What every call raises where the driver was unloaded or the GPU fell off the bus."""
+        error: type[Exception] = self._nvml.NVMLError
+        return error
+
+    def figures(self) -> tuple[GpuFigures, ...]:
+        """Of every GPU, now. Raises `lost`; what a GPU does not tell is None."""
+        return tuple(self._figures(handle) for handle in self._handles)
+
+    def _figures(self, handle: Any) -> GpuFigures:
+        nvml = self._nvml
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        held = self._processes(handle)
+        load = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
+        watts = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = self._try(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        return GpuFigures(
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            uuid=_text(self._try(nvml.nvmlDeviceGetUUID, handle) or ""),
+            total=int(memory.total),
+            used=int(memory.used),
+            own=None if held is None else held.pop(os.getpid(), 0),
+            processes=() if held is None else tuple(_named(held)),
+            utilization=None if load is None else load.gpu / 100,
+            memory_utilization=None if load is None else load.memory / 100,
+            power_w=None if watts is None else watts * MILLI,
+            power_limit_w=None if limit is None else limit * MILLI,
+            temperature_c=self._try(
+                nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
+            ),
+            clock_mhz=self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            max_clock_mhz=self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+        )
+
+    def _processes(self, handle: Any) -> dict[int, int] | None:
+        """Process id -> bytes; None where the driver hides it (containers, Windows)."""
+        nvml = self._nvml
+        computing = self._try(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        drawing = self._try(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        if computing is None or drawing is None:
+            return None
+        # who does both is in both lists, with the same figure
+        held = {process.pid: process.usedGpuMemory for process in (*computing, *drawing)}
+        if any(size is None for size in held.values()):
+            return None
+        return {pid: int(size) for pid, size in held.items()}
+
+    def _try(self, ask: Any, *arguments: Any) -> Any:
+        """None for what this GPU or driver does not tell."""
+        try:
+            return ask(*arguments)
+        except self._nvml.NVMLError as error:
+            if error.value in (
+                self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_UNINITIALIZED
+            ):  # fmt: skip
+                raise
+            return None
+
+
+@contextmanager
+def opened() -> Iterator[Driver | None]:
+    """The driver for one question; None where there is none."""
+    with _lock:
+        try:
+            driver = Driver()
+        except Exception:  # no package, no library or no driver: no GPU
+            driver = None
+        try:
+            yield driver
+        finally:
+            if driver is not None:
+                driver.close()
+
+
+def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
+    """Those that CUDA shows to this process, in its order: CUDA_VISIBLE_DEVICES names them by
+    number or by (the beginning of) their UUID, up to the first that is not there."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return tuple(gpus)
+    found: list[GpuFigures] = []
+    for word in wanted.split(","):
+        name = word.strip()
+        if name.isdecimal() and int(name) < len(gpus):
+            found.append(gpus[int(name)])
+            continue
+        match = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
+        if len(match) != 1:
+            break
+        found += match
+    return tuple(found)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """NVIDIA GPUs by name, in the driver's order; empty where there is no driver."""
+    with opened() as driver:
+        return () if driver is None else driver.names
+
+
+def driver_version() -> str:
+    """"" where there is no driver."""
+    with opened() as driver:
+        return "" if driver is None else driver.version
+
+
+def _named(held: dict[int, int]) -> Iterator[GpuProcess]:
+    """The largest first."""
+    for pid, size in sorted(held.items(), key=lambda item: -item[1]):
+        try:
+            name = psutil.Process(pid).name()
+        except psutil.Error:  # ended, or somebody else's
+            name = f"process {pid}"
+        yield GpuProcess(name, pid, size)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

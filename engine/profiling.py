@@ -1,0 +1,89 @@
+"""What one step allocates beside weights and cache, measured by running the largest there can be.
+
+On a GPU the cache takes all that is left, so an estimate that is too small ends in an error in
+mid-generation, and one that is too large wastes memory that requests could use. (On the CPU the
+estimate of `engine.memory` is kept: RAM is taken page by page, and an idle page costs nothing.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from engine.allocator import give_back
+from engine.attention.interface import AttentionBackend
+from engine.batch import Span, pack
+from engine.config import EngineConfig
+from engine.model_runner import ModelRunner
+from engine.sampler import Sampler, SamplingRow
+from engine.sampling_params import SamplingParams
+
+MakeCache = Callable[[int], AttentionBackend]
+"""A cache of so many blocks."""
+
+MARGIN = 1.1
+"""For what a step with other lengths splits differently, and for fragments of freed memory."""
+
+_COSTLY = SamplingParams(temperature=1.0, top_p=0.9, top_k=50, presence_penalty=0.1, logprobs=1)
+
+
+def largest_step(config: EngineConfig) -> list[Span]:
+    """As many tokens as a step may have, of as many requests as may share it, each sampled; the
+    requests as long as their share. Their blocks are the first ones, in order."""
+    assert config.max_model_len is not None
+    tokens = config.step_token_limit
+    count = min(config.max_num_seqs, tokens)
+    spans: list[Span] = []
+    used = 0
+    for index in range(count):
+        length = tokens // count + (index < tokens % count)
+        length = min(length, config.max_model_len)
+        blocks = -(-length // config.block_size)
+        spans.append(Span([0] * length, 0, range(used, used + blocks), 1))
+        used += blocks
+    return spans
+
+
+def blocks_of(spans: list[Span]) -> int:
+    return sum(len(span.block_table) for span in spans)
+
+
+def measure_activations(
+    model: nn.Module,
+    config: EngineConfig,
+    vocab_size: int,
+    make_cache: MakeCache,
+    device: str,
+) -> int:
+    """Bytes at the peak of the largest step on a GPU, sampling included, with a margin. The cache
+    that it is run with is made by `make_cache` and freed again."""
+    spans = largest_step(config)
+    runner = ModelRunner(model, make_cache(blocks_of(spans)), device)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    run_largest(runner, config, spans, Sampler(vocab_size, device))
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
+    runner.drop()
+    give_back()
+    return int(MARGIN * max(0, peak))
+
+
+def run_largest(
+    runner: ModelRunner, config: EngineConfig, spans: list[Span], sampler: Sampler
+) -> None:
+    logits = runner.execute(pack(spans, config.block_size))
+    sampler.sample(logits, [_row(index, span) for index, span in enumerate(spans)])
+    for index in range(len(spans)):
+        sampler.forget(_name(index))
+
+
+def _row(index: int, span: Span) -> SamplingRow:
+    return SamplingRow(_name(index), _COSTLY, index, span.end, span.token_ids, ())
+
+
+def _name(index: int) -> str:
+    return f"profile-{index}"

@@ -1,0 +1,110 @@
+"""Where a model can run, and why not there."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from engine import EngineConfig, devices
+from engine.config import SETTINGS
+from engine.devices import Gpu, resolve_device
+from engine.errors import ConfigError
+
+HOPPER = Gpu(0, "NVIDIA H200", 141 * 2**30, (9, 0))
+MAXWELL = Gpu(1, "GeForce GTX 980", 4 * 2**30, (5, 2), problem="it is too old.")
+
+
+ask = devices.gpus
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    ask.cache_clear()
+    yield
+    ask.cache_clear()
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, *found: Gpu) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: found)
+
+
+@pytest.mark.parametrize("value", ["auto", "cpu", "cuda", "cuda:0", "cuda:15"])
+def test_devices_are_named_as_in_torch(value: str) -> None:
+    assert EngineConfig(device=value).device == value
+
+
+@pytest.mark.parametrize("value", ["gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", "", 0, None])
+def test_other_names_are_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match="Choose auto, cpu, cuda"):
+        SETTINGS["device"].check(value)
+
+
+def test_auto_is_the_first_gpu_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch)
+    assert resolve_device("auto") == "cpu"
+    with_gpus(monkeypatch, MAXWELL)
+    assert resolve_device("auto") == "cpu"
+    with_gpus(monkeypatch, Gpu(0, "old", 1, (5, 0), problem="too old"), Gpu(1, "new", 1, (9, 0)))
+    assert resolve_device("auto") == "cuda:1"
+    assert resolve_device("cpu") == "cpu"
+
+
+def test_a_gpu_that_was_named_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, HOPPER, MAXWELL)
+    assert resolve_device("cuda") == resolve_device("cuda:0") == "cuda:0"
+    with pytest.raises(ConfigError, match=r"GTX 980 \(cuda:1\) cannot be used: it is too old"):
+        resolve_device("cuda:1")
+    with pytest.raises(ConfigError, match=r"cuda:2 is not there: .*cuda:0 \(NVIDIA H200\)"):
+        resolve_device("cuda:2")
+
+
+def test_without_a_gpu_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(ConfigError, match="built without CUDA") as caught:
+        resolve_device("cuda:0")
+    assert "cpu" in caught.value.remedy
+
+
+def test_a_driver_that_does_not_match_is_told_of_in_its_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).\nx")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", init)
+    assert devices.why_none() == "The NVIDIA driver on your system is too old (found version 11040)"
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    assert "CUDA_VISIBLE_DEVICES" in devices.why_none()
+
+
+def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is too old, one has no code in this build (its test computation fails, as here every
+    computation on a GPU does)."""
+    known = [(7, 0), (12, 0)]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(known))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties",
+        lambda index: types.SimpleNamespace(
+            name=f"card {index}", total_memory=2**33, major=known[index][0],
+            minor=known[index][1], uuid=f"u{index}",
+        ),
+    )  # fmt: skip
+
+    def fails(*args: object, device: str = "") -> None:
+        raise RuntimeError("no kernel image is available for execution on the device\nmore")
+
+    monkeypatch.setattr(torch, "ones", fails)
+    old, strange = devices.gpus()
+    assert "too old (compute capability 7.0, at least 7.5" in old.problem
+    assert "no kernel image" in strange.problem and "sm_80, sm_90" in strange.problem
+    assert (strange.device, strange.uuid) == ("cuda:1", "GPU-u1")
+    assert devices.gpus() is devices.gpus()
+    with pytest.raises(ConfigError, match="no kernel image"):
+        resolve_device("cuda:1")

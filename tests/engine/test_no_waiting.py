@@ -1,0 +1,133 @@
+"""A step is launched without looking at anything that the device computes.
+
+On the meta device there is nothing to look at: whoever tries fails. That no operation
+takes tensors of two devices is checked too, for on a GPU that would be a copy that the host waits
+for. (Indexing with a list of Python's is one that cannot be seen here.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from engine.attention.interface import NAME, AttentionOptions, register
+from engine.batch import Batch, Span, pack
+from engine.graphs import DecodeGraphs
+from engine.model_runner import ModelRunner
+from engine.sampler import UNREAD, Sampler, SamplingRow
+from engine.sampling_params import SamplingParams
+from engine.speculation.proposer import Proposal
+from engine.speculation.verify import Verification
+from tests.engine import tiny_models
+from tests.engine.recorded_graphs import Recording
+from tests.engine.test_lookahead import any_params
+
+META = torch.device("meta")
+_COPIES = {"aten::copy_", "aten::_to_copy", "aten::to"}
+_READS = {"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::masked_select"}
+
+
+class NothingIsRead(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name, kwargs = func._schema.name, kwargs or {}
+        assert name not in _READS, name
+        named = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
+        leaves = tree_leaves([args, kwargs])
+        devices = {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)}
+        if named.get("device") is not None:
+            devices.add(torch.device(named["device"]).type)
+        if len(devices) > 1:
+            assert name in _COPIES and named.get("non_blocking"), f"{name} between {devices}"
+        return func(*args, **kwargs)
+
+
+def rows_of(params: Sequence[SamplingParams], last: tuple[int, ...] = ()) -> list[SamplingRow]:
+    return [
+        SamplingRow(f"r{i}", p, i, 9, [1, 2, 3], [4, 5, 4, *last], frozenset({2}))
+        for i, p in enumerate(params)
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(any_params, min_size=1, max_size=6), st.booleans())
+def test_the_sampler_looks_at_nothing(params: list[SamplingParams], ahead: bool) -> None:
+    sampler = Sampler(700, META)
+    logits = torch.empty(len(params), 700, device=META, dtype=torch.bfloat16)
+    unread = torch.empty(len(params), dtype=torch.int64, device=META) if ahead else None
+    rows = rows_of(params, (UNREAD,) if ahead else ())
+    with NothingIsRead():
+        drawn = sampler.launch(logits, rows, unread)
+    assert drawn.token_ids.shape == (len(params),) and drawn.token_ids.device == META
+
+
+def test_the_check_finds_who_looks() -> None:
+    x = torch.empty(3, 4, device=META)
+    for read in (
+        lambda: x.amax(1).tolist(),
+        lambda: bool((x > 0).any()),
+        lambda: x + torch.ones(4),
+        lambda: x[x > 0],
+        lambda: torch.ones(3).to(META),
+    ):
+        with pytest.raises((AssertionError, RuntimeError, NotImplementedError)), NothingIsRead():
+            read()
+
+
+def test_drafts_that_are_matched_are_launched_without_looking() -> None:
+    params = [SamplingParams(temperature=0.0), SamplingParams(seed=1, top_p=0.9, logprobs=2)]
+    rows = [[row] * 3 for row in rows_of(params)]
+    logits = torch.empty(6, 300, device=META)
+    with NothingIsRead():
+        Verification(Sampler(300, META), logits, rows, [Proposal((5, 6))] * 2)
+
+
+class Attends:
+    """An attention backend without a cache."""
+
+    nbytes = 0
+
+    def begin_step(self, batch: Batch) -> None:
+        assert batch.input_ids.device == META
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        return q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
+
+    def clear_blocks(self, blocks: list[int]) -> None: ...
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3", "gpt2", "phi3"])
+def test_a_step_is_launched_without_looking(family: str) -> None:
+    """A prompt and a decoding request; then decoding alone, captured, with tokens that only the
+    device knows."""
+    register()
+    name, own = tiny_models.FAMILIES[family]
+    config = getattr(transformers, name)(**{**tiny_models._SMALL, **own})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=NAME)
+    runner = ModelRunner(model.eval(), Attends(), META)
+    sampler = Sampler(tiny_models.VOCAB_SIZE, META)
+    params = [SamplingParams(temperature=0.0), SamplingParams(top_p=0.9, repetition_penalty=1.2)]
+    mixed = pack([Span([1, 2, 3], 0, [0], 1), Span([4], 7, [1], 1)], 8)
+    decode = pack([Span([0], 3, [0], 1), Span([0], 8, [1, 2], 1)], 8)
+    with NothingIsRead():
+        drawn = sampler.launch(runner.execute(mixed), rows_of(params)).token_ids
+        logits = runner.execute(decode, drawn)
+        sampler.launch(logits, rows_of(params, (UNREAD,)), drawn)
+        runner.graphs = DecodeGraphs(runner._compute, runner.backend, 8, META)
+        runner.graphs.capture([1, 3], Recording())
+        logits = runner.execute(decode, drawn)
+    assert not runner.graphs.problem and runner.graphs.sizes == (1, 3)
+    assert logits.shape == (2, tiny_models.VOCAB_SIZE) and logits.device == META

@@ -1,0 +1,117 @@
+"""What the driver tells of GPUs, and the thread that asks it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, NoReturn
+
+import pytest
+
+from engine.gpu_watch import GpuWatch
+from engine.nvml import Driver, driver_version, gpu_names, visible
+from engine.snapshot import GpuFigures, GpuProcess
+from tests.engine.fake_nvml import GIB, NVMLError, fake_nvml
+
+WAIT_S = 30.0
+
+
+def install(monkeypatch: pytest.MonkeyPatch, **replaced: Any) -> Any:
+    nvml = fake_nvml(**replaced)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    return nvml
+
+
+def raises(*arguments: object) -> NoReturn:
+    raise NVMLError
+
+
+def test_figures_are_in_plain_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = install(monkeypatch)
+    driver = Driver()
+    first, second = driver.figures()
+    assert first == GpuFigures(
+        name="A card", uuid="GPU-0", total=8 * GIB, used=3 * GIB, own=GIB,
+        processes=(GpuProcess(f"process {2**22 + 1}", 2**22 + 1, GIB // 2),),
+        utilization=0.75, memory_utilization=0.4, power_w=412.0, power_limit_w=700.0,
+        temperature_c=61, clock_mhz=1980, max_clock_mhz=1980, memory_clock_mhz=3201,
+    )  # fmt: skip
+    assert second.uuid == "GPU-1" and first.others == 2 * GIB
+    driver.close()
+    assert nvml.calls == ["init", "shutdown"]
+
+
+def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(
+        monkeypatch, nvmlDeviceGetUtilizationRates=raises, nvmlDeviceGetPowerUsage=raises,
+        nvmlDeviceGetTemperature=raises, nvmlDeviceGetGraphicsRunningProcesses=raises,
+    )  # fmt: skip
+    driver = Driver()
+    one = driver.figures()[0]
+    driver.close()
+    assert (one.utilization, one.power_w, one.temperature_c, one.own) == (None,) * 4
+    assert one.processes == () and one.others == one.used and one.clock_mhz == 1980
+
+
+def test_names_and_version_without_a_driver_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_names() == () and driver_version() == ""
+    nvml = install(monkeypatch)
+    assert gpu_names() == ("A card", "A card") and driver_version() == "999.1"
+    assert nvml.calls == ["init", "shutdown"] * 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [(None, "abc"), ("", ""), ("2,0", "ca"), ("GPU-b1", "b"), ("1,9,0", "b"), ("GPU-", ""),
+     ("-1", ""), (" 1 , GPU-c", "bc")],
+)  # fmt: skip
+def test_cuda_may_show_fewer(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None, names: str
+) -> None:
+    gpus = [GpuFigures(name, 8 * GIB, 0, uuid=f"GPU-{name}123") for name in "abc"]
+    if wanted is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wanted)
+    assert "".join(gpu.name for gpu in visible(gpus)) == names
+
+
+def test_the_watch_asks_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = install(monkeypatch)
+    asked = threading.Semaphore(0)
+    seen: list[tuple[float, tuple[GpuFigures, ...]]] = []
+    watch = GpuWatch(lambda *told: (seen.append(told), asked.release()), interval_s=0.001)
+    watch.start()
+    for _ in range(3):
+        assert asked.acquire(timeout=WAIT_S)
+    watch.stop()
+    assert not watch.is_running and nvml.calls == ["init", "shutdown"]
+    times = [time for time, _ in seen]
+    assert times == sorted(times) and watch.latest == seen[-1][1] and len(watch.latest) == 2
+
+
+def test_the_watch_ends_when_the_gpu_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def memory(device: int) -> NoReturn:
+        nonlocal asked
+        asked += 1
+        raise NVMLError(15)
+
+    nvml = install(monkeypatch, nvmlDeviceGetMemoryInfo=memory)
+    watch = GpuWatch(interval_s=0.001)
+    watch.start()
+    assert watch._thread is not None
+    watch._thread.join(WAIT_S)
+    assert not watch.is_running and watch.latest == () and asked == 1
+    assert nvml.calls == ["init", "shutdown"]
+    watch.stop()
+
+
+def test_the_watch_is_silent_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    watch = GpuWatch()
+    watch.start()
+    watch.stop()
+    assert watch.latest == () and not watch.is_running
