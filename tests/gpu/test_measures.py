@@ -3,7 +3,6 @@ interfaces."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 
 import pytest
@@ -11,13 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec
 from engine.kv_dtype import parse_kv_dtype
 from engine.snapshot import RequestTimes, TokenEvent
-from tests.gpu.bench import profile_cells
+from tests.gpu.bench import attention_cells, profile_cells
 from tests.gpu.bench.bench import Bench
 from tests.gpu.bench.serving import Decoding
+from tests.gpu.bench.shapes import Shape
 from tests.gpu.bench.timing import ROTATED_BYTES, num_sets, time_turns
+from tests.gpu.conftest import HAS_GPU
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -83,11 +85,34 @@ def test_turns_are_timed_on_the_cpu_too() -> None:
 
 def test_the_cache_of_a_gpu_is_made_as_it_wants_to_be() -> None:
     """What the attention cells call on a GPU alone has the arguments that they give."""
-    gpu = importlib.import_module("engine.attention.gpu")
-    inspect.signature(gpu.GPUAttention).bind(
+    inspect.signature(GPUAttention).bind(
         {0: LayerSpec(2, 32, 32)}, 4, 16, torch.bfloat16, parse_kv_dtype("fp8"),
         device=GPU, max_num_seqs=256, max_model_len=1024, max_num_batched_tokens=1024,
     )  # fmt: skip
+
+
+@pytest.mark.skipif(HAS_GPU, reason="Triton interprets nothing here")
+@pytest.mark.parametrize(("new", "context", "kv"), [(1, 20, "fp8"), (5, 20, "auto")])
+def test_attention_cells_measure_the_kernels_in_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, new: int, context: int, kv: str
+) -> None:
+    """The same cell with the cache of a GPU."""
+
+    def make_backend(
+        bench: Bench, shape: Shape, kv: str, num_layers: int, batch: int, context: int
+    ) -> GPUAttention:
+        spec = LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim)
+        return GPUAttention(
+            dict.fromkeys(range(num_layers), spec), batch * -(-context // 16) + 1, 16,
+            torch.bfloat16, parse_kv_dtype(kv), device=CPU, max_num_seqs=batch,
+            max_model_len=64, max_num_batched_tokens=64, implementation="triton",
+        )  # fmt: skip
+
+    monkeypatch.setattr(attention_cells, "make_backend", make_backend)
+    found = attention_cells.measure(
+        Bench("cpu", quick=True), shape="tiny", kv=kv, batch=2, new=new, context=context
+    )
+    assert found["bytes"] > 0 and found["flops"] > 0 and found["time"]["us"] > 0
 
 
 def test_a_folder_of_shapes_is_made_and_removed() -> None:

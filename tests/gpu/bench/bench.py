@@ -33,7 +33,7 @@ class Bench:
         self._device_name = device
         self.quick = quick
         self.load_s = 0.0  # of the engine that is there
-        self._say = say
+        self.say = say
         self._engine: LLMEngine | None = None
         self._key: Mapping[str, Any] = {}
         self._failed: dict[str, str] = {}
@@ -73,8 +73,16 @@ class Bench:
             self._engine = self._load(shape, kv, settings)
             self._key = key
         if self._engine.config.kv_cache_dtype != kv:
-            self._engine.reconfigure(kv_cache_dtype=kv)
+            self._rebuild_cache(self._engine, kv)
         return self._engine
+
+    def _rebuild_cache(self, engine: LLMEngine, kv: str) -> None:
+        from engine.errors import InferdeckError
+
+        try:
+            engine.reconfigure(kv_cache_dtype=kv)
+        except InferdeckError as error:
+            raise UnableError(f"The cache could not be made in {kv}: {error}") from error
 
     @property
     def current(self) -> LLMEngine:
@@ -86,14 +94,14 @@ class Bench:
         from engine import EngineConfig, LLMEngine
         from engine.errors import InferdeckError
 
-        name = f"{shape} {dict(settings)}"
+        name = f"{shape} {kv} {dict(settings)}"
         if name in self._failed:
             raise UnableError(self._failed[name])
         config = EngineConfig(
             model=str(self.model_folder(shape)), load_format="dummy", dtype="bfloat16",
             device=str(self.device), kv_cache_dtype=kv,
         ).replace(**settings)  # fmt: skip
-        self._say("loading")
+        self.say("loading")
         began = time.perf_counter()
         try:
             engine = LLMEngine(config)
@@ -101,7 +109,7 @@ class Bench:
             self._failed[name] = f"The engine could not be loaded: {error}"
             raise UnableError(self._failed[name]) from error
         self.load_s = time.perf_counter() - began
-        self._say("loaded")
+        self.say("loaded")
         return engine
 
     def settle(self) -> None:

@@ -46,7 +46,9 @@ def _bf16(side: int, device: torch.device) -> Callable[[], torch.Tensor]:
 def _fp8(side: int, device: torch.device) -> Callable[[], torch.Tensor]:
     a, b = (torch.randn(side, side, device=device).to(torch.float8_e4m3fn) for _ in range(2))
     one = torch.ones((), device=device)
-    return lambda: torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16)
+    return lambda: torch._scaled_mm(
+        a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+    )
 
 
 def _int8(side: int, device: torch.device) -> Callable[[], torch.Tensor]:

@@ -138,7 +138,7 @@ def kernels(scale: Scale) -> list[Cell]:
     def add(kind: str, name: str, rank: int = 0, **settings: Any) -> None:
         cells.append(
             Cell(f"kernels/{name}", "kernels", kind, {"shape": scale.shape, **settings},
-                 f"kernels {kind}", rank)
+                 "kernels", rank)
         )  # fmt: skip
 
     for kv in ("auto", "fp8", "int8"):
@@ -188,7 +188,7 @@ def budgets(scale: Scale) -> list[Cell]:
             {"shape": scale.shape, "precision": precision, "kv": kv, "budget_gb": budget,
              "num_input": scale.num_input, "num_output": scale.num_output,
              "budget": min(2048, scale.budget)},
-            f"budget {budget:g} {precision}", limit_s=_WAVE_LIMIT_S,
+            f"budget {budget:g}", limit_s=_WAVE_LIMIT_S,
         )
         for budget in scale.budgets_gb
         for precision in reversed(scale.precisions)

@@ -54,7 +54,7 @@ def measure(
 def _model(bench: Bench, shape: str) -> Any:
     """transformers' own model with random weights, made on the device; kept for the next cell."""
     if shape not in _models:
-        bench._say("loading")
+        bench.say("loading")
         config = AutoConfig.from_pretrained(bench.model_folder(shape))
         torch.manual_seed(0)
         with bench.device:
@@ -63,7 +63,7 @@ def _model(bench: Bench, shape: str) -> Any:
             )
         _models[shape] = made.eval().to(bench.device)
         _models[shape].generation_config.eos_token_id = None
-        bench._say("loaded")
+        bench.say("loaded")
     return _models[shape]
 
 

@@ -60,14 +60,14 @@ def main() -> int:
             figures, error = _measure(bench, cell)
             seconds = time.perf_counter() - began
             answers = _answers(bench)
-            if error and answers:
-                bench.settle()
             _tell(
                 messages, event="end", figures=figures, error=error, seconds=seconds,
                 answers=answers,
             )  # fmt: skip
             if not answers:
                 os._exit(BROKEN)  # what would tidy up might wait for the device
+            if error:
+                bench.settle()
     finally:
         bench.close()
     return 0
