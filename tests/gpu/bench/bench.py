@@ -99,7 +99,7 @@ class Bench:
             raise UnableError(self._failed[name])
         config = EngineConfig(
             model=str(self.model_folder(shape)), load_format="dummy", dtype="bfloat16",
-            device=str(self.device), kv_cache_dtype=kv,
+            device=str(self.device), kv_cache_dtype=kv, num_threads=1 if self.quick else None,
         ).replace(**settings)  # fmt: skip
         self.say("loading")
         began = time.perf_counter()
