@@ -196,7 +196,8 @@ def _measured_plan(
     try:
         activations = measure_activations(
             loaded.model, config, checkpoint.config.vocab_size,
-            lambda num_blocks: make_cache(config, layers, num_blocks), config.device,
+            lambda num_blocks: make_backend(config, layers, num_blocks, DTYPES[config.dtype]),
+            config.device,
         )  # fmt: skip
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -56,7 +56,7 @@ def test_errors_of_memory_are_known_by_kind_or_words() -> None:
 
 
 @settings(
-    max_examples=10,
+    max_examples=5,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
