@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -79,6 +80,11 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
         return activation.silu_and_mul(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate, inplace=True).mul_(up)
+
+
+def fuses_residual(device: str) -> bool:
+    """Whether `add_rms_norm` is one operation on `device`, and so worth the arranging."""
+    return _everywhere or uses_triton(torch.device(device))
 
 
 def _has_kernels(x: Tensor) -> bool:

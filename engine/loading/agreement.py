@@ -28,7 +28,7 @@ def kinds_that_agree(
 ) -> tuple[frozenset[str], dict[str, str]]:
     """(kinds of replacements that may stay, kind -> outcome in words), as `device` computes."""
     with torch.random.fork_rng(devices=[]):
-        prepared = prepare(build_on_meta(_with_small_vocabulary(config)), lambda kind: True)
+        prepared = prepare(build_on_meta(_with_small_vocabulary(config)), lambda kind: True, device)
         model = prepared.model
         slots = _of_checked_layers(prepared)
         tied = getattr(model, "all_tied_weights_keys", {})

@@ -188,6 +188,7 @@ def _prepared(request: LoadRequest, agreed: frozenset[str], to_hold: Shapes) -> 
     prepared = prepare(
         build_on_meta(request.checkpoint.config),
         lambda kind: kind in agreed and (kind != EXPERTS or with_experts),
+        request.device,
     )
     if with_experts and EXPERTS not in agreed:
         raise UnsupportedModelError(

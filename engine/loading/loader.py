@@ -103,7 +103,7 @@ def _build_plain(request: LoadRequest) -> Built:
     notices: list[str] = []
     # `reference` keeps the class's own names and shapes; `model` gets the replacements
     reference = build_on_meta(checkpoint.config)
-    prepared = prepare(build_on_meta(checkpoint.config))
+    prepared = prepare(build_on_meta(checkpoint.config), device=device)
     model = prepared.model
     if request.load_format == "dummy":
         tied = dict(getattr(reference, "all_tied_weights_keys", {}))

@@ -144,7 +144,7 @@ def product(
         x, scales, weight, w_scales, w_scales if bias is None else bias, out,
         rows, count, width, filled, triton.cdiv(blocks, splits), is_int, splits > 1,
         bias is not None and splits == 1, block_m, _BLOCK_N, _BLOCK_K, dot_dtype(x.dtype),
-        num_warps=4, num_stages=4,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     if splits > 1:
         scaled(out, x_scales, w_scales, bias, target)

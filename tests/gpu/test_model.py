@@ -1,0 +1,81 @@
+"""Whole models through the kernels: what the CPU's path computes of the same codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+from engine.kernels import held, ops
+from engine.kernels.int8_rows import HeldEmbedding
+from engine.kernels.rows8 import Int8Rows
+from engine.loading import head
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.loader import LoadedModel, load_model
+from engine.quantization.scheme import PLAIN, Scheme
+from tests.engine.tiny_models import make_model, make_prompts, save
+from tests.gpu.references import poison, relative_error
+
+
+def load(folder: Path, scheme: Scheme, device: torch.device) -> LoadedModel:
+    return load_model(
+        Checkpoint.open(folder), dtype=torch.float32, device=str(device), load_format="auto",
+        seed=0, max_model_len=64, scheme=scheme,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def logits(model: Any, num_tokens: int) -> Tensor:
+    model.config._attn_implementation = "eager"
+    tokens = torch.tensor(make_prompts([num_tokens]))
+    found: Tensor = model(tokens.to(next(model.parameters()).device), use_cache=False).logits
+    return found.cpu()
+
+
+CASES = [
+    ("gemma3", PLAIN, 1e-5),
+    ("llama", Scheme("int4", 32), 1e-4),
+    ("qwen3", Scheme("int8", head="int8"), 2e-2),
+    ("qwen3_moe", Scheme("int4", 32), 1e-4),
+]
+
+
+@pytest.mark.parametrize(("family", "scheme", "tolerance"), CASES)
+def test_logits_are_those_of_the_cpu(
+    family: str, scheme: Scheme, tolerance: float, tmp_path: Path, device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = save(make_model(family, num_hidden_layers=1), tmp_path)
+    expected = load(folder, scheme, torch.device("cpu"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "_everywhere", True)
+        for module in (held, head):
+            patch.setattr(module, "uses_triton", lambda device: True)
+        poison(patch)
+        found = load(folder, scheme, device)
+        assert found.kernels["rms norm"].startswith("fused")
+        assert found.kernels["attention" if family != "gemma3" else "qkv"].startswith("fused")
+        has_residual = found.kernels.get("residual norm", "").startswith("fused")
+        assert has_residual == (family != "gemma3")
+        for num_tokens in (1, 7):
+            before = logits(expected.model, num_tokens)
+            assert relative_error(logits(found.model, num_tokens), before) < tolerance
+
+
+def test_head_and_embeddings_share_one_copy(
+    tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (held, head):
+        monkeypatch.setattr(module, "uses_triton", lambda device: True)
+    folder = save(make_model("llama", tie_word_embeddings=True), tmp_path)
+    model: Any = load(folder, Scheme("none", head="int8"), device).model
+    embedding = model.get_input_embeddings()
+    assert isinstance(model.get_output_embeddings().held, Int8Rows)
+    assert isinstance(embedding, HeldEmbedding) and embedding.held_bytes == 0
+    tokens = torch.tensor([[3, 9, 3]], device=device)
+    assert torch.equal(embedding(tokens)[0], model.get_output_embeddings().weight[tokens[0]])
