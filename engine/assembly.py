@@ -140,6 +140,8 @@ def _build(
     register()
     assert config.num_threads is not None and config.max_model_len is not None
     torch.set_num_threads(config.num_threads)
+    if is_cuda(config.device):
+        torch.cuda.set_device(config.device)  # kernels of Triton's are launched on this thread's
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
     source = draft_source(config, checkpoint, tokenizer)
     plan = plan_memory(checkpoint, config)

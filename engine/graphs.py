@@ -23,7 +23,7 @@ from torch import Tensor
 
 from engine.attention.interface import AttentionBackend
 from engine.batch import Batch, pad, padding
-from engine.errors import describe
+from engine.errors import describe, is_out_of_memory
 from engine.staging import Staging, capacity_for
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -137,14 +137,20 @@ class DecodeGraphs:
     def capture(self, sizes: Sequence[int], capture: Capture) -> None:
         """Capture a step of each of these sizes. Where memory runs out there are fewer; where the
         model's step cannot be captured there are none. `problem` says why."""
+        most = getattr(self._backend, "most_captured", max(sizes))
+        sizes = [size for size in sizes if size <= most]
+        if not sizes:
+            self.problem = "its attention, by torch's own operations, cannot be captured"
+            return
         self._staging = Staging(self._device, capacity_for(max(sizes)))
         missing = []
         for size in sorted(sizes, reverse=True):
             try:
                 self._graphs[size] = self._capture(size, capture)
-            except torch.OutOfMemoryError:
-                missing.append(size)
             except Exception as error:  # a model may do anything that a graph cannot hold
+                if is_out_of_memory(error):
+                    missing.append(size)
+                    continue
                 self.release()
                 self.problem = f"its step cannot be captured: {describe(error).cause}"
                 return

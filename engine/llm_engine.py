@@ -249,18 +249,11 @@ class LLMEngine:
         if flight is None:
             return events
         if self.looks_ahead and not self._speculator.may_draft:
-            self._ahead = self._launch_ahead(flight)
+            self._ahead = launch_ahead(
+                flight, self._scheduler, self._host.runner, self._host.sampler
+            )
         self._scheduler.ahead = None if self._ahead is None else self._ahead.plan
         return events + self._land(flight)
-
-    def _launch_ahead(self, flight: Flight) -> Flight | None:
-        """None also where memory ran out: then the next step finds it so, and makes room."""
-        try:
-            return launch_ahead(flight, self._scheduler, self._host.runner, self._host.sampler)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        return None
 
     def _launch_or_make_room(self) -> Flight | None:
         """Launch the next step. Where memory runs out the cache becomes smaller, the requests are

@@ -25,9 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from engine.batch import Span, pack
+from engine.errors import is_out_of_memory
 from engine.model_runner import ModelRunner
 from engine.recorder import StepTimer
 from engine.sampler import UNREAD, Sampler, row_of
@@ -84,9 +83,11 @@ def launch_ahead(
         sampled = [[row_of(request, (UNREAD,))] for request in requests]
         proposals = [NOTHING] * len(requests)
         verification = Verification(sampler, logits, sampled, proposals, tokens)
-    except torch.OutOfMemoryError:
+    except Exception as error:
         scheduler.revoke_ahead(plan)
-        return None
+        if is_out_of_memory(error):
+            return None
+        raise
     return Flight(plan, list(plan.grants), verification, StepTimer(0.0), 0.0, is_ahead=True)
 
 

@@ -157,8 +157,9 @@ class ModelHost:
             raise
 
     def drop(self) -> None:
-        """Give the memory of weights and cache back to the system."""
+        """Give the memory of weights, cache and scratch buffers back to the system."""
         self.assembly.drop()
+        self.sampler = Sampler(self.info.vocab_size, self.config.device)
         release_memory()
 
     def _adopt(self, assembly: Assembly) -> None:

@@ -38,7 +38,7 @@ class ModelRunner:
         captures nothing, nothing happens."""
         capture = graphs.capture_for(self.device)
         self._release_graphs()
-        if capture is not None and sizes:
+        if capture is not None:
             self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device)
             self.graphs.capture(sizes, capture)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
 
 from engine.batch import Batch
 from engine.transfer import host_buffer, reads_freely
@@ -49,14 +48,17 @@ class Staging:
         if starts[-1] > len(self._buffer):
             self._buffer = torch.zeros(2 * starts[-1], dtype=torch.int64, device=self._device)
         self._buffer[: starts[-1]].copy_(host, non_blocking=True)
-        return dataclasses.replace(batch, **self._views(parts, starts))
-
-    def _views(self, parts: list[Tensor], starts: list[int]) -> dict[str, Tensor]:
-        names = ("input_ids", "positions", "slot_mapping", "logits_indices")
-        return {
-            name: self._buffer[start : start + len(part)]
-            for name, part, start in zip(names, parts, starts, strict=False)
-        }
+        views = [
+            self._buffer[start : start + len(part)]
+            for part, start in zip(parts, starts, strict=False)
+        ]
+        return dataclasses.replace(
+            batch,
+            input_ids=views[0],
+            positions=views[1],
+            slot_mapping=views[2],
+            logits_indices=views[3],
+        )
 
 
 def aligned(count: int) -> int:

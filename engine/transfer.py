@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+CPU = torch.device("cpu")
+
 
 def reads_freely(device: torch.device) -> bool:
     """Whether looking at the numbers of a tensor costs nothing: nothing computes it behind the

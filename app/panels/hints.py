@@ -81,6 +81,7 @@ class Hints:
             "max_model_len": self._context,
             "num_threads": self._threads,
             "device": self._device,
+            "enforce_eager": self._graphs,
         }
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -113,6 +114,10 @@ class Hints:
             if gpu.temperature_c is not None:
                 words.append(f"{gpu.temperature_c:.0f} °C")
         return " · ".join(words)
+
+    @staticmethod
+    def _graphs(s: EngineSnapshot) -> str:
+        return s.model.kernels.get("decode", "no steps are captured")
 
     @staticmethod
     def _requests(s: EngineSnapshot) -> str:

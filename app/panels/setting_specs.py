@@ -47,7 +47,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "prompt_lookup_min",
         "prompt_lookup_max",
     ),
-    "Model": ("device", "max_model_len", "num_threads", "seed"),
+    "Model": ("device", "max_model_len", "num_threads", "enforce_eager", "seed"),
 }
 
 NOT_SHOWN = ("model", "load_format")

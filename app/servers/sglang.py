@@ -25,6 +25,7 @@ KNOWN = (
     "enable_chunked_prefill",
     "block_size",
     "gpu_memory_utilization",
+    "enforce_eager",
 )
 
 
@@ -44,6 +45,8 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         words.append("--enable-mixed-chunk")
     if not config.enable_prefix_caching:
         words.append("--disable-radix-cache")
+    if config.enforce_eager:
+        words.append("--disable-cuda-graph")
     words += ["--page-size", config.block_size]
     kv_name = kv_precision.word(config, kv_precision.SGLANG)
     if kv_name is not None:

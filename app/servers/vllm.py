@@ -26,6 +26,7 @@ FLAGS = (
     "block_size",
     "kv_cache_memory_bytes",
     "gpu_memory_utilization",
+    "enforce_eager",
 )
 """Settings that it has with the same meaning."""
 

@@ -86,6 +86,11 @@ class GPUAttention:
         return self._gathering is None
 
     @property
+    def most_captured(self) -> int:
+        """Requests of the largest batch of a fixed shape."""
+        return self._static.capacity if self.can_be_captured else 0
+
+    @property
     def nbytes(self) -> int:
         return sum(cache.nbytes for cache in self.caches.values())
 

@@ -116,7 +116,7 @@ def _load_head(
         max_model_len=config.max_model_len,
         progress=progress,
         cancelled=cancelled,
-    )
+    ).to(config.device)
     return Draft(
         name=source.name,
         model=head,
@@ -150,9 +150,10 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
             cache,
             weights_bytes=draft.weights_bytes,
             block_size=config.block_size,
+            device=torch.device(config.device),
         )
     return DraftModelProposer(
-        ModelRunner(draft.model, cache),
+        ModelRunner(draft.model, cache, config.device),
         weights_bytes=draft.weights_bytes,
         block_size=config.block_size,
         vocab_size=draft.vocab_size,

@@ -42,7 +42,7 @@ class DraftModelProposer(Proposer):
         self._block_size = block_size
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
-        self._sampler = Sampler(vocab_size)
+        self._sampler = Sampler(vocab_size, runner.device)
         self._failed: set[str] = set()  # requests at which the draft gave NaN
 
     @property

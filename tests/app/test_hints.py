@@ -56,6 +56,16 @@ def test_the_cache_names_its_precision(idle: EngineSnapshot) -> None:
     assert hints.hint("kv_cache_dtype") == "K int8, V bfloat16 · 1.03 KiB a token"
 
 
+def test_what_was_captured_is_said(idle: EngineSnapshot) -> None:
+    hints = Hints()
+    hints.update(idle)
+    assert hints.hint("enforce_eager") == "no steps are captured"
+    words = "CUDA graphs: 5 sizes up to 16 requests, 12 MiB"
+    model = dataclasses.replace(idle.model, kernels={"decode": words})
+    hints.update(dataclasses.replace(idle, model=model))
+    assert hints.hint("enforce_eager") == words
+
+
 def test_steps_are_summed_over_the_last_minute(idle: EngineSnapshot) -> None:
     prefill, decode = StepEntry("a", "prefill", 512), StepEntry("b", "decode", 1)
     steps = (

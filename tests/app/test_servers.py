@@ -66,6 +66,9 @@ def test_sglang_says_the_same_in_its_own_words() -> None:
     assert option(command, "--chunked-prefill-size") == "512"
     assert option(command, "--context-length") == "4096" and option(command, "--page-size") == "32"
     assert {"--disable-radix-cache", "--enable-mixed-chunk"} <= set(words(command))
+    eager = BASE.replace(enforce_eager=True)
+    assert "--disable-cuda-graph" in words(sglang_command(eager))
+    assert "--enforce-eager" in words(vllm_command(eager))
     whole = sglang_command(BASE.replace(enable_chunked_prefill=False))
     assert option(whole, "--chunked-prefill-size") == "-1"
     assert "--enable-mixed-chunk" not in words(whole)

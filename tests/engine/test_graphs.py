@@ -211,7 +211,7 @@ def test_with_little_memory_there_are_fewer(
 ) -> None:
     def fail(index: int) -> None:
         if index < 2:
-            raise torch.OutOfMemoryError("not enough")
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
 
     monkeypatch.setattr("engine.graphs.capture_for", lambda device: Recording(fail))
     monkeypatch.setattr("engine.assembly.capture_for", lambda device: True)

@@ -283,7 +283,7 @@ def test_out_of_memory_ahead_is_a_step_as_usual(make_engine: MakeEngine) -> None
 
     def full(batch: Batch, drawn: Tensor | None = None) -> Tensor:
         if drawn is not None and batch.seq_lens[0] % 3 == 0:
-            raise torch.OutOfMemoryError("not enough for two steps")
+            raise torch.OutOfMemoryError("CUDA out of memory. Two steps are too many.")
         return execute(batch, drawn)
 
     engine.runner.execute = full  # type: ignore[method-assign]

@@ -49,7 +49,9 @@ class NothingIsRead(TorchDispatchMode):
             devices.add(torch.device(named["device"]).type)
         if len(devices) > 1:
             assert name in _COPIES and named.get("non_blocking"), f"{name} between {devices}"
-        return func(*args, **kwargs)
+        with self:  # what it is made of, which inference mode hides
+            parts = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if parts is NotImplemented else parts
 
 
 def rows_of(params: Sequence[SamplingParams], last: tuple[int, ...] = ()) -> list[SamplingRow]:

@@ -31,6 +31,8 @@ from engine.speculation.drafting import Drafting, draw
 from engine.speculation.eagle3.head import Eagle3Head, Entries
 from engine.speculation.eagle3.taps import Taps
 from engine.speculation.proposer import Proposal, Proposer
+from engine.staging import Staging
+from engine.transfer import CPU, upload_places
 
 
 class _Part(NamedTuple):
@@ -62,13 +64,15 @@ class Eagle3Proposer(Proposer):
         *,
         weights_bytes: int,
         block_size: int,
+        device: torch.device = CPU,
     ) -> None:
         self.weights_bytes = weights_bytes
         self.taps = taps
         self._head = head
         self._cache = cache
         self._block_size = block_size
-        self._sampler = Sampler(head.shape.vocab_size)
+        self._staging = Staging(device)
+        self._sampler = Sampler(head.shape.vocab_size, device)
         self._last: dict[str, _Last] = {}
         self._failed: set[str] = set()  # requests at which the head gave NaN
 
@@ -91,14 +95,15 @@ class Eagle3Proposer(Proposer):
         parts = self._parts(plan, outcomes)
         if not parts or not states:
             return
-        rows = torch.cat([torch.arange(part.rows.start, part.rows.stop) for part in parts])
+        numbers = [row for part in parts for row in range(part.rows.start, part.rows.stop)]
+        rows = upload_places(numbers, self._sampler.device)
         features = self._head.features([layer[rows] for layer in states])
         whole = features.isfinite().all(dim=1).tolist()
         if not all(whole):
             parts, features = self._without_bad(parts, features, whole)
             if not parts:
                 return
-        batch = pack([part.span for part in parts], self._block_size)
+        batch = self._staging.stage(pack([part.span for part in parts], self._block_size))
         self._head.store(Entries(features, batch.input_ids, batch.positions), batch, self._cache)
         for part, end in zip(parts, batch.query_start_loc[1:], strict=True):
             request, span = part.request, part.span
@@ -188,8 +193,8 @@ class Eagle3Proposer(Proposer):
             table = request.block_table[start // self._block_size :]
             spans.append(Span([token_id], position - start, table, 1))
             positions.append(position)
-        batch = pack(spans, self._block_size)
-        return Entries(features, batch.input_ids, torch.tensor(positions)), batch
+        batch = self._staging.stage(pack(spans, self._block_size))
+        return Entries(features, batch.input_ids, upload_places(positions, features.device)), batch
 
     def _take(self, item: Drafting, token_id: int) -> bool:
         if token_id < 0:
