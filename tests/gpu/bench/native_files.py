@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1]
-LEFT_OUT = ("test_run_all.py", "test_floors.py", "test_measures.py", "test_without_qt.py")
-"""Tests of what measures, which needs no GPU."""
+LEFT_OUT = (
+    "test_run_all.py",
+    "test_floors.py",
+    "test_measures.py",
+    "test_without_qt.py",
+    "test_compile.py",
+)
+"""Tests of what measures and of compiling without a GPU: they need none."""
 
 
 def test_files() -> list[str]:
