@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         report = build(store.results, commit=commit, quick=args.quick, num_left=left)
         (store.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        text = table(report)
+        text = table(report, args.part or ())
         (store.folder / TABLE).write_text(text + "\n", encoding="utf-8")
         print(f"\n{text}\n\nreport: {store.folder / REPORT}", flush=True)
     return 1 if left or report["failed"] else 0

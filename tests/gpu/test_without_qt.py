@@ -1,7 +1,8 @@
 """A machine with a GPU may have no window system: what runs there asks for few packages.
 
 torch, triton, transformers, safetensors, tokenizers, numpy, psutil, pytest, hypothesis, and what
-those bring along; of this repository, engine/, resources/, tests/gpu and the tiny models of tests/engine.
+those bring along; of this repository, engine/, resources/, tests/gpu and the tiny models of
+tests/engine.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ def _tables(batch: int, own: int) -> list[list[int]]:
     return [blocks[i * own : (i + 1) * own] for i in range(batch)]
 
 
+@torch.inference_mode()
 def _fill(
     bench: Bench, shape: Shape, backend: AttentionBackend, layer: int,
     tables: Sequence[Sequence[int]], context: int,

@@ -70,7 +70,7 @@ def machine(scale: Scale) -> list[Cell]:
 
 
 def ceilings(scale: Scale) -> list[Cell]:
-    shared = {"part": "ceilings", "group": "ceilings", "rank": -1}
+    shared: dict[str, Any] = {"part": "ceilings", "group": "ceilings", "rank": -1}
     cells = [Cell("ceilings/copy", kind="copy", **shared)]
     cells += [
         Cell(f"ceilings/product/{p}", kind="product", settings={"precision": p}, **shared)

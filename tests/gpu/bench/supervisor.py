@@ -103,9 +103,15 @@ class Supervisor:
                 case {"event": "loaded"}:
                     limit, doing = cell.limit_s, "measuring"
                     worker.is_preparing = False
-                case {"event": "end", "figures": figures, "error": error, "seconds": seconds}:
+                case {
+                    "event": "end",
+                    "figures": figures,
+                    "error": error,
+                    "seconds": seconds,
+                    "answers": answers,
+                }:
                     worker.is_preparing = False
-                    worker.is_lost = not message["answers"]
+                    worker.is_lost = not answers
                     return self._result(cell, figures, error, seconds)
                 case None if self.time_left <= 0:
                     self._say(f"  time is up; {cell.name} is left for the next run")

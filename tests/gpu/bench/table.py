@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.gpu.bench.parts import FIRST
@@ -13,29 +13,31 @@ LONGEST = 11_500
 Report = Mapping[str, Any]
 
 
-def table(report: Report, longest: int = LONGEST) -> str:
-    """Sections in order of interest until the text is full; printed the other way around."""
+def table(report: Report, wanted: Collection[str] = (), longest: int = LONGEST) -> str:
+    """Sections in order of interest, those of the parts `wanted` before others, until the text is
+    full; printed the other way around."""
     rows = report["rows"]
     sections = [
-        _goals(report),
-        _failures(report),
-        _waves(rows["wave"], first=True),
-        _peers(rows["peer"]),
-        _ceilings(report),
-        _profiles(rows["profile"]),
-        _linears(rows["linear"]),
-        _attention(rows["attention"]),
-        _budgets(rows["budget"]),
-        _arrivals(rows["arrivals"]),
-        _waves(rows["wave"], first=False),
-        _others({**rows["fused"], **rows["sampler"]}),
-        _published(report["published"]),
+        ("", _goals(report)),
+        ("", _failures(report)),
+        ("decode", _waves(rows["wave"], first=True)),
+        ("peers", _peers(rows["peer"])),
+        ("ceilings", _ceilings(report)),
+        ("profile", _profiles(rows["profile"])),
+        ("kernels", _linears(rows["linear"])),
+        ("kernels", _attention(rows["attention"])),
+        ("budgets", _budgets(rows["budget"])),
+        ("small", _arrivals(rows["arrivals"])),
+        ("kernels", _others({**rows["fused"], **rows["sampler"]})),
+        ("decode", _waves(rows["wave"], first=False)),
+        ("", _published(report["published"])),
     ]
+    first = sections[:2] + [section for section in sections[2:] if section[0] in wanted]
     kept, left, size = [], 0, 0
-    for section in sections:
-        if not section:
+    for _, lines in first + [section for section in sections if section not in first]:
+        if not lines:
             continue
-        text = "\n".join(section)
+        text = "\n".join(lines)
         if size + len(text) + 2 > longest - 60:
             left += 1
             continue
@@ -69,6 +71,10 @@ def _failures(report: Report) -> list[str]:
     for figures in report["tests"].values():
         for outcome, number in figures.get("counts", {}).items():
             counts[outcome] = counts.get(outcome, 0) + number
+    broken = [
+        f["test"] for figures in report["tests"].values() for f in figures.get("failures", ())
+    ]
+    lines += [f"  {test}" for test in broken[:10]]
     if counts:
         lines.append("TESTS " + ", ".join(f"{n} {name}" for name, n in sorted(counts.items())))
     return lines
@@ -136,9 +142,19 @@ def _profiles(rows: Mapping[str, Any]) -> list[str]:
 
 
 def _linears(rows: Mapping[str, Any]) -> list[str]:
-    lines = ["LINEAR LAYERS by rows: share of the floor (microseconds)"] if rows else []
+    """A line for each matrix, a column for each number of rows."""
+    counts = sorted({int(count) for cases in rows.values() for count in cases})
+    lines = ["LINEAR LAYERS by rows: share of the floor / microseconds"] if rows else []
+    if rows:
+        lines.append(" " * 16 + "".join(f"{count:>10}" for count in counts))
     for name, cases in rows.items():
-        lines.append(f"  {name.removeprefix('kernels/linear/'):14} " + _cases(cases))
+        texts = [
+            f"{case.get('fraction', 0):.2f}/{case['us']:.0f}" if case else "-"
+            for case in (cases.get(str(count)) for count in counts)
+        ]
+        lines.append(
+            f"  {name.removeprefix('kernels/linear/'):14}" + "".join(f"{t:>10}" for t in texts)
+        )
     return lines
 
 
@@ -157,10 +173,6 @@ def _others(rows: Mapping[str, Any]) -> list[str]:
     for cases in rows.values():
         lines += _packed(f"{name} {_case(case)}" for name, case in cases.items())
     return lines
-
-
-def _cases(cases: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name}: {_case(case)}" for name, case in cases.items())
 
 
 def _case(case: Mapping[str, Any]) -> str:

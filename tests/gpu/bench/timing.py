@@ -43,6 +43,7 @@ def num_sets(nbytes: float, device: torch.device) -> int:
     return int(min(64, max(2, -(-ROTATED_BYTES // max(1, int(nbytes))))))
 
 
+@torch.inference_mode()
 def time_turns(work: Callable[[int], object], device: torch.device) -> Timed:
     """Time work(turn), which takes the input set `turn` modulo their number."""
     if device.type != "cuda":
