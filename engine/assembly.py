@@ -19,6 +19,7 @@ from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
 from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from engine.graphs import capture_for, sizes_for
+from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
@@ -304,6 +305,11 @@ def _describe(
     text = checkpoint.config
     first = layers[min(layers)]
     notices = list(loaded.notices)
+    without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
+    if without_triton:
+        notices.append(
+            f"{without_triton}: torch's own operations compute attention and weights in few bits."
+        )
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)

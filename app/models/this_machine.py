@@ -40,12 +40,23 @@ def machine_facts() -> MachineFacts:
             ("CPU", info.cpu),
             ("Cores", f"{cores}; {info.default_threads} threads for products"),
             ("Memory", f"{free} free of {total}"),
-            ("GPU", ", ".join(info.gpus) or "none found"),
+            ("GPU", ", ".join(_gpus()) or "none found"),
             ("Precision", precision),
             ("PyTorch", build.text),
         ),
         advice(info.gpus, build),
     )
+
+
+def _gpus() -> list[str]:
+    from engine.nvml import opened
+
+    with opened() as driver:
+        found = () if driver is None else driver.figures()
+    return [
+        f"{gpu.name}, {format_bytes(gpu.total - gpu.used)} free of {format_bytes(gpu.total)}"
+        for gpu in found
+    ]
 
 
 def shape_fits(

@@ -45,7 +45,6 @@ _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _INT4 = "linear, 4 bits"
 _INT4_ROWS = (16, 32, 64, 128, 256, 512)
 _ATTENTION = "attention"
-_OLDEST_TRITON = (8, 0)
 _WIDEST_HEAD = 256  # that the paged attention of GPUs is compiled for
 _PROMPT_ATTENTION = (4, 128, 512, 128)  # heads, rows of queries, keys, width
 _lock = threading.RLock()
@@ -67,9 +66,9 @@ _BLOCKED = (Choice(_IN_BLOCKS, "", 1, "onednn", "made so by hand"),)
 
 def uses_triton(device: torch.device) -> bool:
     """Whether Triton's kernels compute on `device`."""
-    from engine.kernels.triton.support import is_available
+    from engine.kernels.triton.support import problem
 
-    return device.type == "cuda" and is_available()
+    return not problem(device)
 
 
 def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
@@ -81,14 +80,11 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
 
 def choose_attention(device: torch.device, widest: int) -> Choice:
     """How paged attention with heads of up to `widest` elements is computed on a GPU."""
-    from engine.kernels.triton.support import is_available
+    from engine.kernels.triton.support import problem
 
-    if not is_available():
-        implementation, why = "torch", "Triton is not installed: gathered pages and torch's SDPA"
-    elif device.type != "cuda":
-        implementation, why = "torch", "Triton's kernels are for NVIDIA GPUs"
-    elif torch.cuda.get_device_capability(device) < _OLDEST_TRITON:
-        implementation, why = "torch", "a GPU before Ampere: gathered pages and torch's SDPA"
+    why_not = problem(device)
+    if why_not:
+        implementation, why = "torch", f"{why_not}: gathered pages and torch's SDPA"
     elif widest > _WIDEST_HEAD:
         implementation, why = "torch", f"heads of {widest}: the kernel is for {_WIDEST_HEAD}"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from app.pace import Pace
 from app.paths import starter_model
 from app.settings_store import SettingsStore
 from app.window import Application
-from engine.messages import OutputEvent
+from engine.messages import MadeRoom, OutputEvent
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send, wait_idle
 from widgets.theme import load_theme
@@ -50,6 +51,20 @@ def test_random_weights_are_called_so(qtbot: QtBot, application: Application) ->
     assert application.pages.chat_page.model_notice.text().startswith(DUMMY_NOTE)
     open_model(qtbot, application)
     assert application.pages.chat_page.model_notice.text() == ""
+
+
+def test_a_cache_that_became_smaller_is_told_of(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    bridge = application.bridge
+    assert bridge.model is not None and bridge.plan is not None
+    plan = dataclasses.replace(bridge.plan, num_blocks=102)
+    thread = bridge._thread
+    assert isinstance(thread, FakeEngineThread)
+    thread.on_event(MadeRoom("The memory ran out in a step. 128 → 102 blocks.", bridge.model, plan))
+    qtbot.waitUntil(lambda: application.window.notices.notice("room") is not None)
+    notice = application.window.notices.notice("room")
+    assert notice is not None and "128 → 102" in notice.cause and "other programs" in notice.remedy
+    assert bridge.plan.num_blocks == 102 and bridge.state is EngineState.READY
 
 
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:

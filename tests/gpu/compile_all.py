@@ -222,11 +222,23 @@ PARTS: dict[str, Callable[[bool], None]] = {
 }  # fmt: skip
 
 
+class _Told(list[Compiled]):
+    """Prints what is added."""
+
+    def append(self, one: Compiled) -> None:
+        super().append(one)
+        print(
+            f"sm_{one.capability}  {one.kernel:20} {one.registers:4} registers {one.spilled:5} B "
+            f"stack {one.shared:7,} B shared  {one.seconds:6.2f} s",
+            flush=True,
+        )
+
+
 def compile_all(
     parts: Sequence[str], capabilities: Sequence[int], quick: bool = False
 ) -> tuple[list[Compiled], list[str]]:
     """What was compiled, and what could not be, in words."""
-    found: list[Compiled] = []
+    found = _Told()
     problems: list[str] = []
     for capability in capabilities:
         for part in parts:
@@ -250,11 +262,6 @@ def main() -> int:
     found, problems = compile_all(
         args.part or list(PARTS), args.capability or CAPABILITIES, args.quick
     )
-    for one in found:
-        print(
-            f"sm_{one.capability}  {one.kernel:28} {one.registers:4} registers "
-            f"{one.spilled:5} B stack {one.shared:7,} B shared  {one.seconds:6.2f} s"
-        )
     if args.json is not None:
         args.json.write_text(json.dumps([asdict(one) for one in found], indent=1))
     for problem in problems:

@@ -16,6 +16,29 @@ def is_available() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+OLDEST = (8, 0)
+"""Ampere: before it there is no bfloat16 in the matrix units, and less shared memory."""
+
+
+@cache
+def problem(device: torch.device) -> str:
+    """Why the kernels cannot run on `device`, in words; "" where they can. The first call for a
+    GPU compiles a small one and runs it."""
+    if device.type != "cuda":
+        return "Triton's kernels are for NVIDIA GPUs"
+    if not is_available():
+        return "Triton is not installed"
+    if torch.cuda.get_device_capability(device) < OLDEST:
+        return "a GPU before Ampere"
+    from engine.kernels.triton.probe import runs_on
+
+    try:
+        return "" if runs_on(device) else "Triton computes wrongly here"
+    except Exception as error:  # no C compiler, a driver that is too old, a folder not writable...
+        words = str(error).strip().partition("\n")[0] or type(error).__name__
+        return f"Triton cannot compile here: {words.rstrip('.')}"
+
+
 def is_interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, which does not multiply bfloat16 rightly (triton
     #11584) and cuts bfloat16 off where a GPU rounds it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -118,6 +119,21 @@ def test_words_go_to_who_asked_and_ends_to_all(bench: Bench) -> None:
     one.ask("b", "reject me")
     one.wait(m.RequestFailed)
     assert not other.of(m.RequestFailed)
+
+
+def test_a_cache_that_became_smaller_is_told_to_all_without_paths(bench: Bench) -> None:
+    lab = bench.lab()
+    lab.load()
+    one = bench.window(lab.server.url)
+    loaded = one.wait(m.Loaded)
+    own = next(e for e in lab.events if isinstance(e, m.Loaded))
+    plan = dataclasses.replace(own.plan, num_blocks=102)
+    lab.engine.on_event(m.MadeRoom("128 → 102 blocks", own.model, plan))
+    told = one.wait(m.MadeRoom)
+    assert told == m.MadeRoom("128 → 102 blocks", loaded.model, plan)
+    assert told.model.path == "tiny"
+    later = bench.window(lab.server.url).wait(m.Loaded)
+    assert later.plan == plan
 
 
 def test_a_change_by_one_is_told_to_all_and_a_refusal_to_one(bench: Bench) -> None:
