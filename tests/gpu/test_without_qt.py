@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 REFUSED = (
     "PySide6", "shiboken6", "pytestqt", "pyqtgraph", "xdist", "schemathesis", "openai",
-    "app", "widgets", "httpx", "starlette", "uvicorn", "msgspec", "keyring", "markdown_it",
+    "app", "widgets", "starlette", "uvicorn", "msgspec", "keyring", "markdown_it",
     "prometheus_client", "pynvml", "platformdirs", "websockets",
 )  # fmt: skip
 
