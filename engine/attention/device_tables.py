@@ -2,8 +2,8 @@
 
 One buffer of int32, filled on the host and copied in one piece:
 
-    | stride | query_start_loc        | seq_lens         | block tables, a row for each request ... |
-      4        capacity + 1 (padded)    capacity           num_requests * stride
+    | stride | query_start_loc       | seq_lens       | block tables, a row for each request |
+      4        capacity + 1, padded    the same         num_requests * stride
 
 Its address stays, and how far apart the rows of the tables lie stands in it: a step whose tables
 are longer needs no other launch. The host has two such buffers in turn, so that a step can be

@@ -28,8 +28,8 @@ class GPUAttention:
     """The attention backend of `device`, a GPU; of the CPU in tests, in Triton's interpreter.
 
     A captured graph may hold what `forward` launches for a batch of `fixed_shape`, but not
-    `begin_step`, which comes before every replay. implementation: "triton", or "torch" (gather and SDPA,
-    which cannot be captured); by default what `choose_attention` says.
+    `begin_step`, which comes before every replay. implementation: "triton", or "torch" (gather and
+    SDPA, which cannot be captured); by default what `choose_attention` says.
     """
 
     def __init__(
@@ -155,9 +155,7 @@ class GPUAttention:
         out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         shape = Shape(q.shape[1], k.shape[1], k.shape[2], v.shape[2], q.itemsize)
         launch = self._launch(shape, options.window)
-        return paged_attention(
-            q, keys, values, self._tables, launch, options, out, self._workspace
-        )
+        return paged_attention(q, keys, values, self._tables, launch, options, out, self._workspace)
 
     def _launch(self, shape: Shape, window: int | None) -> Launch:
         """What layers of this shape launch in this step, the same for all of them."""
@@ -175,9 +173,7 @@ class GPUAttention:
                 )  # fmt: skip
             else:
                 lens = [batch.query_len(i) for i in range(batch.num_requests)]
-                self._launches[key] = plan_launch(
-                    shape, lens, batch.seq_lens, window, device, room
-                )
+                self._launches[key] = plan_launch(shape, lens, batch.seq_lens, window, device, room)
         return self._launches[key]
 
 

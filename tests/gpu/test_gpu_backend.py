@@ -133,9 +133,7 @@ Make = Callable[..., list[list[int]]]
 
 
 @pytest.fixture
-def generate(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Make:
+def generate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Greedy tokens of a tiny model of a family, by the CPU's backend or by another."""
     folders: dict[str, Path] = {}
 

@@ -75,9 +75,7 @@ def test_a_step_is_written_as_quantize_rounds_it(
 
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_shows_in_the_scale(
-    form: str, bad: float, device: torch.device
-) -> None:
+def test_what_is_not_finite_shows_in_the_scale(form: str, bad: float, device: torch.device) -> None:
     new = torch.randn(3, 2, 16, device=device)
     new[1, 1, 7] = bad
     keys, values = (pages(form, (1, 2, 4, 16), torch.float32, device) for _ in "kv")

@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
-from engine.kernels.triton.attention_kernels import attend_pages, join_splits
+from engine.kernels.triton.attention_join import join_splits
+from engine.kernels.triton.attention_kernels import attend_pages
 from engine.kernels.triton.attention_tiles import Tiles, tiles_for
 from engine.kernels.triton.support import (
     Device,
@@ -69,8 +70,8 @@ class Shape:
         return self.num_heads // self.num_kv_heads
 
     def tiles(self, device: Device, few_tokens: int) -> Tiles:
-        widths = (max(16, next_power_of_2(dim)) for dim in (self.key_dim, self.value_dim))
-        return tiles_for(device, *widths, self.itemsize, few_tokens * self.group)
+        key_width, value_width = padded(self.key_dim), padded(self.value_dim)
+        return tiles_for(device, key_width, value_width, self.itemsize, few_tokens * self.group)
 
 
 class Launch(NamedTuple):
@@ -93,6 +94,11 @@ class Launch(NamedTuple):
         if self.lanes == 1:
             return 0
         return self.few_tokens * shape.num_heads * self.num_splits * (shape.value_dim + 2)
+
+
+def padded(dim: int) -> int:
+    """How wide the tiles of heads of `dim` elements are."""
+    return max(16, next_power_of_2(dim))
 
 
 def plan_launch(
@@ -206,7 +212,7 @@ def paged_attention(
     rows = launch.few_tokens * num_heads * launch.num_splits if joined else 0
     tops, totals = workspace[:rows], workspace[rows : 2 * rows]
     sums = workspace[2 * rows : (2 + value_dim) * rows]
-    value_width = max(16, next_power_of_2(value_dim))
+    value_width = padded(value_dim)
     requests = next_power_of_2(tables.capacity)
     has_window, has_sinks = options.window is not None, options.sinks is not None
     attend_pages[(launch.items, num_kv_heads)](
@@ -223,8 +229,9 @@ def paged_attention(
         KEY_DTYPE=_product_dtype(q.dtype), VALUE_DTYPE=_value_dtype(values, q.dtype),
         PRECISION="ieee" if q.dtype is torch.float32 else "tf32",
         NUM_KV_HEADS=num_kv_heads, GROUP=group, BLOCK_SIZE=block_size,
+        WIDE=max(keys.elements.numel(), values.elements.numel()) >= 2**31,
         KEY_DIM=key_dim, VALUE_DIM=value_dim,
-        KEY_WIDTH=max(16, next_power_of_2(key_dim)), VALUE_WIDTH=value_width,
+        KEY_WIDTH=padded(key_dim), VALUE_WIDTH=value_width,
         FEW_TOKENS=FEW_TOKENS, SPLIT=SPLIT, MAX_SPLITS=MAX_SPLITS,
         BLOCK_M=tiles.rows, BLOCK_M_FEW=tiles.few_rows, BLOCK_N=tiles.keys,
         BLOCK_N_FEW=tiles.few_keys, REQUESTS=1 if launch.one_block else requests,

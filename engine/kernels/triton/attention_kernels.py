@@ -24,60 +24,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-NOTHING = tl.constexpr(float("-inf"))
-
-
-@triton.jit
-def _load(pointers, mask, MASKED: tl.constexpr):
-    if MASKED:
-        return tl.load(pointers, mask=mask, other=0)
-    else:
-        return tl.load(pointers)
-
-
-@triton.jit
-def _mask(exists, is_real, MASKED: tl.constexpr):
-    if MASKED:
-        return exists & is_real
-    else:
-        return is_real
-
-
-@triton.jit
-def _decoded(tile, FORM: tl.constexpr, DTYPE: tl.constexpr):
-    """A tile of the cache as DTYPE. FORM: "plain", "int8", or how fp8 is read: "fp8" by the
-    device's own conversion, "fp8_shift" by shifts, where it has none."""
-    if FORM == "fp8_shift":
-        # the bits of e4m3, its sign extended, where float16 has sign, exponent and fraction: the
-        # same number but for the bias of the exponent, 7 in place of 15
-        bits = (tile.to(tl.int16) << 7) & -16512  # 0xBF80
-        tile = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
-    elif FORM == "fp8":
-        tile = tile.to(tl.float8e4nv, bitcast=True).to(tl.float16)
-    return tile.to(DTYPE)
-
-
-@triton.jit
-def _fold(top, total, acc, new_top, new_total, new_acc):
-    """Two parts of the keys together: largest score, sum of weights, weighted sum of values."""
-    both = tl.maximum(top, new_top)
-    base = tl.where(both == NOTHING, 0.0, both)
-    left, right = tl.exp2(top - base), tl.exp2(new_top - base)
-    acc = acc * left[:, None] + new_acc * right[:, None]
-    return both, total * left + new_total * right, acc
-
-
-@triton.jit
-def _finished(top, total, acc, sinks, heads, inside, HAS_SINKS: tl.constexpr):
-    """The result of rows whose sums are complete; zeros where there was no key at all."""
-    if HAS_SINKS:
-        sink = tl.load(sinks + heads, mask=inside, other=0.0).to(tl.float32) * LOG2_E
-        both = tl.maximum(top, sink)
-        factor = tl.exp2(top - both)
-        total = total * factor + tl.exp2(sink - both)
-        acc = acc * factor[:, None]
-    return acc / tl.where(total == 0.0, 1.0, total)[:, None]
+from engine.kernels.triton.attention_parts import (
+    LOG2_E,
+    NOTHING,
+    decoded,
+    finished,
+    fold,
+    load_queries,
+    load_tile,
+    mask_of,
+    own_item_of,
+    rows_of,
+    split_size,
+    store_results,
+)
 
 
 @triton.jit
@@ -88,7 +48,7 @@ def _attend(
     HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     KEY_FORM: tl.constexpr, VALUE_FORM: tl.constexpr,
     KEY_DTYPE: tl.constexpr, VALUE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, WIDE: tl.constexpr,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
@@ -97,24 +57,26 @@ def _attend(
 
     MASKED: not all rows see all keys of these tiles. Keys before first_key, which no row sees, and
     from end_key on, which do not exist, are not even loaded: NaN there would get into the result
-    through a weight of zero.
+    through a weight of zero. WIDE: the cache has 2^31 elements or more.
     """
     key_dims, value_dims = tl.arange(0, KEY_WIDTH), tl.arange(0, VALUE_WIDTH)
     places = tl.arange(0, BLOCK_N)
     for tile in range(first_tile, end_tile):
         key = tile * BLOCK_N + places
         exists = (key >= first_key) & (key < end_key)
-        block = _load(table + key // BLOCK_SIZE, exists, MASKED).to(tl.int64)
+        block = load_tile(table + key // BLOCK_SIZE, exists, MASKED)
+        if WIDE:
+            block = block.to(tl.int64)
         rows = (block * NUM_KV_HEADS + head) * BLOCK_SIZE + key % BLOCK_SIZE
 
-        mask = _mask(exists[None, :], (key_dims < KEY_DIM)[:, None], MASKED)
+        mask = mask_of(exists[None, :], (key_dims < KEY_DIM)[:, None], MASKED)
         pointers = keys + rows[None, :] * KEY_DIM + key_dims[:, None]
-        k = _load(pointers, mask, MASKED or KEY_DIM != KEY_WIDTH)
-        scores = tl.dot(q, _decoded(k, KEY_FORM, KEY_DTYPE), input_precision=PRECISION)
+        k = load_tile(pointers, mask, MASKED or KEY_DIM != KEY_WIDTH)
+        scores = tl.dot(q, decoded(k, KEY_FORM, KEY_DTYPE), input_precision=PRECISION)
         if KEY_FORM == "plain":
             scores = scores * scale
         else:
-            factors = _load(key_scales + rows, exists, MASKED).to(tl.float32)
+            factors = load_tile(key_scales + rows, exists, MASKED).to(tl.float32)
             scores = scores * (factors * scale)[None, :]
         if HAS_SOFTCAP:  # softcap * tanh(scores / softcap)
             power = tl.exp2(scores * (2.0 * LOG2_E / softcap))
@@ -135,49 +97,17 @@ def _attend(
         acc = acc * factor[:, None]
         top = both
 
-        mask = _mask(exists[:, None], (value_dims < VALUE_DIM)[None, :], MASKED)
+        mask = mask_of(exists[:, None], (value_dims < VALUE_DIM)[None, :], MASKED)
         pointers = values + rows[:, None] * VALUE_DIM + value_dims[None, :]
-        v = _load(pointers, mask, MASKED or VALUE_DIM != VALUE_WIDTH)
+        v = load_tile(pointers, mask, MASKED or VALUE_DIM != VALUE_WIDTH)
         if VALUE_FORM != "plain":
-            factors = _load(value_scales + rows, exists, MASKED).to(tl.float32)
+            factors = load_tile(value_scales + rows, exists, MASKED).to(tl.float32)
             weights = weights * factors[None, :]
         acc = tl.dot(
-            weights.to(VALUE_DTYPE), _decoded(v, VALUE_FORM, VALUE_DTYPE), acc,
+            weights.to(VALUE_DTYPE), decoded(v, VALUE_FORM, VALUE_DTYPE), acc,
             input_precision=PRECISION,
         )  # fmt: skip
     return top, total, acc
-
-
-@triton.jit
-def _own_item(
-    query_start_loc, num_requests, item, lanes,
-    GROUP: tl.constexpr, FEW_TOKENS: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_M_FEW: tl.constexpr, REQUESTS: tl.constexpr,
-):  # fmt: skip
-    """Which request the work item is of, its place among that request's, whether the request is of
-    few tokens, and the number of tokens of such requests before it. The request is num_requests or
-    more where there is no such item."""
-    index = tl.arange(0, REQUESTS)
-    inside = index < num_requests
-    starts = tl.load(query_start_loc + index, mask=inside, other=0)
-    tokens = tl.load(query_start_loc + index + 1, mask=inside, other=0) - starts
-    few = tokens <= FEW_TOKENS
-    rows = tokens * GROUP
-    items = tl.where(
-        few, (rows + BLOCK_M_FEW - 1) // BLOCK_M_FEW * lanes, (rows + BLOCK_M - 1) // BLOCK_M
-    )
-    request = tl.sum((tl.cumsum(items, 0) <= item).to(tl.int32), 0)
-    before = index < request
-    own_item = item - tl.sum(tl.where(before, items, 0), 0)
-    few_before = tl.sum(tl.where(before & few, tokens, 0), 0)
-    return request, own_item, few_before
-
-
-@triton.jit
-def _split_size(seq_len, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr):
-    """Keys of a split: SPLIT, or for long sequences as many times SPLIT as make MAX_SPLITS."""
-    whole = SPLIT * MAX_SPLITS
-    return tl.maximum((seq_len + whole - 1) // whole, 1) * SPLIT
 
 
 @triton.jit(do_not_specialize=["num_requests", "lanes", "num_splits", "window"])
@@ -190,7 +120,7 @@ def attend_pages(
     KEY_FORM: tl.constexpr, VALUE_FORM: tl.constexpr,
     KEY_DTYPE: tl.constexpr, VALUE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    WIDE: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     FEW_TOKENS: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_M_FEW: tl.constexpr,
@@ -207,7 +137,7 @@ def attend_pages(
         request, own_item = item // lanes, item % lanes
         few_before = tl.load(query_start_loc + request)
     else:
-        request, own_item, few_before = _own_item(
+        request, own_item, few_before = own_item_of(
             query_start_loc, num_requests, item, lanes,
             GROUP, FEW_TOKENS, BLOCK_M, BLOCK_M_FEW, REQUESTS,
         )  # fmt: skip
@@ -223,7 +153,7 @@ def attend_pages(
             table, start, tokens, seq_len, own_item, few_before, head,
             stride_qt, stride_qh, lanes, num_splits, scale, softcap, window,
             JOINED, HAS_WINDOW, HAS_SOFTCAP, HAS_SINKS, KEY_FORM, VALUE_FORM,
-            KEY_DTYPE, VALUE_DTYPE, PRECISION, NUM_KV_HEADS, GROUP, BLOCK_SIZE,
+            KEY_DTYPE, VALUE_DTYPE, PRECISION, NUM_KV_HEADS, GROUP, BLOCK_SIZE, WIDE,
             KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH,
             SPLIT, MAX_SPLITS, BLOCK_M_FEW, BLOCK_N_FEW,
         )  # fmt: skip
@@ -233,45 +163,9 @@ def attend_pages(
             table, start, tokens, seq_len, own_item, head,
             stride_qt, stride_qh, scale, softcap, window,
             HAS_WINDOW, HAS_SOFTCAP, HAS_SINKS, KEY_FORM, VALUE_FORM,
-            KEY_DTYPE, VALUE_DTYPE, PRECISION, NUM_KV_HEADS, GROUP, BLOCK_SIZE,
+            KEY_DTYPE, VALUE_DTYPE, PRECISION, NUM_KV_HEADS, GROUP, BLOCK_SIZE, WIDE,
             KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_M, BLOCK_N,
         )  # fmt: skip
-
-
-@triton.jit
-def _rows_of(block, tokens, seq_len, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The rows of a block: token and head in the group of each, whether it exists, its position;
-    then the first and the last position. Rows that do not exist look like the last token."""
-    row = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    token = tl.minimum(row // GROUP, tokens - 1)
-    before = seq_len - tokens
-    first = before + block * BLOCK_M // GROUP
-    last = before + tl.minimum((block * BLOCK_M + BLOCK_M - 1) // GROUP, tokens - 1)
-    return token, row % GROUP, row < tokens * GROUP, before + token, first, last
-
-
-@triton.jit
-def _queries(
-    q, start, token, heads, exists, stride_qt, stride_qh,
-    DTYPE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    dims = tl.arange(0, WIDTH)
-    pointers = q + (start + token).to(tl.int64)[:, None] * stride_qt + heads[:, None] * stride_qh
-    mask = exists[:, None] & (dims < DIM)[None, :]
-    return tl.load(pointers + dims[None, :], mask=mask, other=0.0).to(DTYPE)
-
-
-@triton.jit
-def _store(
-    out, result, start, token, heads, exists,
-    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    dims = tl.arange(0, WIDTH)
-    rows = (start + token).to(tl.int64) * NUM_HEADS + heads
-    mask = exists[:, None] & (dims < DIM)[None, :]
-    tl.store(
-        out + rows[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=mask
-    )
 
 
 @triton.jit
@@ -283,17 +177,17 @@ def _attend_many(
     KEY_FORM: tl.constexpr, VALUE_FORM: tl.constexpr,
     KEY_DTYPE: tl.constexpr, VALUE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    WIDE: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     # the last rows see the most keys: they begin first, so that no program works on alone
     block = (tokens * GROUP + BLOCK_M - 1) // BLOCK_M - 1 - own_item
-    token, own_head, exists, positions, first, last = _rows_of(
+    token, own_head, exists, positions, first, last = rows_of(
         block, tokens, seq_len, GROUP, BLOCK_M
     )
     heads = head * GROUP + own_head
-    queries = _queries(
+    queries = load_queries(
         q, start, token, heads, exists, stride_qt, stride_qh, KEY_DTYPE, KEY_DIM, KEY_WIDTH
     )
     top = tl.full([BLOCK_M], NOTHING, tl.float32)
@@ -314,7 +208,8 @@ def _attend_many(
             keys, values, key_scales, value_scales, table, head,
             begin, inner, first_key, end_key, scale, softcap, window,
             HAS_WINDOW, HAS_SOFTCAP, KEY_FORM, VALUE_FORM, KEY_DTYPE, VALUE_DTYPE, PRECISION,
-            NUM_KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_N, True,
+            NUM_KV_HEADS, BLOCK_SIZE, WIDE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH,
+            BLOCK_N, True,
         )  # fmt: skip
         begin = tl.maximum(begin, inner)
     top, total, acc = _attend(
@@ -322,17 +217,19 @@ def _attend_many(
         keys, values, key_scales, value_scales, table, head,
         begin, seen_by_all, first_key, end_key, scale, softcap, window,
         HAS_WINDOW, HAS_SOFTCAP, KEY_FORM, VALUE_FORM, KEY_DTYPE, VALUE_DTYPE, PRECISION,
-        NUM_KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_N, False,
+        NUM_KV_HEADS, BLOCK_SIZE, WIDE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_N, False,
     )  # fmt: skip
     top, total, acc = _attend(
         top, total, acc, queries, positions,
         keys, values, key_scales, value_scales, table, head,
         tl.maximum(begin, seen_by_all), end, first_key, end_key, scale, softcap, window,
         HAS_WINDOW, HAS_SOFTCAP, KEY_FORM, VALUE_FORM, KEY_DTYPE, VALUE_DTYPE, PRECISION,
-        NUM_KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_N, True,
+        NUM_KV_HEADS, BLOCK_SIZE, WIDE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_N, True,
     )  # fmt: skip
-    result = _finished(top, total, acc, sinks, heads, exists, HAS_SINKS)
-    _store(out, result, start, token, heads, exists, NUM_KV_HEADS * GROUP, VALUE_DIM, VALUE_WIDTH)
+    result = finished(top, total, acc, sinks, heads, exists, HAS_SINKS)
+    store_results(
+        out, result, start, token, heads, exists, NUM_KV_HEADS * GROUP, VALUE_DIM, VALUE_WIDTH
+    )
 
 
 @triton.jit
@@ -344,23 +241,23 @@ def _attend_few(
     HAS_SINKS: tl.constexpr, KEY_FORM: tl.constexpr, VALUE_FORM: tl.constexpr,
     KEY_DTYPE: tl.constexpr, VALUE_DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    WIDE: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEY_WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    token, own_head, exists, positions, first, last = _rows_of(
+    token, own_head, exists, positions, first, last = rows_of(
         own_item // lanes, tokens, seq_len, GROUP, BLOCK_M
     )
     heads = head * GROUP + own_head
-    size = _split_size(seq_len, SPLIT, MAX_SPLITS)
+    size = split_size(seq_len, SPLIT, MAX_SPLITS)
     end_key = tl.minimum(last + 1, seq_len)
     first_key = 0
     if HAS_WINDOW:
         first_key = tl.maximum(first - window + 1, 0)
     first_split = first_key // size + own_item % lanes
     end_split = (end_key + size - 1) // size
-    queries = _queries(
+    queries = load_queries(
         q, start, token, heads, exists, stride_qt, stride_qh, KEY_DTYPE, KEY_DIM, KEY_WIDTH
     )
     all_top = tl.full([BLOCK_M], NOTHING, tl.float32)
@@ -377,7 +274,8 @@ def _attend_few(
             keys, values, key_scales, value_scales, table, head,
             begin, end, first_key, end_key, scale, softcap, window,
             HAS_WINDOW, HAS_SOFTCAP, KEY_FORM, VALUE_FORM, KEY_DTYPE, VALUE_DTYPE, PRECISION,
-            NUM_KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH, BLOCK_N, True,
+            NUM_KV_HEADS, BLOCK_SIZE, WIDE, KEY_DIM, VALUE_DIM, KEY_WIDTH, VALUE_WIDTH,
+            BLOCK_N, True,
         )  # fmt: skip
         if JOINED:
             dims = tl.arange(0, VALUE_WIDTH)
@@ -388,71 +286,9 @@ def _attend_few(
             mask = exists[:, None] & (dims < VALUE_DIM)[None, :]
             tl.store(sums + row[:, None] * VALUE_DIM + dims[None, :], acc, mask=mask)
         else:
-            all_top, all_total, all_acc = _fold(all_top, all_total, all_acc, top, total, acc)
+            all_top, all_total, all_acc = fold(all_top, all_total, all_acc, top, total, acc)
     if not JOINED:
-        result = _finished(all_top, all_total, all_acc, sinks, heads, exists, HAS_SINKS)
-        _store(
+        result = finished(all_top, all_total, all_acc, sinks, heads, exists, HAS_SINKS)
+        store_results(
             out, result, start, token, heads, exists, NUM_KV_HEADS * GROUP, VALUE_DIM, VALUE_WIDTH
         )
-
-
-@triton.jit(do_not_specialize=["num_requests", "num_splits", "window"])
-def join_splits(
-    out, sums, tops, totals, sinks, query_start_loc, seq_lens,
-    num_requests, num_splits, window,
-    ONE_TOKEN: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr,
-    VALUE_DIM: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    FEW_TOKENS: tl.constexpr, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    REQUESTS: tl.constexpr,
-):  # fmt: skip
-    """Grid (tokens of requests of few tokens, key heads): the results of these tokens from the sums
-    of their splits. ONE_TOKEN: every request computes one."""
-    few_token, head = tl.program_id(0), tl.program_id(1)
-    if ONE_TOKEN:
-        request, token = few_token, 0
-    else:
-        index = tl.arange(0, REQUESTS)
-        inside = index < num_requests
-        starts = tl.load(query_start_loc + index, mask=inside, other=0)
-        counts = tl.load(query_start_loc + index + 1, mask=inside, other=0) - starts
-        counts = tl.where(counts <= FEW_TOKENS, counts, 0)
-        request = tl.sum((tl.cumsum(counts, 0) <= few_token).to(tl.int32), 0)
-        if request >= num_requests:
-            return
-        token = few_token - tl.sum(tl.where(index < request, counts, 0), 0)
-    start = tl.load(query_start_loc + request)
-    tokens = tl.load(query_start_loc + request + 1) - start
-    seq_len = tl.load(seq_lens + request)
-    position = seq_len - tokens + token
-    size = _split_size(seq_len, SPLIT, MAX_SPLITS)
-    first_key = 0
-    if HAS_WINDOW:
-        first_key = tl.maximum(position - window + 1, 0)
-
-    own_head, dims = tl.arange(0, GROUP_WIDTH), tl.arange(0, VALUE_WIDTH)
-    exists = own_head < GROUP
-    heads = head * GROUP + own_head
-    rows = (few_token.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads) * num_splits
-    mask = exists[:, None] & (dims < VALUE_DIM)[None, :]
-    top = tl.full([GROUP_WIDTH], NOTHING, tl.float32)
-    total = tl.zeros([GROUP_WIDTH], tl.float32)
-    acc = tl.zeros([GROUP_WIDTH, VALUE_WIDTH], tl.float32)
-    end_split = (position + size) // size
-    for split in range(first_key // size, end_split, 4):
-        for ahead in tl.static_range(4):  # their loads overlap
-            row = rows + split + ahead
-            # to add what is not there changes nothing
-            is_there = exists & (own_head * 0 + split + ahead < end_split)
-            pointers = sums + row[:, None] * VALUE_DIM + dims[None, :]
-            top, total, acc = _fold(
-                top, total, acc,
-                tl.load(tops + row, mask=is_there, other=NOTHING),
-                tl.load(totals + row, mask=is_there, other=0.0),
-                tl.load(pointers, mask=mask & is_there[:, None], other=0.0),
-            )  # fmt: skip
-    result = _finished(top, total, acc, sinks, heads, exists, HAS_SINKS)
-    _store(
-        out, result, start, token + own_head * 0, heads, exists, NUM_KV_HEADS * GROUP, VALUE_DIM,
-        VALUE_WIDTH,
-    )  # fmt: skip

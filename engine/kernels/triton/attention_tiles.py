@@ -14,7 +14,8 @@ from engine.kernels.triton.support import Device, next_power_of_2
 class Tiles(NamedTuple):
     """rows, keys: of a tile of scores, for requests of many tokens and of few. warps: of a program,
     for both alike, since sums over a tile are taken in another order by another number of them.
-    stages: tiles that are on their way."""
+    stages: of the loop over tiles. A tile's keys wait for its part of the block table: two stages
+    are one tile more on its way."""
 
     rows: int
     keys: int
@@ -26,22 +27,21 @@ class Tiles(NamedTuple):
 
 # by the width of a head, padded; few_rows and stages at most
 _HOPPER = {
-    64: Tiles(128, 128, 64, 64, 8, 3),
-    128: Tiles(128, 64, 64, 64, 8, 3),
-    256: Tiles(64, 64, 64, 32, 8, 2),
+    64: Tiles(128, 64, 64, 64, 8, 5),
+    128: Tiles(128, 64, 64, 64, 8, 5),
+    256: Tiles(64, 64, 64, 32, 8, 3),
 }
 _AMPERE = {
-    64: Tiles(128, 64, 64, 64, 4, 3),
-    128: Tiles(128, 32, 64, 64, 4, 3),
-    256: Tiles(64, 32, 64, 32, 4, 2),
+    64: Tiles(128, 64, 64, 64, 8, 5),
+    128: Tiles(128, 32, 64, 64, 8, 5),
+    256: Tiles(64, 32, 32, 32, 8, 3),
 }
-_FLOAT32 = Tiles(32, 32, 32, 32, 4, 1)  # not in matrix units: to be right, not fast
+_FLOAT32 = Tiles(32, 32, 32, 32, 8, 1)  # not in matrix units: to be right, not fast
 _FEWEST_ROWS = 16  # of a product in matrix units
+_OTHER_SHARED = 3 * 1024  # shared memory for something else than tiles
 
 
-def tiles_for(
-    device: Device, key_width: int, value_width: int, itemsize: int, rows: int
-) -> Tiles:
+def tiles_for(device: Device, key_width: int, value_width: int, itemsize: int, rows: int) -> Tiles:
     """Widths: of padded heads, up to 256; itemsize: bytes of an element of q; rows: of the request
     of few tokens that has the most."""
     widths = key_width + value_width
@@ -53,5 +53,5 @@ def tiles_for(
     few_rows = min(max(_FEWEST_ROWS, next_power_of_2(rows)), tiles.few_rows)
     queries = max(tiles.rows, few_rows) * key_width * itemsize
     stage = max(tiles.keys, tiles.few_keys) * widths * itemsize
-    stages = (device.shared_memory - queries) // stage
-    return tiles._replace(few_rows=few_rows, stages=max(1, min(tiles.stages, stages)))
+    held = (device.shared_memory - queries - _OTHER_SHARED) // stage
+    return tiles._replace(few_rows=few_rows, stages=max(1, min(tiles.stages, 2 * held - 1)))

@@ -1,0 +1,127 @@
+"""What the kernels of paged attention share: tiles of the cache, sums of parts, places of rows."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+NOTHING = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def load_tile(pointers, mask, MASKED: tl.constexpr):
+    if MASKED:
+        return tl.load(pointers, mask=mask, other=0)
+    else:
+        return tl.load(pointers)
+
+
+@triton.jit
+def mask_of(exists, is_real, MASKED: tl.constexpr):
+    if MASKED:
+        return exists & is_real
+    else:
+        return is_real
+
+
+@triton.jit
+def decoded(tile, FORM: tl.constexpr, DTYPE: tl.constexpr):
+    """A tile of the cache as DTYPE. FORM: "plain", "int8", or how fp8 is read: "fp8" by the
+    device's own conversion, "fp8_shift" by shifts, where it has none."""
+    if FORM == "fp8_shift":
+        # the bits of e4m3, its sign extended, where float16 has sign, exponent and fraction: the
+        # same number but for the bias of the exponent, 7 in place of 15
+        bits = (tile.to(tl.int16) << 7) & -16512  # 0xBF80
+        tile = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    elif FORM == "fp8":
+        tile = tile.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    return tile.to(DTYPE)
+
+
+@triton.jit
+def fold(top, total, acc, new_top, new_total, new_acc):
+    """Two parts of the keys together: largest score, sum of weights, weighted sum of values."""
+    both = tl.maximum(top, new_top)
+    base = tl.where(both == NOTHING, 0.0, both)
+    left, right = tl.exp2(top - base), tl.exp2(new_top - base)
+    acc = acc * left[:, None] + new_acc * right[:, None]
+    return both, total * left + new_total * right, acc
+
+
+@triton.jit
+def finished(top, total, acc, sinks, heads, inside, HAS_SINKS: tl.constexpr):
+    """The result of rows whose sums are complete; zeros where there was no key at all."""
+    if HAS_SINKS:
+        sink = tl.load(sinks + heads, mask=inside, other=0.0).to(tl.float32) * LOG2_E
+        both = tl.maximum(top, sink)
+        factor = tl.exp2(top - both)
+        total = total * factor + tl.exp2(sink - both)
+        acc = acc * factor[:, None]
+    return acc / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@triton.jit
+def own_item_of(
+    query_start_loc, num_requests, item, lanes,
+    GROUP: tl.constexpr, FEW_TOKENS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_M_FEW: tl.constexpr, REQUESTS: tl.constexpr,
+):  # fmt: skip
+    """Which request the work item is of, its place among that request's, whether the request is of
+    few tokens, and the number of tokens of such requests before it. The request is num_requests or
+    more where there is no such item."""
+    index = tl.arange(0, REQUESTS)
+    inside = index < num_requests
+    starts = tl.load(query_start_loc + index, mask=inside, other=0)
+    tokens = tl.load(query_start_loc + index + 1, mask=inside, other=0) - starts
+    few = tokens <= FEW_TOKENS
+    rows = tokens * GROUP
+    items = tl.where(
+        few, (rows + BLOCK_M_FEW - 1) // BLOCK_M_FEW * lanes, (rows + BLOCK_M - 1) // BLOCK_M
+    )
+    request = tl.sum((tl.cumsum(items, 0) <= item).to(tl.int32), 0)
+    before = index < request
+    own_item = item - tl.sum(tl.where(before, items, 0), 0)
+    few_before = tl.sum(tl.where(before & few, tokens, 0), 0)
+    return request, own_item, few_before
+
+
+@triton.jit
+def split_size(seq_len, SPLIT: tl.constexpr, MAX_SPLITS: tl.constexpr):
+    """Keys of a split: SPLIT, or for long sequences as many times SPLIT as make MAX_SPLITS."""
+    whole = SPLIT * MAX_SPLITS
+    return tl.maximum((seq_len + whole - 1) // whole, 1) * SPLIT
+
+
+@triton.jit
+def rows_of(block, tokens, seq_len, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The rows of a block: token and head in the group of each, whether it exists, its position;
+    then the first and the last position. Rows that do not exist look like the last token."""
+    row = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    token = tl.minimum(row // GROUP, tokens - 1)
+    before = seq_len - tokens
+    first = before + block * BLOCK_M // GROUP
+    last = before + tl.minimum((block * BLOCK_M + BLOCK_M - 1) // GROUP, tokens - 1)
+    return token, row % GROUP, row < tokens * GROUP, before + token, first, last
+
+
+@triton.jit
+def load_queries(
+    q, start, token, heads, exists, stride_qt, stride_qh,
+    DTYPE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    dims = tl.arange(0, WIDTH)
+    pointers = q + (start + token).to(tl.int64)[:, None] * stride_qt + heads[:, None] * stride_qh
+    mask = exists[:, None] & (dims < DIM)[None, :]
+    return tl.load(pointers + dims[None, :], mask=mask, other=0.0).to(DTYPE)
+
+
+@triton.jit
+def store_results(
+    out, result, start, token, heads, exists,
+    NUM_HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    dims = tl.arange(0, WIDTH)
+    rows = (start + token).to(tl.int64) * NUM_HEADS + heads
+    mask = exists[:, None] & (dims < DIM)[None, :]
+    tl.store(out + rows[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,240 @@
+"""What measures on a GPU, tried out without one: cells, processes, results, report, verdicts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.gpu import run_all
+from tests.gpu.bench.cell import Cell, Result, in_order, result_of
+from tests.gpu.bench.goals import MET, MISSED, UNKNOWN, goals
+from tests.gpu.bench.parts import FIRST, FULL, PARTS, QUICK, cells_of
+from tests.gpu.bench.report import build
+from tests.gpu.bench.store import CELLS, REPORT, Store
+from tests.gpu.bench.supervisor import Supervisor
+from tests.gpu.bench.table import table
+from tests.gpu.bench.worker import KINDS
+
+Run = Callable[..., tuple[int, Store]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs cells on the CPU; (how many are left, their results)."""
+
+    def run(cells: list[Cell], seconds: float = 200.0, name: str = "out") -> tuple[int, Store]:
+        store = Store(tmp_path / name)
+        deadline = time.monotonic() + seconds
+        supervisor = Supervisor(store, "cpu", quick=True, deadline=deadline, commit="abc")
+        return supervisor.run(cells), store
+
+    return run
+
+
+def bad(name: str, kind: str, **settings: int) -> Cell:
+    return Cell(name, "bad", f"tests.gpu.misbehaving:{kind}", settings, "bad", limit_s=60)
+
+
+def test_a_cell_that_goes_wrong_costs_itself_alone(run: Run) -> None:
+    hanging = Cell("hangs", "bad", "tests.gpu.misbehaving:hangs", {}, "bad", limit_s=0.3)
+    cells = [
+        bad("first", "good", value=3), bad("raises", "raises"), hanging, bad("dies", "dies"),
+        bad("last", "good"),
+    ]  # fmt: skip
+    left, store = run(cells)
+    assert left == 0
+    found = {result.name: result for result in store.results}
+    assert [name for name, result in found.items() if result.is_ok] == ["first", "last"]
+    assert found["first"].figures["value"] == 3 and found["first"].commit == "abc"
+    assert "the kernel is wrong (tests/gpu/misbehaving.py:" in found["raises"].error
+    assert "hung: no result after 0 s of measuring" in found["hangs"].error
+    assert "the process ended with 9 while measuring" in found["dies"].error
+    # what failed is tried again, what is finished is not
+    process = found["first"].figures["process"]
+    left, store = run([bad("first", "good"), bad("dies", "good")])
+    assert left == 0 and all(store.is_finished(name) for name in ("first", "dies"))
+    assert store.get("first").figures["process"] == process
+
+
+def test_a_model_that_never_loads_is_not_tried_for_every_cell(run: Run) -> None:
+    left, store = run([bad(f"cell {i}", "never_loads") for i in range(3)])
+    errors = [result.error for result in store.results]
+    assert left == 0 and len(errors) == 3
+    assert "ended with 7 while loading" in errors[0]
+    assert all(error.startswith("not tried: the process ended") for error in errors[1:])
+
+
+def test_nothing_is_begun_when_time_is_up(run: Run) -> None:
+    left, store = run([bad("cell", "good")], seconds=1)
+    assert left == 1 and store.results == []
+
+
+def test_a_run_is_stopped_in_the_middle_and_keeps_what_it_has(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def clock() -> float:
+        """Time is up as soon as there is a result."""
+        return 0.0 if not store.results else 100.0
+
+    supervisor = Supervisor(store, "cpu", quick=True, deadline=50, clock=clock)
+    assert supervisor.run([bad("first", "good"), bad("second", "hangs"), bad("x", "good")]) == 2
+    assert [result.name for result in store.results] == ["first"]
+
+
+def test_results_of_several_runs_become_one(tmp_path: Path) -> None:
+    cell, other = Cell("a", "p", "k"), Cell("b", "p", "k")
+    first, second = Store(tmp_path / "1"), Store(tmp_path / "2")
+    first.add(result_of(cell, {"x": 1}))
+    first.add(result_of(other, {}, error="no"))
+    report = build(first.results, commit="", quick=True, num_left=0)
+    (tmp_path / REPORT).write_text(json.dumps(report))
+    for source in (tmp_path / "1", tmp_path / REPORT):
+        second.merge(source)
+    assert [(r.name, r.figures) for r in second.results] == [("a", {"x": 1})]
+    with (tmp_path / "2" / CELLS).open("a") as file:
+        file.write('{"name": "cut o')  # the process was killed while it wrote
+    again = Store(tmp_path / "2")
+    assert again.is_finished("a") and not again.is_finished("b")
+    again.forget("a*")
+    assert not again.is_finished("a")
+
+
+def test_every_cell_of_every_part_can_be_run() -> None:
+    for scale in (FULL, QUICK):
+        cells = cells_of(["all"], scale)
+        names = [cell.name for cell in cells]
+        assert len(set(names)) == len(names)
+        assert {cell.kind for cell in cells} <= set(KINDS)
+        for cell in cells:
+            json.dumps(dict(cell.settings))
+    kinds = {cell.kind for cell in cells_of(["all"], QUICK)}
+    assert kinds == set(KINDS) - {"tests"}, "what is only tried on a GPU breaks there"
+    parts = {cell.part for cell in cells_of(["all"], FULL)}
+    assert parts | {"tests"} == {*PARTS, "machine"}
+
+
+def test_the_concurrencies_that_matter_come_first() -> None:
+    cells = in_order(cells_of(["all"], FULL))
+    assert [cell.part for cell in cells[:2]] == ["machine", "ceilings"]
+    waves = [cell for cell in cells if cell.part == "decode"]
+    assert len(waves) == 2 * 2 * 2 * 9
+    first = [cell.settings["concurrency"] for cell in waves[: len(waves) * 4 // 9]]
+    assert set(first) == set(FIRST)
+    assert first[:4] == [1, 8, 64, 256]
+    # an engine is loaded once in each of the two passes
+    groups = [cell.group for cell in cells if cell.group.startswith("engine")]
+    changes = sum(a != b for a, b in pairwise(groups))
+    assert changes == 3
+
+
+def ok(name: str, kind: str, figures: dict[str, object], **settings: object) -> Result:
+    return Result(name, name.split("/")[0], kind, "ok", figures, settings=settings)
+
+
+def wave(precision: str, concurrency: int, step_ms: float, context: float = 2000) -> Result:
+    summary = {"p50": 40.0, "p99": None, "max": 50.0}
+    decode = {"step_ms": step_ms, "tokens_per_s": concurrency / step_ms * 1000, "context": context}
+    return ok(
+        f"decode/{precision}/kv-auto/unique/{concurrency}", "wave",
+        {"ttft_ms": summary, "itl_ms": summary, "tokens_per_s": 200.0, "requests_per_s": 1.0,
+         "preemptions": 0, "decode": decode},
+        shape="llama-3.1-8b", precision=precision, kv="auto", concurrency=concurrency,
+        num_input=1950, num_output=200, num_shared=0,
+    )  # fmt: skip
+
+
+CEILINGS = [
+    ok("ceilings/copy", "copy", {"bytes_per_s": 4.3e12}),
+    ok("ceilings/product/bf16", "product", {"flops_per_s": 790e12}),
+]
+
+
+def test_fractions_and_verdicts_follow_from_figures_and_ceilings() -> None:
+    peer = ok(
+        "peers/generate_batch/1", "peer",
+        {"ttft_ms": {"p50": 1, "p99": 1}, "itl_ms": {"p50": 1, "p99": 1}, "tokens_per_s": 1.0,
+         "requests_per_s": 1.0, "decode": {"step_ms": 7.5, "tokens_per_s": 133, "context": 2000}},
+        engine="generate_batch", shape="llama-3.1-8b", concurrency=1,
+    )  # fmt: skip
+    results = [*CEILINGS, wave("bf16", 1, 4.0), wave("int4", 1, 2.4), peer]
+    report = build(results, commit="abc", quick=False, num_left=2)
+    row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
+    assert row["step_fraction"] == pytest.approx(3.5515 / 4.0, rel=1e-3)
+    assert row["ttft_ms"] == 50.0, "the longest, where there are too few for a p99"
+    assert row["ttft_p50_fraction"] == pytest.approx(35.72 / 40, rel=1e-3)
+    verdicts = {goal["text"]: goal["verdict"] for goal in report["goals"]}
+    assert verdicts == {
+        "decode, bf16, 1 at once: share of the floor": MET,
+        "decode, int4, 1 at once: share of the floor": MISSED,
+        "decode, bf16, 64 at once: share of the floor": UNKNOWN,
+        "decode, int4, 64 at once: share of the floor": UNKNOWN,
+        "prefill, bf16, one prompt: share of the matrix rate": MET,
+        "decode, bf16, 1 at once: times generate_batch": MISSED,
+    }
+    assert report["misses"] == [text for text, verdict in verdicts.items() if verdict == MISSED]
+    text = table(report)
+    assert "2 cells are left" in text and text.endswith("again")
+
+
+def test_without_ceilings_there_are_figures_and_no_fractions() -> None:
+    report = build([wave("bf16", 1, 4.0)], commit="", quick=False, num_left=0)
+    row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
+    assert row["step_ms"] == 4.0 and "step_fraction" not in row
+    assert {goal.verdict for goal in goals(report["rows"]["wave"], {})} == {UNKNOWN}
+    assert "4.00" in table(report)
+
+
+def test_the_table_is_short_whatever_went_wrong() -> None:
+    failed = [result_of(Cell(f"cell {i}", "p", "k"), {}, error="x" * 500) for i in range(100)]
+    rows = [wave(p, n, 4.0) for p in ("bf16", "int4") for n in range(1, 100)]
+    text = table(build([*CEILINGS, *rows, *failed], commit="", quick=False, num_left=0))
+    assert len(text) < 12_000
+    assert "GOALS" in text and "FAILED: 100 cells" in text and "are in the report" in text
+
+
+CHOSEN = (
+    "machine", "ceilings/copy", "ceilings/product/bf16", "ceilings/launch", "ceilings/round_trip",
+    "decode/bf16/kv-auto/unique/1", "decode/bf16/kv-fp8/shared/1", "profile/bf16/decode/2",
+    "kernels/attention/decode/kv-auto/2x48", "kernels/attention/prompt/1x48-of-48",
+    "kernels/linear/bf16/qkv", "kernels/linear/int4/down", "kernels/fused", "kernels/sampler",
+    "budgets/0.0001GB/bf16/kv-auto", "small/40", "peers/generate_batch/2", "peers/generate/2",
+)  # fmt: skip
+"""At least one cell of every kind."""
+
+
+def test_every_kind_of_cell_measures_on_the_cpu(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [cell for cell in in_order(cells_of(["all"], QUICK)) if cell.name in CHOSEN]
+    assert {cell.kind for cell in cells} == set(KINDS) - {"tests"}
+    left, store = run(cells)
+    assert left == 0
+    report = build(store.results, commit="abc", quick=True, num_left=0)
+    assert report["failed"] == []
+    row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
+    assert row["tokens_per_s"] > 0 and row["tokens_fraction"] > 0
+    assert report["rows"]["budget"]["budgets/0.0001GB/bf16/kv-auto"]["users"] > 0
+    peer = report["rows"]["peer"]["peers/generate_batch/2"]
+    assert peer["decode_tokens_per_s"] > 0
+    host = store.get("profile/bf16/decode/2").figures["host"]
+    assert any("mm" in operation["name"] or "linear" in operation["name"] for operation in host)
+    text = table(report)
+    for word in ("TRANSFORMERS", "LINEAR LAYERS", "ATTENTION", "BUDGET", "CEILINGS"):
+        assert word in text
+
+
+def test_without_a_gpu_the_command_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    status = run_all.main(["--part", "small", "--output", str(tmp_path), "--time-limit", "100"])
+    assert status == 1
+    printed = capsys.readouterr().out
+    assert "--device cpu --quick" in printed
+    report = json.loads((tmp_path / REPORT).read_text())
+    assert report["num_left"] > 5 and report["failed"][0]["name"] == "machine"
