@@ -46,10 +46,11 @@ class _Driver:
     def __init__(self, capability: int) -> None:
         from triton.backends.compiler import GPUTarget
 
+        self._capability = capability
         self._target = GPUTarget("cuda", capability, 32)
 
     def get_current_device(self) -> int:
-        return 0
+        return self._capability  # kernels are kept by the number of the device: each has its own
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -174,8 +175,10 @@ def linears(quick: bool) -> None:
             kinds += [
                 IntCodes(4, codes, scales, zeros, group), IntCodes(8, codes, scales, None, group)
             ]  # fmt: skip
+        kinds.append(IntCodes(8, codes, torch.ones(outputs, 1), None, inputs))
         plain = torch.zeros(outputs, inputs).to(torch.float8_e4m3fn)
         kinds.append(FloatCodes(plain, torch.ones(4, 8), (128, 128)))
+        kinds.append(FloatCodes(plain, torch.ones(outputs, 1), (1, inputs)))
         for kind in kinds:
             weights = _hold_packed(kind, dtype, cpu)
             for rows in (1, 8, 16, 64):
