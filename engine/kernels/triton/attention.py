@@ -235,7 +235,7 @@ def paged_attention(
         FEW_TOKENS=FEW_TOKENS, SPLIT=SPLIT, MAX_SPLITS=MAX_SPLITS,
         BLOCK_M=tiles.rows, BLOCK_M_FEW=tiles.few_rows, BLOCK_N=tiles.keys,
         BLOCK_N_FEW=tiles.few_keys, REQUESTS=1 if launch.one_block else requests,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages if launch.has_many else tiles.few_stages,
     )  # fmt: skip
     if joined:
         join_splits[(launch.few_tokens, num_kv_heads)](
