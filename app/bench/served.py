@@ -78,6 +78,7 @@ def add_told(
         "generation_tokens": grown[Figure.GENERATION_TOKENS],
         "ttft_ms": _summary(changes, Latency.TTFT),
         "itl_ms": _summary(changes, Latency.ITL),
+        "engine_ttft_ms": _summary(changes, Latency.ENGINE_TTFT),
         "itl_is_mean_per_request": changes[-1].now.itl_is_mean,
     }
     differences = server["client_less_server_ms"] = _differences(figures, server)

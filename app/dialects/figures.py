@@ -33,6 +33,7 @@ class Latency(StrEnum):
 
     TTFT = "TTFT"
     ITL = "ITL"
+    ENGINE_TTFT = "TTFT, engine"  # until the step that made the token, without its way out
 
 
 PARTS: Mapping[Part, tuple[Figure, ...]] = {

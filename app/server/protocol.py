@@ -8,12 +8,14 @@ a reader that takes nothing         cut off; its requests are aborted with it
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from app.server.call_log import note_arrival
 from app.server.errors import RETRY_AFTER_S, unavailable
 from app.server.options import Limits
 from app.server.reply import json_bytes
@@ -65,6 +67,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._is_socket = False
+        self._arrival: float | None = None  # of a head's first bytes
         self._is_refused = len(self.connections) >= self.limits.max_connections
         if self._is_refused:
             self.transport = transport
@@ -83,9 +86,16 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
+        if self._arrival is None:
+            self._arrival = time.perf_counter()
+        before = self.cycle
         super().data_received(data)
         if self._is_socket:
             return
+        if self.cycle is not before:  # a head is whole; its call has not begun to run
+            note_arrival(self.scope, self._arrival)
+        if not self._is_idle:
+            self._arrival = None
         if self._is_idle:
             self._expect_head()
         else:
