@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -50,6 +50,30 @@ class _ReaderWatch:
             self.transport.abort()
 
 
+class OneWrite:
+    """A transport on which an answer's head goes out together with the begin of its body: each
+    write wakes the client, and where it wakes up this thread may have to wait for it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        head, self._head = self._head, b""
+        if not head and data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
+            self._head = data
+        else:
+            self._transport.write(head + data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class LimitedSocket(_ReaderWatch, WebSocketsSansIOProtocol):
     """A connection that became a WebSocket."""
 
@@ -74,7 +98,7 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
             transport.write(_refusal(self.limits.max_connections))
             transport.close()
             return
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, OneWrite(transport)))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
