@@ -105,11 +105,15 @@ class Watch:
         ttft, itl = samples.take()
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
         last = self.last
+        drafts = None if last is None else self._totals.drafts()
+        missing = NOTHING_TOLD if last is None else last.missing
+        if drafts is None:
+            missing |= {Part.SPECULATION}
         return EngineSnapshot(
             time=time.perf_counter(), step_index=0, config=config, model=model,
             requests=requests, blocks=NO_BLOCKS, memory=NO_MEMORY,
             counters=self._counters(samples), ttft=ttft, itl=itl,
-            missing=NOTHING_TOLD if last is None else last.missing | {Part.SPECULATION},
+            missing=missing, speculation=drafts,
             told=Told() if last is None else _at_least(last.told, requests),
         )  # fmt: skip
 
