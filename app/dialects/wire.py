@@ -13,7 +13,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 from urllib.request import getproxies
 
@@ -23,6 +23,8 @@ import httpx
 STREAM = "inferdeck.stream"
 MOST_KEPT = 256 * 1024
 """Bytes of a request that wait for the rest of it, and of an answer that nobody has read."""
+
+CLOSE_S = 1.0
 
 
 class Arrived(NamedTuple):
@@ -41,6 +43,7 @@ class TimedProtocol(asyncio.Protocol):
         self.is_ended = False
         self.error: Exception | None = None
         self._num_waiting = 0
+        self.closed = asyncio.Event()
         self._news = asyncio.Event()
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -61,6 +64,7 @@ class TimedProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_ended, self.error = True, exc
+        self.closed.set()
         self._news.set()
         self._may_write.set()
 
@@ -132,7 +136,14 @@ class TimedStream(httpcore.AsyncNetworkStream):
                 await self._protocol.write(data)
 
     async def aclose(self) -> None:
-        self._protocol.transport.close()
+        """When it returns the socket is closed: the loop may end with it."""
+        transport = self._protocol.transport
+        transport.close()
+        await asyncio.sleep(0)
+        transport.abort()  # nobody waits for what was not sent
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._protocol.closed.wait()
 
     async def start_tls(
         self,
@@ -196,9 +207,10 @@ class TimedTransport(httpx.AsyncHTTPTransport):
     """httpx' own, over connections that know their times."""
 
     def __init__(self, limits: httpx.Limits) -> None:
-        super().__init__(limits=limits)
+        context = httpx.create_ssl_context()  # takes a while: once
+        super().__init__(verify=context, limits=limits)
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(),
+            ssl_context=context,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,

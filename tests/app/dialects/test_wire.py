@@ -142,6 +142,18 @@ def test_what_goes_wrong_is_said_as_httpx_says_it() -> None:
     asyncio.run(nobody())
 
 
+def test_a_client_that_is_closed_leaves_no_socket_to_a_loop_that_ends() -> None:
+    async def use(client: httpx.AsyncClient, url: str) -> None:
+        async with client.stream("GET", url) as response:
+            await response.aread()
+            protocol = stream_in(response)._protocol
+        assert not protocol.closed.is_set()  # kept for the next request
+        await client.aclose()
+        assert protocol.closed.is_set()
+
+    with_server(answer_twice, use)
+
+
 def test_where_a_proxy_stands_between_httpx_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
     assert timed_transport(httpx.Limits(), is_here=False) is None
