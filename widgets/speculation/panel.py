@@ -42,6 +42,7 @@ class SpeculationPanel(QFrame):
         self.setAccessibleName("Speculative decoding")
         self._time = EngineTime()
         self._words_at = float("-inf")
+        self._told: SpeculationSnapshot | None = None  # what a server counted, the last time
         self.chart = TimeChart(
             "Tokens of a round", "",
             (
