@@ -28,7 +28,8 @@ class Command:
     now the registry knows. section: commands of one section stand together,
     with a line between sections. submenu: stands in that one, which is where its first command
     would be. is_checked makes it checkable; choice names a group of which one
-    is checked. is_enabled and is_checked are asked whenever the menu opens.
+    is checked. is_enabled and is_checked are asked whenever the menu opens, and why_not: why it is
+    not possible though it otherwise would be, in words; "" where it is.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Command:
     submenu: str = ""
     is_checked: Callable[[], bool] | None = None
     is_enabled: Callable[[], bool] | None = None
+    why_not: Callable[[], str] | None = None
 
 
 class CommandRegistry:
@@ -103,8 +105,12 @@ class CommandRegistry:
         """Ask every command whether it is enabled and checked now."""
         for command in self:
             action = self._actions[command.id]
-            if command.is_enabled is not None:
-                action.setEnabled(command.is_enabled())
+            why_not = command.why_not() if command.why_not is not None else ""
+            if command.is_enabled is not None or command.why_not is not None:
+                is_enabled = command.is_enabled is None or command.is_enabled()
+                action.setEnabled(is_enabled and not why_not)
+            if command.why_not is not None:
+                action.setToolTip(why_not or command.text)
             if command.is_checked is not None:
                 action.setChecked(command.is_checked())
 
@@ -127,6 +133,7 @@ class CommandRegistry:
                 command.id, command.text, command.where, self.words(command.id),
                 self._actions[command.id].isEnabled(),
                 command.is_checked is not None and self._actions[command.id].isChecked(),
+                command.why_not() if command.why_not is not None else "",
             )
             for command in self
         ]  # fmt: skip

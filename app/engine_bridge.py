@@ -183,6 +183,13 @@ class EngineBridge(QObject):
         """Where an engine elsewhere is, as people say it; "" for one of our own."""
         return str(getattr(self._thread, "place", "")) if self.is_remote else ""
 
+    @property
+    def look_only(self) -> str:
+        """Why this window may not open models or change settings there; "" where it may."""
+        if not self.is_remote or getattr(self._thread, "may_control", True):
+            return ""
+        return f"{self.place} lets windows look and ask, not change it (--no-control)."
+
     def attach(self, make_thread: ThreadFactory) -> None:
         """Leave the engine for another, whose events tell what it has loaded."""
         self._turn_to(make_thread)

@@ -38,7 +38,7 @@ def _file(window: MainWindow) -> list[Command]:
         ),
         Command(
             "model.unload", "Unload model", window.session.unload, "File", section="unload",
-            is_enabled=has_model,
+            is_enabled=has_model, why_not=lambda: window.bridge.look_only,
         ),
         Command("app.quit", "Quit", window.close, "File", "Ctrl+Q", section="quit"),
     ]  # fmt: skip
@@ -89,18 +89,21 @@ def _tune(window: MainWindow) -> list[Command]:
     def has_model() -> bool:
         return panel.model.applied is not None
 
+    def why_not() -> str:
+        return window.bridge.look_only
+
     return [
         Command(
             "tune.undo", "Undo setting", panel.undo, "Tune", "Ctrl+Alt+Z", "undo", "history",
-            is_enabled=lambda: panel.model.can_undo,
+            is_enabled=lambda: panel.model.can_undo, why_not=why_not,
         ),
         Command(
             "tune.redo", "Redo setting", panel.redo, "Tune", "Ctrl+Alt+Shift+Z", "redo", "history",
-            is_enabled=lambda: panel.model.can_redo,
+            is_enabled=lambda: panel.model.can_redo, why_not=why_not,
         ),
         Command(
             "tune.defaults", "Settings back to their defaults", panel.reset, "Tune",
-            section="history", is_enabled=lambda: bool(panel.model.chosen),
+            section="history", is_enabled=lambda: bool(panel.model.chosen), why_not=why_not,
         ),
         Command(
             "tune.save_profile", "Save settings as a profile…", panel.profiles.ask_name, "Tune",

@@ -102,6 +102,7 @@ class EngineThread(threading.Thread):
         self._last_snapshot = 0.0
         self._last_progress = 0.0
         self._stale = False  # something changed since the last snapshot
+        self._is_first = False  # a request's first token came with the last step
 
     # -- called from any thread -------------------------------------------------------------
 
@@ -284,6 +285,7 @@ class EngineThread(threading.Thread):
             self._crash(error)
             return
         self._stale = True
+        self._is_first = any(event.is_first for event in events)
         for event in events:
             self._emit_output(event)
         if engine.model_info.notices is not known:  # it had to change something by itself
@@ -297,14 +299,17 @@ class EngineThread(threading.Thread):
             self._emit(RequestFailed(event.request_id, event.error))
 
     def _publish(self) -> None:
-        """A snapshot, at most one per interval; the last one before idling is never left out."""
+        """A snapshot, at most one per interval; the last one before idling is never left out. It
+        does not take the interpreter from a first token on its way out: then the next step has it.
+        """
         engine = self._engine
         if engine is None or not self._stale:
             self._stale = False
             return
         now = time.perf_counter()
         idle = not engine.has_unfinished
-        if idle or now - self._last_snapshot >= self._interval:
+        since = now - self._last_snapshot
+        if idle or since >= self._interval * (2 if self._is_first else 1):
             self._last_snapshot = now
             self._stale = False
             self._emit(SnapshotEvent(engine.snapshot()))

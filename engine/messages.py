@@ -178,7 +178,7 @@ class OutputEvent:
     num_cached_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
-    times: RequestTimes | None = None  # with the finish only
+    times: RequestTimes | None = None  # with the first token, and with the finish
     is_first: bool = False
     error: ErrorInfo | None = None  # with finish_reason ERROR
     drafts: DraftRound | None = None  # where drafts were verified in the step

@@ -24,12 +24,15 @@ class Metric:
     help: str
     buckets: tuple[float, ...] = ()
     labels: tuple[str, ...] = ()
+    prefix: str = "vllm"  # "inferdeck": what vLLM does not have
 
     @property
     def exported_name(self) -> str:
         """vLLM's name; a counter's samples end in _total."""
-        plain = self.name.removesuffix("_total")
-        return f"vllm:{plain}_total" if self.kind is MetricKind.COUNTER else f"vllm:{self.name}"
+        name = self.name
+        if self.kind is MetricKind.COUNTER:
+            name = f"{name.removesuffix('_total')}_total"
+        return f"{self.prefix}:{name}"
 
 
 _GAUGE, _COUNTER, _HISTOGRAM = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.HISTOGRAM
@@ -82,8 +85,16 @@ _DECLARED = (
         "time_to_first_token_seconds",
         _HISTOGRAM,
         "seconds",
-        "Arrival to first token.",
+        "A request's first bytes to its first token on its way to the client.",
         _TTFT_BUCKETS,
+    ),
+    Metric(
+        "engine_time_to_first_token_seconds",
+        _HISTOGRAM,
+        "seconds",
+        "A request's first bytes to the end of the step that made its first token.",
+        _TTFT_BUCKETS,
+        prefix="inferdeck",
     ),
     Metric(
         "inter_token_latency_seconds",

@@ -202,7 +202,7 @@ class EngineMetrics:
         for record in snapshot.steps:
             self.observe_step(record)
         for sample in snapshot.ttft:
-            self._histograms["time_to_first_token_seconds"].observe(sample.value)
+            self._histograms["engine_time_to_first_token_seconds"].observe(sample.value)
         for sample in snapshot.itl:
             self._histograms["inter_token_latency_seconds"].observe(sample.value)
         self._set("num_requests_running", snapshot.num_running)
@@ -222,6 +222,10 @@ class EngineMetrics:
         self._set("num_requests_waiting", record.num_waiting)
         num_tokens = sum(entry.num_tokens for entry in record.entries)
         self._histograms["iteration_tokens_total"].observe(num_tokens)
+
+    def observe_first_token(self, seconds: float) -> None:
+        """A request's first token is on its way to whoever asked, so long after it arrived."""
+        self._histograms["time_to_first_token_seconds"].observe(seconds)
 
     def observe_finished(self, times: RequestTimes, reason: FinishReason) -> None:
         """A request has ended. What it never reached (a first token, say) is not counted."""

@@ -38,7 +38,7 @@ class RequestOutput:
         self.logprobs += event.logprobs
         self.num_cached_tokens = event.num_cached_tokens
         self.finish_reason = event.finish_reason
-        self.metrics = event.times
+        self.metrics = event.times or self.metrics
         self.error = event.error
         if event.drafts is not None:
             self.drafts.append(event.drafts)
@@ -124,6 +124,7 @@ class OutputStream:
     def event(self, outcome: Outcome, now: float, step_index: int) -> OutputEvent:
         request = self.request
         text, self._opening = self._opening + self._text, ""
+        is_first = len(request.token_events) == 1 and bool(outcome.token_ids)
         return OutputEvent(
             request_id=request.request_id,
             text=text,
@@ -134,8 +135,8 @@ class OutputStream:
             num_cached_tokens=request.num_cached_tokens,
             logprobs=self._logprobs,
             finish_reason=outcome.finish_reason,
-            times=request.times() if outcome.finish_reason else None,
-            is_first=len(request.token_events) == 1 and bool(outcome.token_ids),
+            times=request.times() if is_first or outcome.finish_reason else None,
+            is_first=is_first,
             error=self.error,
             drafts=self._drafts,
         )

@@ -392,6 +392,9 @@ class SpeculationSnapshot:
     passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
     bytes of the draft model's. rest_steps: steps in a row in which adaptive drafting left everybody
     without drafts because they do not pay, but for a try now and then.
+
+    Of a server that counts drafts and tells no more, method is "": told_drafted, told_accepted and
+    rounds are its counts, told_length is what it says of the tokens of a round; None: not told.
     """
 
     method: str
@@ -406,14 +409,17 @@ class SpeculationSnapshot:
     kv_cache: int = 0
     speed_up: SpeedUp | None = None
     rest_steps: int = 0
+    told_drafted: int | None = None
+    told_accepted: int | None = None
+    told_length: float | None = None
 
     @property
     def drafted(self) -> int:
-        return sum(self.drafted_per_position)
+        return sum(self.drafted_per_position) if self.told_drafted is None else self.told_drafted
 
     @property
     def accepted(self) -> int:
-        return sum(self.accepted_per_position)
+        return sum(self.accepted_per_position) if self.told_accepted is None else self.told_accepted
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -423,7 +429,7 @@ class SpeculationSnapshot:
     @property
     def acceptance_length(self) -> float | None:
         """Tokens of a round: 1 + accepted drafts."""
-        return 1 + self.accepted / self.rounds if self.rounds else None
+        return 1 + self.accepted / self.rounds if self.rounds else self.told_length
 
 
 class Part(StrEnum):

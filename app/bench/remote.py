@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from app.bench.client import ClientRun, run_client
@@ -23,7 +23,7 @@ from app.dialects.metrics import Change, Scrape
 from app.dialects.probe import probe
 from app.dialects.stream import Streamer
 from app.dialects.tokens import TokenCounter
-from app.dialects.watch import Watch
+from app.dialects.watch import Pages, Watch
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 
@@ -78,12 +78,13 @@ class RemoteBench:
         runs, changes, peaks = [], [], []
         for _ in range(self._plan.rounds):
             before = await self._settled(watch)
-            async with self._looking(watch) as usages:
+            await streamer.open(self._num_at_once)
+            async with self._looking(watch) as pages:
                 runs.append(await self._run(streamer, name))
             now = await self._settled(watch)
             if before is not None and now is not None:
                 changes.append(Change(before, now))
-            peaks += usages
+            peaks += _usages(map(watch.read, pages))
         figures = client_figures(runs)
         add_told(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
         return figures
@@ -106,6 +107,13 @@ class RemoteBench:
         short = [r._replace(output_len=min(r.output_len, WARMUP_OUTPUT)) for r in requests]
         chosen = random.Random(plan.seed).sample(short, min(plan.num_warmups, len(short)))
         await run_client(streamer, chosen, self._call, plan.pace)
+
+    @property
+    def _num_at_once(self) -> int:
+        plan = self._plan
+        if plan.pace.request_rate is not None:
+            return 1  # not known before
+        return min(plan.pace.concurrency or plan.workload.num_requests, plan.workload.num_requests)
 
     def _call(self, request: BenchRequest) -> Call:
         params = SamplingParams(temperature=0.0, max_tokens=request.output_len, ignore_eos=True)
@@ -179,24 +187,28 @@ class RemoteBench:
         return watch.last
 
     @contextlib.asynccontextmanager
-    async def _looking(self, watch: Watch) -> AsyncIterator[list[float]]:
-        """KV usage, seen once a second while a run lasts."""
-        usages: list[float] = []
+    async def _looking(self, watch: Watch) -> AsyncIterator[list[Pages]]:
+        """The pages of metrics, fetched once a second while a run lasts, to be read after it."""
+        pages: list[Pages] = []
 
         async def look() -> None:
             while True:
                 await asyncio.sleep(SCRAPE_S)
-                found = await self._looked(watch)
-                usage = found.get(Figure.KV_USAGE) if found is not None else None
-                usages.extend([] if usage is None else [usage])
+                with contextlib.suppress(TargetError):
+                    pages.append(await watch.ask())
 
         task = asyncio.create_task(look()) if watch.has_metrics else None
         try:
-            yield usages
+            yield pages
         finally:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+def _usages(scrapes: Iterable[Scrape | None]) -> list[float]:
+    found = [None if scrape is None else scrape.get(Figure.KV_USAGE) for scrape in scrapes]
+    return [usage for usage in found if usage is not None]
 
 
 def describe_probe(found: Probe, model: str, prompts: str) -> dict[str, Any]:

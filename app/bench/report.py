@@ -75,17 +75,21 @@ def _or(text: str, unknown: str) -> str:
 
 
 def beside_server(figures: Figures) -> str:
-    """The client's latencies, the server's own and the difference; "" where it tells none."""
+    """The client's latencies, the server's own, its engine's part, and the client's less the
+    server's; "" where it tells none."""
     server = figures.get("server")
     if server is None or not server["client_less_server_ms"]:
         return ""
-    rows = [["", "client", "server", "difference"]]
+    engine = {"ttft_ms": server["engine_ttft_ms"]} if server["engine_ttft_ms"] else {}
+    rows = [["", "client", "server", *(["engine"] if engine else []), "difference"]]
     for title, key in LATENCIES:
         for statistic in ("mean", "p50"):
             difference = server["client_less_server_ms"].get(key, {}).get(statistic)
             if difference is not None:
-                values = (figures[key][statistic], server[key][statistic], difference)
-                rows.append([f"{title}, {statistic}", *(f"{v:,.2f} ms" for v in values)])
+                cells = [f"{one[key][statistic]:,.2f} ms" for one in (figures, server)]
+                if engine:
+                    cells.append(f"{engine[key][statistic]:,.2f} ms" if key in engine else "")
+                rows.append([f"{title}, {statistic}", *cells, f"{difference:,.2f} ms"])
     return f"{_aligned(rows)}\n\n{server['explanation']}"
 
 

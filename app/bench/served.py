@@ -78,10 +78,14 @@ def add_told(
         "generation_tokens": grown[Figure.GENERATION_TOKENS],
         "ttft_ms": _summary(changes, Latency.TTFT),
         "itl_ms": _summary(changes, Latency.ITL),
+        "engine_ttft_ms": _summary(changes, Latency.ENGINE_TTFT),
         "itl_is_mean_per_request": changes[-1].now.itl_is_mean,
     }
     differences = server["client_less_server_ms"] = _differences(figures, server)
-    if "ttft_ms" in differences:  # what is left without the way that any request has
+    parts = _ttft_parts(figures, server)
+    if parts is not None:
+        server["ttft_parts_ms"] = parts
+    elif "ttft_ms" in differences:  # what is left without the way that any request has
         left = differences["ttft_ms"]["mean"] - round_trip_s * 1e3
         differences["ttft_ms"]["mean_less_round_trip"] = left
     server["explanation"] = explained(figures, server, round_trip_s)
@@ -92,11 +96,7 @@ def explained(figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_
     """Why the two differ, in a sentence or two."""
     if not server["client_less_server_ms"]:
         return "The server tells no latencies: all of them are measured as the client."
-    parts = [
-        "The server's clock for TTFT starts when the request is in its queue and stops when the "
-        "token is made; the client's also counts the way there and back, for which a bare request "
-        f"takes {round_trip_s * 1e3:.2f} ms, and the connection where it is a new one."
-    ]
+    parts = [_explained_ttft(figures, server, round_trip_s)]
     told, own = server["itl_ms"], figures["itl_ms"]
     if server["itl_is_mean_per_request"]:
         parts.append("Its ITL is one mean a request, the client's are all gaps.")
@@ -107,6 +107,37 @@ def explained(figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_
         )
     parts.append("Its p50 and p99 are read out of a histogram: they are as fine as its buckets.")
     return " ".join(parts)
+
+
+def _explained_ttft(
+    figures: Mapping[str, Any], server: Mapping[str, Any], round_trip_s: float
+) -> str:
+    parts = server.get("ttft_parts_ms")
+    if parts is None:
+        return (
+            "The server's clock for TTFT starts when the request is in its queue and stops when "
+            "the token is made; the client's also counts the way there and back, for which a bare "
+            f"request takes {round_trip_s * 1e3:.2f} ms, and the connection where it is a new one."
+        )
+    return (
+        f"Of the client's {figures['ttft_ms']['mean']:.2f} ms to the first token, "
+        f"{parts['engine']:.2f} pass from the request's first bytes at the server's socket until "
+        "the step that makes the token has ended (reading the request, the queue, prefill), "
+        f"{parts['way_out']:.2f} until it is handed to the socket, and {parts['line']:.2f} on the "
+        "line and until the client looks."
+    )
+
+
+def _ttft_parts(figures: Mapping[str, Any], server: Mapping[str, Any]) -> dict[str, float] | None:
+    """Mean milliseconds, of a server that tells its engine's part."""
+    own, told, engine = figures["ttft_ms"], server["ttft_ms"], server["engine_ttft_ms"]
+    if own["mean"] is None or told is None or engine is None:
+        return None
+    return {
+        "engine": engine["mean"],
+        "way_out": told["mean"] - engine["mean"],
+        "line": own["mean"] - told["mean"],
+    }
 
 
 def _summary(changes: Sequence[Change], which: Latency) -> dict[str, Any] | None:

@@ -369,6 +369,8 @@ class CompareWindow(QDialog):
         config = self._bridge.config
         if config is None or not self._bridge.is_ready:
             return "Open a model to compare it with another, or with other settings."
+        if self._bridge.look_only:
+            return self._bridge.look_only
         setup = self.setup
         is_same = setup.model is None and agrees(config, setup.settings)
         if is_same and setup.sampling[0] == setup.sampling[1]:

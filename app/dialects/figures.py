@@ -23,9 +23,10 @@ class Figure(StrEnum):
     DRAFT_ROUNDS = "draft rounds"
     DRAFTED = "drafted tokens"
     ACCEPTED = "accepted drafts"
+    ROUND_LENGTH = "tokens a round"
 
 
-GAUGES = frozenset((Figure.RUNNING, Figure.WAITING, Figure.KV_USAGE))
+GAUGES = frozenset((Figure.RUNNING, Figure.WAITING, Figure.KV_USAGE, Figure.ROUND_LENGTH))
 
 
 class Latency(StrEnum):
@@ -33,6 +34,7 @@ class Latency(StrEnum):
 
     TTFT = "TTFT"
     ITL = "ITL"
+    ENGINE_TTFT = "TTFT, engine"  # until the step that made the token, without its way out
 
 
 PARTS: Mapping[Part, tuple[Figure, ...]] = {
@@ -41,7 +43,7 @@ PARTS: Mapping[Part, tuple[Figure, ...]] = {
     Part.TOKENS: (Figure.GENERATION_TOKENS,),
     Part.PREFIX_CACHE: (Figure.PREFIX_QUERIES, Figure.PREFIX_HITS),
     Part.PREEMPTIONS: (Figure.PREEMPTIONS,),
-    Part.SPECULATION: (Figure.DRAFTED, Figure.ACCEPTED),
+    Part.SPECULATION: (Figure.DRAFTED, Figure.ACCEPTED, Figure.ROUND_LENGTH),
 }
 """What each part of a snapshot is made of; one figure that is told is enough for it."""
 

@@ -16,7 +16,7 @@ from app.dialects.histogram import quantile, since
 from app.dialects.pages import Exposition, Reading
 from app.dialects.tables import TABLES
 from engine.metrics import HistogramSnapshot
-from engine.snapshot import Counters, Part, Told
+from engine.snapshot import Counters, Part, SpeculationSnapshot, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,10 @@ class RunningTotals:
         self._base: dict[Figure, float] = {}
         self._last: dict[Figure, float] = {}
         self._hits_are_tokens = False
+        self._round_length: float | None = None
 
     def update(self, scrape: Scrape) -> None:
+        self._round_length = scrape.get(Figure.ROUND_LENGTH)
         self._hits_are_tokens = scrape.hits_are_tokens
         for figure, value in scrape.values.items():
             if figure in GAUGES:
@@ -179,6 +181,16 @@ class RunningTotals:
 
     def get(self, figure: Figure) -> int:
         return int(self._base.get(figure, 0.0) + self._last.get(figure, 0.0))
+
+    def drafts(self) -> SpeculationSnapshot | None:
+        """None where none were made, or nothing is told of them."""
+        drafted, length = self.get(Figure.DRAFTED), self._round_length
+        if not drafted and not length:
+            return None
+        return SpeculationSnapshot(
+            method="", rounds=self.get(Figure.DRAFT_ROUNDS), told_drafted=drafted,
+            told_accepted=self.get(Figure.ACCEPTED), told_length=length or None,
+        )  # fmt: skip
 
     def counters(self) -> Counters:
         """Under our names. Of a prompt's tokens only those count that were computed."""

@@ -115,6 +115,7 @@ class Reply:
                 self.request_id, piece.text, piece.token_ids, timed.time, NO_STEP,
                 self._reader.num_prompt_tokens or 0, self._reader.num_cached_tokens or 0,
                 piece.logprobs, is_first=is_first,
+                times=RequestTimes(self._arrival, None, tuple(self._tokens)) if is_first else None,
             )
         )  # fmt: skip
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
@@ -18,6 +18,7 @@ from app.dialects.chunks import Piece, ReplyReader
 from app.dialects.errors import TargetError, of_status, of_transport
 from app.dialects.fetch import client_options
 from app.dialects.sse import SseParser, TooLongError
+from app.dialects.wire import stream_of, timed_transport
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0
@@ -27,6 +28,7 @@ LAST_BYTES_S = 0.25
 """Behind the end of a reply comes that of the answer: with it the connection serves again."""
 
 MOST_ERROR_BYTES = 64 * 1024
+MOST_KEPT_OPEN = 64
 
 
 class Timed(NamedTuple):
@@ -40,10 +42,12 @@ def async_client(target: Target, address: Address) -> httpx.AsyncClient:
     """For any number of streams at once. Raises TargetError for a key that cannot be sent."""
     options = client_options(target, address)
     options["headers"]["accept-encoding"] = "identity"  # nothing waits in a compressor
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_KEPT_OPEN)
     return httpx.AsyncClient(
         **options,
         timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        limits=limits,
+        transport=timed_transport(limits, is_here=address.is_here),
     )
 
 
@@ -58,20 +62,28 @@ class Streamer:
     async def close(self) -> None:
         await self.client.aclose()
 
+    async def open(self, count: int) -> None:
+        """Connections for so many replies at once, as far as they are kept while nothing is asked;
+        a server that does not answer is found out by whoever asks for a reply."""
+        url = self._address.api("models")
+        asked = (self.client.get(url, timeout=CONNECT_S) for _ in range(min(count, MOST_KEPT_OPEN)))
+        await asyncio.gather(*asked, return_exceptions=True)
+
     async def stream(
         self, call: Call, reader: ReplyReader, on_sent: Callable[[float], None] | None = None
     ) -> AsyncIterator[Timed]:
         """The pieces of a reply, read by `reader`. Raises TargetError where it is refused, fails or
         is cut; closing the iterator (or cancelling its task) hangs up, which aborts it there.
 
-        on_sent: told when the request goes out, or the connection for it begins.
+        on_sent: told when the request went out, or the connection for it began.
         """
         url = self._address.api(call.path)
-        extensions = {} if on_sent is None else {"trace": _first_time(on_sent)}
+        began = time.perf_counter()
         try:
-            async with self.client.stream(
-                "POST", url, json=call.body, extensions=extensions
-            ) as response:
+            async with self.client.stream("POST", url, json=call.body) as response:
+                wire = stream_of(response)
+                if on_sent is not None:
+                    on_sent(began if wire is None else wire.begun_at)
                 if response.status_code != 200:
                     raise await self._refusal(response)
                 if "json" in response.headers.get("content-type", ""):
@@ -87,11 +99,11 @@ class Streamer:
             yield Timed(time.perf_counter(), rest)
 
     async def _events(self, response: httpx.Response, reader: ReplyReader) -> AsyncIterator[Timed]:
-        parser = SseParser()
+        parser, wire = SseParser(), stream_of(response)
         parts = response.aiter_bytes()
         try:
             async for data in parts:
-                now = time.perf_counter()
+                now = time.perf_counter() if wire is None else wire.read_at
                 for event in parser.feed(data):
                     if event.strip() == "[DONE]":
                         await _to_the_end(parts)
@@ -149,19 +161,6 @@ class Streamer:
             f"{reader.num_tokens:,} tokens.",
             "What was written is kept. See whether the server still runs, and its log.",
         )
-
-
-def _first_time(tell: Callable[[float], None]) -> Callable[[str, Any], Awaitable[None]]:
-    """A trace for httpx, which calls it with each thing that happens to a request."""
-    is_told = False
-
-    async def trace(event: str, info: Any) -> None:
-        nonlocal is_told
-        if not is_told:
-            is_told = True
-            tell(time.perf_counter())
-
-    return trace
 
 
 async def _to_the_end(parts: AsyncIterator[bytes]) -> None:

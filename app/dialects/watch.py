@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import httpx
 
@@ -28,6 +30,13 @@ from engine.snapshot import (
 
 LOOK_S = 3.0
 """A server that takes longer to say how it is does not answer."""
+
+
+class Pages(NamedTuple):
+    """time: of time.perf_counter. answers: by path."""
+
+    time: float
+    answers: Mapping[str, Answer]
 
 
 class Watch:
@@ -62,19 +71,29 @@ class Watch:
             answer = await self._get(self._address.api("models"))
             self._check(answer)
             return
+        pages = await self.ask()
+        for answer in pages.answers.values():
+            if answer.status in (401, 403) or (answer.status >= 500 and answer.status != 501):
+                self._check(answer)
+        self.last = self.read(pages)
+        if self.last is not None:
+            self._totals.update(self.last)
+            self._own_at_look = dataclasses.replace(self._own_now)
+
+    async def ask(self) -> Pages:
+        """Its pages of metrics, unread: to read them takes as long as some tokens. Raises
+        TargetError where the server does not answer."""
         answers = {}
         for page in metric_pages(self._dialect):
             answers[page.path] = await self._get(self._address.beside(page.path))
-        for answer in answers.values():
-            if answer.status in (401, 403) or (answer.status >= 500 and answer.status != 501):
-                self._check(answer)
+        return Pages(time.perf_counter(), answers)
+
+    def read(self, pages: Pages) -> Scrape | None:
+        """None where they show no metrics."""
         try:
-            self.last = merged(self._dialect, time.perf_counter(), answers)
+            return merged(self._dialect, pages.time, pages.answers)
         except TargetError:
-            self.last = None
-            return
-        self._totals.update(self.last)
-        self._own_at_look = dataclasses.replace(self._own_now)
+            return None
 
     def snapshot(
         self,
@@ -86,11 +105,15 @@ class Watch:
         ttft, itl = samples.take()
         self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
         last = self.last
+        drafts = None if last is None else self._totals.drafts()
+        missing = NOTHING_TOLD if last is None else last.missing
+        if drafts is None:
+            missing |= {Part.SPECULATION}
         return EngineSnapshot(
             time=time.perf_counter(), step_index=0, config=config, model=model,
             requests=requests, blocks=NO_BLOCKS, memory=NO_MEMORY,
             counters=self._counters(samples), ttft=ttft, itl=itl,
-            missing=NOTHING_TOLD if last is None else last.missing | {Part.SPECULATION},
+            missing=missing, speculation=drafts,
             told=Told() if last is None else _at_least(last.told, requests),
         )  # fmt: skip
 

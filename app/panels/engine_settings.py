@@ -138,7 +138,8 @@ class EngineSettingsPanel(QWidget):
         return made
 
     def _make_foot(self, profiles: ProfileStore) -> SettingsFoot:
-        self.profiles = ProfileMenu(profiles, self._chosen_now, self)
+        refusal = lambda: self._bridge.look_only
+        self.profiles = ProfileMenu(profiles, self._chosen_now, self, refusal=refusal)
         self.profiles.chosen.connect(self.apply_profile)
         self.profiles.reset.connect(self.reset)
         self.profiles.notice.connect(self.notice)
@@ -179,7 +180,7 @@ class EngineSettingsPanel(QWidget):
 
     def change(self, settings: Mapping[str, Any]) -> None:
         """Set these now, as if they had been chosen and applied."""
-        if self.model.applied is not None:
+        if self.may_change:
             for name in settings:
                 self._unsent.pop(name, None)
             self._submit(self.model.change(settings))
@@ -188,6 +189,8 @@ class EngineSettingsPanel(QWidget):
         """Why a setting cannot have a value now; "" where it can."""
         if self.model.applied is None:
             return self._why_not()
+        if self._bridge.look_only:
+            return self._bridge.look_only
         if any(sent.change is not Change.LIVE for sent in self.model.sent):
             return "Another change is being applied."
         known = self.precision.checkpoint
@@ -195,6 +198,11 @@ class EngineSettingsPanel(QWidget):
             choices = known.of_weights(self.model.shown(HEAD), self.model.applied.dtype)
             return next((choice.refusal for choice in choices if choice.value == value), "")
         return ""
+
+    @property
+    def may_change(self) -> bool:
+        """Whether there are settings that this window may change."""
+        return self.model.applied is not None and not self._bridge.look_only
 
     def undo(self) -> None:
         """Drop what was collected, else go back to before the change applied last."""
@@ -210,7 +218,7 @@ class EngineSettingsPanel(QWidget):
 
     def apply_profile(self, profile: Profile) -> None:
         """Be as the profile says, at once."""
-        if self.model.applied is None:
+        if not self.may_change:
             return
         self._delay.stop()
         self._unsent.clear()
@@ -233,7 +241,7 @@ class EngineSettingsPanel(QWidget):
         return dict(self.model.chosen) if self.model.applied is not None else None
 
     def _on_chosen(self, name: str, value: Any) -> None:
-        if self.model.applied is None:
+        if not self.may_change:
             return
         self._remarks.forget(name)
         if SETTINGS[name].change is Change.LIVE:
@@ -353,8 +361,7 @@ class EngineSettingsPanel(QWidget):
         self._list.setVisible(not others)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
-            is_open = self.model.applied is not None
-            row.setEnabled(is_open and not self._remarks.idle_because(name))
+            row.setEnabled(self.may_change and not self._remarks.idle_because(name))
             if name not in self._unsent:
                 row.set_value(self.model.shown(name))
         self._show_state()
@@ -365,9 +372,9 @@ class EngineSettingsPanel(QWidget):
         self._apply.setVisible(bool(model.pending))
         if model.pending:
             self._apply.setText(f"Apply ({costliest(model.pending).value})")
-        self._undo.setEnabled(model.can_undo)
+        self._undo.setEnabled(model.can_undo and self.may_change)
         self._undo.setToolTip(self._undo_tip())
-        self._redo.setEnabled(model.can_redo)
+        self._redo.setEnabled(model.can_redo and self.may_change)
         self._redo.setToolTip(way("Forth to ", model.undone) or "Nothing to redo.")
         self._copy.setEnabled(model.applied is not None)
         slow = [sent for sent in model.sent if sent.change is not Change.LIVE]
@@ -381,7 +388,8 @@ class EngineSettingsPanel(QWidget):
             self._set_message(self.precision.words_of(wanted))
         elif not self._message_timer.isActive():
             # of a server's own settings the panel speaks itself
-            self._set_message("" if model.applied or self._its_own() else self._why_not())
+            known = model.applied is not None or self._its_own()
+            self._set_message(self._bridge.look_only if known else self._why_not())
         self.actions_changed.emit()
 
     def _reload_wanted(self) -> EngineConfig | None:

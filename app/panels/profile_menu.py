@@ -28,9 +28,12 @@ class ProfileMenu(QMenu):
         store: ProfileStore,
         settings: Callable[[], Mapping[str, Any] | None],
         parent: QWidget | None = None,
+        *,
+        refusal: Callable[[], str] = str,
     ) -> None:
+        """`refusal`: why settings may not be changed; "" where they may."""
         super().__init__("Profiles", parent)
-        self._store, self._settings = store, settings
+        self._store, self._settings, self._refusal = store, settings, refusal
         self.setToolTipsVisible(True)
         self.aboutToShow.connect(self.fill)
 
@@ -39,15 +42,16 @@ class ProfileMenu(QMenu):
         self.clear()
         now = self._settings()
         first = self.addAction("Defaults", self.reset.emit)
-        first.setToolTip("Back to the defaults in everything that you changed.")
-        first.setEnabled(bool(now))
+        refusal = self._refusal()
+        first.setToolTip(refusal or "Back to the defaults in everything that you changed.")
+        first.setEnabled(bool(now) and not refusal)
         self.addSeparator()
         for profile in self._store.profiles:
             action = self.addAction(_plain(profile.name))
             action.setCheckable(True)
             action.setChecked(now is not None and dict(profile.settings) == dict(now))
-            action.setEnabled(now is not None)
-            action.setToolTip(summary(profile))
+            action.setEnabled(now is not None and not refusal)
+            action.setToolTip(refusal or summary(profile))
             action.triggered.connect(partial(self._choose, profile))
         if not self._store.profiles:
             self.addAction("No profile is saved yet").setEnabled(False)

@@ -123,6 +123,7 @@ def _joined(events: list[OutputEvent]) -> OutputEvent:
         text="".join(e.text for e in events),
         token_ids=tuple(token for e in events for token in e.token_ids),
         logprobs=tuple(logprob for e in events for logprob in e.logprobs),
+        times=events[-1].times or events[0].times,
         is_first=events[0].is_first,
         drafts=None,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -23,7 +23,7 @@ from app.remote.stream import Stream
 from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
 from app.server.body import BodyReader
 from app.server.call import Call, chat_params, completion_params, read_wishes
-from app.server.call_log import CallLog, Logged
+from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.errors import SERVER_ERROR, ApiError, bad_request
 from app.server.fields import Body
 from app.server.gate import EngineGate
@@ -108,7 +108,7 @@ class Api:
     # -- replies ----------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Reply:
-        arrival = time.perf_counter()
+        arrival = arrival_of(request.scope)
         values = await self._values(request, CHAT)
         model, _ = self._gate.serving()
         params = chat_params(values, self._options.limits)
@@ -116,7 +116,7 @@ class Api:
         return await self._reply("chatcmpl", ChatShape, values, model, prompts, params, arrival)
 
     async def completions(self, request: Request) -> Reply:
-        arrival = time.perf_counter()
+        arrival = arrival_of(request.scope)
         values = await self._values(request, COMPLETION)
         model, _ = self._gate.serving()
         params = completion_params(values, self._options.limits)
@@ -168,7 +168,9 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         model = self._gate.model
         name = self._name_of(model) if model is not None else self._options.model_name
-        data, kind = exposition(self._gate, name, request.headers.get("accept", ""))
+        now, accept = self._gate.metrics.snapshot(), request.headers.get("accept", "")
+        # on a thread: no token waits for it
+        data, kind = await asyncio.to_thread(exposition, now, name, accept)
         return Response(data, headers={"content-type": kind})
 
     async def openapi(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,7 +21,7 @@ RATE_S = 10.0
 """Calls a second are counted over so long."""
 
 MAX_PATH, MAX_ERROR = 120, 300
-_NOTE = "inferdeck.call"
+_NOTE, _ARRIVAL = "inferdeck.call", "inferdeck.arrival"
 HUNG_UP = "The client hung up."
 
 
@@ -29,7 +29,7 @@ HUNG_UP = "The client hung up."
 class CallRecord:
     """One call that has ended. number: counts from 1. at: seconds since 1970, when it came.
     status: 0 where the client hung up before an answer. num_tokens: written in reply, None where
-    nothing is written. ttft_s: from the call to its first token, as the server saw it."""
+    nothing is written. ttft_s: from the call to its first token, as /metrics has it."""
 
     number: int
     at: float
@@ -97,6 +97,16 @@ class CallLog:
             return len(self._ends) / RATE_S
 
 
+def note_arrival(scope: Any, at: float) -> None:
+    """When a call's first bytes were here, of time.perf_counter."""
+    scope[_ARRIVAL] = at
+
+
+def arrival_of(scope: Scope) -> float:
+    """When a call's first bytes were here; now, where nobody noted it."""
+    return float(scope.setdefault(_ARRIVAL, time.perf_counter()))
+
+
 def note_of(scope: Scope) -> CallNote:
     """Where the parts of a call say what they know of it."""
     note = scope.setdefault(_NOTE, CallNote())
@@ -114,7 +124,7 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        note, began, at, status = note_of(scope), time.perf_counter(), time.time(), 0
+        note, began, at, status = note_of(scope), arrival_of(scope), time.time(), 0
 
         async def watch(message: Message) -> None:
             nonlocal status
@@ -135,9 +145,6 @@ def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) 
     client, flight, error = scope.get("client"), note.flight, note.error
     if not error and (status == 0 or (flight is not None and not flight.is_finished)):
         error = HUNG_UP
-    ttft = None
-    if flight is not None and flight.first_at is not None:
-        ttft = max(0.0, flight.first_at - began)
     return CallRecord(
         number=0,
         at=at,
@@ -147,7 +154,7 @@ def _record(scope: Scope, note: CallNote, status: int, at: float, began: float) 
         status=status,
         duration_s=time.perf_counter() - began,
         num_tokens=flight.num_tokens if flight is not None else None,
-        ttft_s=ttft,
+        ttft_s=flight.ttft_s if flight is not None else None,
         error=error[:MAX_ERROR],
     )
 

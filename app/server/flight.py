@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from app.server.errors import ApiError, failed
 from engine.errors import ErrorInfo
 from engine.messages import OutputEvent, TokenLogprob
-from engine.snapshot import FinishReason
+from engine.snapshot import FinishReason, RequestTimes
 
 UNEXPLAINED = ErrorInfo("The engine could not finish the request.")
 
@@ -25,8 +25,10 @@ class Piece:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
+    first: RequestTimes | None = None  # with the first token
 
     def extend(self, event: OutputEvent) -> None:
+        self.first = event.times if event.is_first else self.first
         self.text += event.text
         self.token_ids += event.token_ids
         self.logprobs += event.logprobs
@@ -38,18 +40,24 @@ class Flight:
     """Pieces of all requests of a call, merged per request until `take` fetches them: a reader
     that is slow makes them longer, not more. All methods belong to the server's loop."""
 
-    def __init__(self, request_ids: Sequence[str], abort: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        request_ids: Sequence[str],
+        abort: Callable[[str], None],
+        observe_first_token: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self._index = {request_id: index for index, request_id in enumerate(request_ids)}
         self._open = set(request_ids)
         self._abort = abort
+        self._observe = observe_first_token
         self._pieces: dict[int, Piece] = {}
         self._error: ApiError | None = None
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._is_closed = False
         self.num_tokens = 0
-        self.first_at: float | None = None
-        """time.perf_counter when the first token came."""
+        self.ttft_s: float | None = None
+        """Of the first of its requests."""
 
     @property
     def is_finished(self) -> bool:
@@ -58,8 +66,6 @@ class Flight:
 
     def on_output(self, event: OutputEvent) -> None:
         self.num_tokens += len(event.token_ids)
-        if event.token_ids and self.first_at is None:
-            self.first_at = time.perf_counter()
         if event.finish_reason is not None:
             self._open.discard(event.request_id)
         if self._is_closed:
@@ -98,7 +104,18 @@ class Flight:
     async def take_whole(self) -> list[Piece]:
         """One piece for each request, when all have ended. Raises ApiError where one failed."""
         await self._ended.wait()
-        return await self.take()
+        pieces = await self.take()
+        for piece in pieces:
+            if piece.first is not None and piece.first.first_token is not None:
+                self._first_token(piece.first, piece.first.first_token)
+        return pieces
+
+    def handed_over(self, pieces: Sequence[Piece]) -> None:
+        """They are on their way to a client who reads them as they come, just now."""
+        now = time.perf_counter()
+        for piece in pieces:
+            if piece.first is not None:
+                self._first_token(piece.first, now)
 
     def close(self) -> None:
         """Nobody reads any more: what still runs is aborted."""
@@ -106,6 +123,11 @@ class Flight:
         self._pieces.clear()
         for request_id in list(self._open):
             self._abort(request_id)
+
+    def _first_token(self, times: RequestTimes, at: float) -> None:
+        seconds = max(at - times.arrival, 0.0)
+        self.ttft_s = seconds if self.ttft_s is None else min(seconds, self.ttft_s)
+        self._observe(seconds)
 
     def _tell(self) -> None:
         self._changed.set()

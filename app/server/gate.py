@@ -167,7 +167,8 @@ class EngineGate:
                 if len(requests) > 1
                 else f"The queue is full: {running} requests are running or waiting."
             )
-        flight = Flight([request.request_id for request in requests], self._abort)
+        names = [request.request_id for request in requests]
+        flight = Flight(names, self._abort, self.metrics.observe_first_token)
         for request in requests:
             self._flights[request.request_id] = flight
             self.submit(request)
@@ -216,6 +217,8 @@ class EngineGate:
                 self.metrics.observe_lengths(event.num_prompt_tokens, event.times.num_output_tokens)
         if flight is not None:
             flight.on_output(event)
+        elif event.is_first and event.times is not None and event.times.ttft_s is not None:
+            self.metrics.observe_first_token(event.times.ttft_s)  # of a window
 
     def _meaning(self, error: ErrorInfo) -> ApiError:
         """A request that met no model (it was closed on the way) is not the client's fault."""

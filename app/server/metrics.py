@@ -10,24 +10,22 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from app.server.gate import EngineGate
 from engine.metric_registry import Metric, MetricKind
-from engine.metrics import METRICS, HistogramSnapshot
+from engine.metrics import METRICS, HistogramSnapshot, MetricsSnapshot
 
 COMMON_LABELS = ("model_name", "engine")
 """As vLLM labels every sample; it counts engines from 0."""
 
 
 class EngineCollector(Collector):
-    """Reads the gate's metrics whenever they are asked for. `model_name` is what clients call the
-    model."""
+    """The metrics of one moment. `model_name` is what clients call the model."""
 
-    def __init__(self, gate: EngineGate, model_name: str) -> None:
-        self._gate = gate
+    def __init__(self, now: MetricsSnapshot, model_name: str) -> None:
+        self._now = now
         self._model_name = model_name
 
     def collect(self) -> Iterator[Family]:
-        now = self._gate.metrics.snapshot()
+        now = self._now
         common = [self._model_name, "0"]
         for metric in METRICS.values():
             if metric.kind is MetricKind.HISTOGRAM:
@@ -53,9 +51,9 @@ def _base_name(metric: Metric) -> str:
     return metric.exported_name.removesuffix("_total")
 
 
-def exposition(gate: EngineGate, model_name: str, accept: str) -> tuple[bytes, str]:
-    """The metrics in the format that `accept` prefers, and its content type."""
+def exposition(now: MetricsSnapshot, model_name: str, accept: str) -> tuple[bytes, str]:
+    """The metrics in the format that `accept` prefers, and its content type. Takes milliseconds."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(gate, model_name))
+    registry.register(EngineCollector(now, model_name))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type

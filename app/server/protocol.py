@@ -8,12 +8,14 @@ a reader that takes nothing         cut off; its requests are aborted with it
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from typing import Any, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from app.server.call_log import note_arrival
 from app.server.errors import RETRY_AFTER_S, unavailable
 from app.server.options import Limits
 from app.server.reply import json_bytes
@@ -48,6 +50,30 @@ class _ReaderWatch:
             self.transport.abort()
 
 
+class OneWrite:
+    """A transport on which an answer's head goes out together with the begin of its body: each
+    write wakes the client, and where it wakes up this thread may have to wait for it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        head, self._head = self._head, b""
+        if not head and data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
+            self._head = data
+        else:
+            self._transport.write(head + data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class LimitedSocket(_ReaderWatch, WebSocketsSansIOProtocol):
     """A connection that became a WebSocket."""
 
@@ -65,13 +91,14 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._stall: asyncio.TimerHandle | None = None
         self._is_socket = False
+        self._arrival: float | None = None  # of a head's first bytes
         self._is_refused = len(self.connections) >= self.limits.max_connections
         if self._is_refused:
             self.transport = transport
             transport.write(_refusal(self.limits.max_connections))
             transport.close()
             return
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, OneWrite(transport)))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -83,9 +110,16 @@ class LimitedProtocol(_ReaderWatch, H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
+        if self._arrival is None:
+            self._arrival = time.perf_counter()
+        before = self.cycle
         super().data_received(data)
         if self._is_socket:
             return
+        if self.cycle is not before:  # a head is whole; its call has not begun to run
+            note_arrival(self.scope, self._arrival)
+        if not self._is_idle:
+            self._arrival = None
         if self._is_idle:
             self._expect_head()
         else:

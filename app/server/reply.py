@@ -98,6 +98,7 @@ class StreamedReply(Reply):
                     b": waiting\n\n"
                 ]
                 await _body(send, b"".join(chunks))
+                self._flight.handed_over(pieces)
             end = _event(self._shape.last_chunk()) if self._usage_at_end else b""
         except ApiError as error:
             note_of(scope).error = error.message

@@ -10,6 +10,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QHeaderView, QTableView
 
+from app.connections.reach import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
 from widgets.plain_table import dress_table
 from widgets.theme import SPACE_2, figure_font, theme
@@ -32,11 +33,19 @@ COLUMNS = (
     Column("Call", lambda r: f"{r.method} {r.path}", 206),
     Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
-           "From the call to its first token, as the server saw it"),
+           "From the call's first bytes until its first token was on the way"),
     Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "From the call to its end"),
     Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
 )  # fmt: skip
 STATUS = len(COLUMNS) - 1
+
+POLLS = ("/health", "/metrics", "/v1/models", "/version", f"/{OUR_PATH}")
+"""What programs ask again and again to see how the server is."""
+
+
+def is_poll(record: CallRecord) -> bool:
+    """Whether a call is one of many that say nothing; one that failed does."""
+    return record.method == "GET" and record.path in POLLS and not record.has_failed
 
 
 def _status(record: CallRecord) -> str:
@@ -56,17 +65,32 @@ def _ms(seconds: float | None) -> str:
 
 
 class CallsTable(QAbstractTableModel):
-    """Takes new calls from the log when it is told to."""
+    """Takes new calls from the log when it is told to; polls where they are wanted."""
 
     def __init__(self, log: CallLog, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._log = log
         self._rows: list[CallRecord] = []  # newest first
+        self._newest = 0  # number of the last call that was looked at
+        self._shows_polls = False
+
+    @property
+    def shows_polls(self) -> bool:
+        return self._shows_polls
+
+    def show_polls(self, wanted: bool) -> None:
+        self._shows_polls = wanted
+        self.beginResetModel()
+        self._rows, self._newest = [], 0
+        self.endResetModel()
+        self.renew()
 
     def renew(self) -> None:
         """Show what has come since the last time."""
-        newest = self._rows[0].number if self._rows else 0
-        fresh = self._log.since(newest)[::-1]
+        came = self._log.since(self._newest)[::-1]
+        if came:
+            self._newest = came[0].number
+        fresh = [record for record in came if self._shows_polls or not is_poll(record)]
         if not fresh:
             return
         if len(fresh) >= KEPT:

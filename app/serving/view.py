@@ -16,6 +16,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
+    QCheckBox,
     QFrame,
     QHBoxLayout,
     QLabel,
@@ -29,7 +30,7 @@ from PySide6.QtWidgets import (
 
 from app.quantize.fields import wrapped
 from app.serving.addresses import url_of
-from app.serving.calls_table import CallsTable, calls_view
+from app.serving.calls_table import POLLS, CallsTable, calls_view
 from app.serving.choice import ServingChoice
 from app.serving.copying import CopyButton
 from app.serving.desk import ServingDesk, ServingState
@@ -53,7 +54,10 @@ OFF = (
     "Other programs can use the engine of this window: one model, one cache, and their requests "
     "appear in every view beside your chats."
 )
-NO_CALLS = "Every call appears here when it ends: who, what, its status, tokens and times."
+NO_CALLS = (
+    "Every call appears here when it ends: who, what, its status, tokens and times. Polls are left "
+    "out while they are hidden."
+)
 STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.OFF: ("Not serving", "idle"),
     ServingState.STARTING: ("Starting", "loading"),
@@ -145,9 +149,18 @@ class ServingView(QWidget):
         self.show_requests.setProperty("kind", "link")
         self.show_requests.setToolTip("The view of all requests, of chats and of clients")
         self.show_requests.clicked.connect(self.requests_wanted)
+        self.hide_polls = QCheckBox("Hide polls")
+        self.hide_polls.setChecked(True)
+        self.hide_polls.setToolTip(
+            "Leave out what programs ask again and again to see how the server is: "
+            f"{', '.join(POLLS)}. One that fails is shown."
+        )
+        self.hide_polls.toggled.connect(self._on_hide_polls)
         head = QHBoxLayout()
+        head.setSpacing(SPACE_3)
         head.addWidget(title)
         head.addStretch(1)
+        head.addWidget(self.hide_polls)
         head.addWidget(self.show_requests)
         empty = wrapped("small", NO_CALLS)
         empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -228,6 +241,10 @@ class ServingView(QWidget):
         self.example.setFont(mono_font("small"))
         height = self.example.fontMetrics().lineSpacing() * EXAMPLE_LINES
         self.example.setFixedHeight(height + SPACE_3)
+
+    def _on_hide_polls(self, hides: bool) -> None:
+        self.model.show_polls(not hides)
+        self._renew_figures()
 
     def _on_take_port(self) -> None:
         if self._desk.free_port is not None:

@@ -153,7 +153,11 @@ class TestEngineMetrics:
         assert itl.cumulative[:2] == (2, 2)  # 1 ms belongs to the bucket up to 1 ms
         assert itl.cumulative[-2:] == (2, 3) and itl.count == 3
         assert itl.sum == pytest.approx(100.0015)
-        assert now.histograms["time_to_first_token_seconds"].count == 1
+        assert now.histograms["engine_time_to_first_token_seconds"].count == 1
+        # what the server hands to a client is told apart
+        assert now.histograms["time_to_first_token_seconds"].count == 0
+        metrics.observe_first_token(0.03)
+        assert metrics.snapshot().histograms["time_to_first_token_seconds"].sum == 0.03
         assert now.histograms["iteration_tokens_total"].sum == 62
 
         metrics.observe_snapshot(engine_snapshot())

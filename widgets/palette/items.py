@@ -28,8 +28,9 @@ ROW = Qt.ItemDataRole.UserRole
 
 
 class Entry(NamedTuple):
-    """A command: where in the menus it stands, its shortcut in this platform's words, and whether
-    it is possible now and switched on."""
+    """A command: where in the menus it stands, its shortcut in this platform's words, whether
+    it is possible now and switched on, and why it is not possible, where there is a reason to tell.
+    """
 
     id: str
     text: str
@@ -37,6 +38,7 @@ class Entry(NamedTuple):
     shortcut: str = ""
     is_enabled: bool = True
     is_checked: bool = False
+    why_not: str = ""
 
 
 class Row(NamedTuple):
@@ -60,8 +62,11 @@ class EntryModel(QAbstractListModel):
             case Qt.ItemDataRole.DisplayRole:
                 return row.entry.text
             case Qt.ItemDataRole.AccessibleTextRole:
-                state = "" if row.entry.is_enabled else ", not possible now"
+                why_not = row.entry.why_not or "not possible now"
+                state = "" if row.entry.is_enabled else f", {why_not}"
                 return ", ".join(filter(None, row.entry[1:4])) + state
+            case Qt.ItemDataRole.ToolTipRole:
+                return row.entry.why_not or None
             case Qt.ItemDataRole.UserRole:
                 return row
         return None
@@ -126,7 +131,10 @@ class EntryDelegate(QStyledItemDelegate):
         self._paint_marked(painter, name, row, inside)
         painter.setPen(colors.color("text_muted"))
         beside = QRectF(inside.left() + width + SPACE_2, inside.top(), room, inside.height())
-        self._small.use(painter).left(painter, beside, where)
+        small = self._small.use(painter)
+        if entry.why_not and not entry.is_enabled:
+            where = small.elided(entry.why_not, room - width - SPACE_2)
+        small.left(painter, beside, where)
         painter.restore()
 
     def _paint_marked(self, painter: QPainter, name: str, row: Row, area: QRectF) -> None:

@@ -42,6 +42,7 @@ class SpeculationPanel(QFrame):
         self.setAccessibleName("Speculative decoding")
         self._time = EngineTime()
         self._words_at = float("-inf")
+        self._told: SpeculationSnapshot | None = None  # what a server counted, the last time
         self.chart = TimeChart(
             "Tokens of a round", "",
             (
@@ -70,7 +71,9 @@ class SpeculationPanel(QFrame):
         heading = QLabel("Accepted by position")
         heading.setProperty("role", "small")
         self.positions = PositionBars()
-        middle = QVBoxLayout()
+        self._middle = QWidget()
+        middle = QVBoxLayout(self._middle)
+        middle.setContentsMargins(0, 0, 0, 0)
         middle.setSpacing(SPACE_1)
         middle.addWidget(heading)
         middle.addWidget(self.positions, 1)
@@ -79,7 +82,7 @@ class SpeculationPanel(QFrame):
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_3)
         row.addLayout(left, 3)
-        row.addLayout(middle, 2)
+        row.addWidget(self._middle, 2)
         row.addWidget(self.chart, 4)
         self._stack = QStackedLayout()
         self._figures, self._off = figures, self._make_off()
@@ -121,7 +124,10 @@ class SpeculationPanel(QFrame):
         self._stack.setCurrentWidget(self._off if figures is None else self._figures)
         if figures is None:
             return
-        self._add_point(snapshot)
+        if figures.method:
+            self._add_point(snapshot)
+        else:
+            self._add_told(snapshot.time, figures)
         due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._words_at = snapshot.time
@@ -130,8 +136,22 @@ class SpeculationPanel(QFrame):
     def clear(self) -> None:
         """No model is loaded, or another one."""
         self.chart.clear()
+        self._told = None
         self._words_at = float("-inf")
         self._stack.setCurrentWidget(self._off)
+
+    def _add_told(self, now: float, figures: SpeculationSnapshot) -> None:
+        """What a server counted since it said something new."""
+        before, self._told = self._told, figures
+        if before is None or before == figures:
+            return
+        rounds = figures.rounds - before.rounds
+        if rounds > 0:
+            accepted = figures.accepted - before.accepted
+            self.chart.append("length", now, 1 + accepted / rounds)
+            self.chart.append("drafted", now, (figures.drafted - before.drafted) / rounds)
+        elif figures.told_length is not None:
+            self.chart.append("length", now, figures.told_length)
 
     def _add_point(self, snapshot: EngineSnapshot) -> None:
         """The rounds since the last snapshot, as one point; nothing where there were none."""
@@ -150,4 +170,5 @@ class SpeculationPanel(QFrame):
         self.source.set_text(source(figures))
         self.acceptance.set_text(acceptance(figures))
         self.times.set_text(times(figures))
+        self._middle.setVisible(bool(figures.method))
         self.positions.show_counts(figures.drafted_per_position, figures.accepted_per_position)

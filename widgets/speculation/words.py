@@ -25,6 +25,12 @@ class Verdict(NamedTuple):
 def verdict(figures: SpeculationSnapshot) -> Verdict:
     """Whether drafting pays, from the measured speed-up."""
     found = figures.speed_up
+    if not figures.method:
+        return Verdict(
+            "The server drafts", "text",
+            "Counted by the server since it was started. Whether replies are faster for it, and "
+            "which drafts stand by their place, it does not tell.",
+        )  # fmt: skip
     if figures.rest_steps >= REST_STEPS:
         told = f" Measured before: {found.factor:.2f}x." if found is not None else ""
         return Verdict(
@@ -64,12 +70,13 @@ def source(figures: SpeculationSnapshot) -> str:
 
 def acceptance(figures: SpeculationSnapshot) -> str:
     """ "3.42 tokens a round · 2,114 of 2,890 drafts accepted (73 %)"."""
-    if figures.acceptance_length is None or figures.acceptance_rate is None:
-        return ""
-    return (
-        f"{figures.acceptance_length:.2f} tokens a round · {figures.accepted:,} of "
-        f"{figures.drafted:,} drafts accepted ({figures.acceptance_rate:.0%})"
-    )
+    length, rate = figures.acceptance_length, figures.acceptance_rate
+    accepted = f"{figures.accepted:,} of {figures.drafted:,} drafts accepted"
+    parts = [
+        "" if length is None else f"{length:.2f} tokens a round",
+        "" if rate is None else f"{accepted} ({rate:.0%})",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def times(figures: SpeculationSnapshot) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from app.connections.target import Dialect
 from app.dialects.figures import Table
-from app.dialects.tables import llama_cpp, sglang, tensorrt_llm, tgi, vllm
+from app.dialects.tables import inferdeck, llama_cpp, sglang, tensorrt_llm, tgi, vllm
 
 TABLES: Mapping[Dialect, Table] = {
-    Dialect.INFERDECK: vllm.TABLE,  # ours has vLLM's names
+    Dialect.INFERDECK: inferdeck.TABLE,
     Dialect.VLLM: vllm.TABLE,
     Dialect.SGLANG: sglang.TABLE,
     Dialect.TENSORRT_LLM: tensorrt_llm.TABLE,

@@ -16,6 +16,7 @@ TABLE = Table(
         # every prompt token is looked up
         Figure.PREFIX_QUERIES: names("sglang:prompt_tokens_total"),
         Figure.PREFIX_HITS: names("sglang:cached_tokens_total"),
+        Figure.ROUND_LENGTH: share("sglang:spec_accept_length"),
         Figure.PREEMPTIONS: names(
             "sglang:num_retracted_requests_total", "sglang:num_retracted_reqs_total"
         ),

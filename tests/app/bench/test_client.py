@@ -131,6 +131,24 @@ def test_the_two_stand_beside_each_other() -> None:
     assert "difference" in beside_server(figures)
 
 
+def test_a_server_that_tells_its_engines_part_has_the_way_explained() -> None:
+    run = ClientRun([RequestTimes(0.0, None, (TokenEvent(0.0124, 1),), 0.0124)], 10)
+    figures = client_figures([run])
+
+    def at(seconds: float, count: int) -> Scrape:
+        one = lambda value: HistogramSnapshot((1.0,), (count, count), value * count)
+        found = {Latency.TTFT: one(0.0119), Latency.ENGINE_TTFT: one(0.0109)}
+        return Scrape(seconds, {}, found)
+
+    add_told(figures, [Change(at(0, 0), at(1, 1))], None, 0.001)
+    parts = figures["server"]["ttft_parts_ms"]
+    assert parts == pytest.approx({"engine": 10.9, "way_out": 1.0, "line": 0.5})
+    shown = beside_server(figures)
+    assert shown.splitlines()[0].split() == ["client", "server", "engine", "difference"]
+    assert shown.splitlines()[1].split()[2::2] == ["12.40", "11.90", "10.90", "0.50"]
+    assert "Of the client's 12.40 ms" in shown
+
+
 def test_without_metrics_there_is_nothing_beside() -> None:
     figures = client_figures([ClientRun()])
     add_told(figures, [], None, 0.001)

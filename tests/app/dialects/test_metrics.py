@@ -43,7 +43,8 @@ WANTED: Mapping[str, tuple[Dialect, Mapping[Figure, float], int, int]] = {
     "sglang_0.5.txt": (
         Dialect.SGLANG,
         {F.RUNNING: 5, F.WAITING: 1, F.KV_USAGE: 0.5, F.PROMPT_TOKENS: 4096,
-         F.PREFIX_QUERIES: 4096, F.PREFIX_HITS: 3072, F.GENERATION_TOKENS: 512, F.PREEMPTIONS: 7},
+         F.PREFIX_QUERIES: 4096, F.PREFIX_HITS: 3072, F.GENERATION_TOKENS: 512, F.PREEMPTIONS: 7,
+         F.ROUND_LENGTH: 2.5},
         8, 504,
     ),
     "tgi_3.txt": (Dialect.TGI, TGI, 0, 10),
@@ -210,3 +211,20 @@ def test_all_values_are_numbers() -> None:
     for file in WANTED:
         values: Any = read(file).values.values()
         assert all(value == value for value in values)
+
+
+def test_drafts_are_those_that_the_server_counted() -> None:
+    totals = RunningTotals()
+    totals.update(read("vllm_0.12.txt"))
+    found = totals.drafts()
+    assert found is not None and not found.method
+    assert (found.rounds, found.drafted, found.accepted) == (100, 300, 150)
+    assert (found.acceptance_rate, found.acceptance_length) == (0.5, 2.5)
+    totals = RunningTotals()
+    totals.update(read("sglang_0.5.txt"))
+    told = totals.drafts()
+    assert told is not None
+    assert (told.acceptance_length, told.acceptance_rate) == (2.5, None)
+    totals = RunningTotals()
+    totals.update(read("tgi_3.txt"))
+    assert totals.drafts() is None

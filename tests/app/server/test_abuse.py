@@ -78,7 +78,7 @@ def events(raw: bytes) -> list[Any]:
 
 def test_parallel_streams_are_what_direct_runs_give(served: Served, connect: Any) -> None:
     # A draw that lies within rounding of the border between two tokens may fall to either side
-    # with other batch mates: these prompts and seeds have none.
+    # with other batch mates (see engine.kernels.linear): these prompts and seeds have none.
     kinds = [i % 100 for i in range(NUM_STREAMS)]
     prompts = [tuple(range(10 + kind, 30 + 2 * kind)) for kind in kinds]
     params = [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -338,3 +340,31 @@ def test_requests_are_told_from_chats(served: Served) -> None:
     assert (origin_of(new_call_id("cmpl")) or "").startswith("API text ")
     assert origin_of("load-12") is None
     assert origin_of("6f1c2d3e-0000") is None
+
+
+def test_the_time_to_the_first_token_is_told_from_the_engines_part(served: Served) -> None:
+    """From the first bytes of a request, however slowly the rest comes, until the client has the
+    token on its way."""
+    names = "vllm:time_to_first_token_seconds", "inferdeck:engine_time_to_first_token_seconds"
+
+    def sums() -> list[float]:
+        now = metric_values(served)
+        assert now[f"{names[0]}_count"] == now[f"{names[1]}_count"]
+        return [now[f"{name}_sum"] for name in names]
+
+    served.wait_idle()
+    before = sums()
+    body = json.dumps({**ASK, "stream": True}).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(served.address, 120) as client:
+        client.sendall(head.encode())
+        time.sleep(0.25)
+        client.sendall(f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        first = client.recv(65536)
+        assert b"200 OK" in first and b"data: {" in first  # head and token come in one piece
+        while client.recv(65536):
+            pass
+    served.wait_idle()
+    wait_until(lambda: sums()[1] > before[1])
+    whole, engine = (now - then for now, then in zip(sums(), before, strict=True))
+    assert whole >= engine >= 0.25

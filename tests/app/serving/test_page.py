@@ -110,6 +110,9 @@ def test_calls_are_listed_newest_first_with_their_errors(
     assert ask(qtbot, f"{url}/v1/models", key=key).status == 200
     assert ask(qtbot, f"{url}/v1/models", key="wrong").status == 401
     model = page.view.model
+    qtbot.waitUntil(lambda: model.rowCount() == 1, timeout=WAIT_MS)
+    assert model.record(0).status == 401  # a poll that fails is no poll
+    page.view.hide_polls.click()
     qtbot.waitUntil(lambda: model.rowCount() == 2, timeout=WAIT_MS)
     refused, served = model.record(0), model.record(1)
     assert (refused.status, refused.error) == (401, "The API key is wrong.")
@@ -120,6 +123,8 @@ def test_calls_are_listed_newest_first_with_their_errors(
     assert key not in str([model.record(row) for row in range(2)])
     assert "INFERDECK_API_KEY" in page.view.example.toPlainText()
     assert key not in page.view.example.toPlainText()
+    page.view.hide_polls.click()
+    assert model.rowCount() == 1
 
 
 def test_a_port_in_use_offers_the_next_free_one(qtbot: QtBot, page: ServerPage) -> None:

@@ -119,3 +119,22 @@ def test_columns_keep_apart_and_inside(panel: SpeculationPanel) -> None:
     assert all(a.right() < b.left() for a, b in itertools.pairwise(bars))
     assert bars[-1].right() <= panel.positions.width()
     assert not panel.positions.grab().isNull()
+
+
+def test_what_a_server_counts_is_shown_and_nothing_more(panel: SpeculationPanel) -> None:
+    told = SpeculationSnapshot("", rounds=100, told_drafted=300, told_accepted=150)
+    panel.update_snapshot(snapshot(1.0, told))
+    assert panel.verdict.text() == "The server drafts"
+    assert panel.acceptance.text() == "2.50 tokens a round · 150 of 300 drafts accepted (50%)"
+    assert not panel.positions.isVisible() and panel.source.text() == panel.times.text() == ""
+    more = dataclasses.replace(told, rounds=110, told_drafted=340, told_accepted=180)
+    panel.update_snapshot(snapshot(2.0, more))
+    data = panel.chart.data
+    assert data.newest("length", 2.1, 60.0) == pytest.approx(4.0)
+    assert data.newest("drafted", 2.1, 60.0) == pytest.approx(4.0)
+    gauge = SpeculationSnapshot("", told_drafted=0, told_accepted=0, told_length=2.5)
+    panel.clear()
+    panel.update_snapshot(snapshot(3.0, gauge))
+    assert acceptance(gauge) == "2.50 tokens a round"
+    panel.update_snapshot(snapshot(4.0, FIGURES))
+    assert panel.positions.isVisible()
