@@ -18,7 +18,7 @@ from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
 from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
-from engine.graphs import capture_for, sizes_for
+from engine.graphs import capture_for, estimated_bytes, sizes_for
 from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
@@ -212,6 +212,8 @@ def _measured_plan(
             "Choose a smaller token budget per step, fewer running requests or fewer bits a "
             "weight, or close other programs on the GPU.",
         ) from error
+    if not config.enforce_eager:
+        activations += estimated_bytes(config.max_num_seqs, checkpoint.config.vocab_size)
     held = loaded.weights_bytes + (draft.weights_bytes if draft else 0)
     return plan_memory(checkpoint, config, in_use=held, activations=activations)
 

@@ -31,6 +31,7 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 a large one a third."""
 
 _MIB = 2**20
+_BYTES_EACH = 16 * _MIB
 
 
 class Graph(Protocol):
@@ -55,6 +56,12 @@ def sizes_for(max_num_seqs: int) -> tuple[int, ...]:
     """Of the graphs for steps of up to `max_num_seqs` requests."""
     most = min(max_num_seqs, SIZES[-1])
     return (*(size for size in SIZES if size < most), most)
+
+
+def estimated_bytes(max_num_seqs: int, vocab_size: int) -> int:
+    """What the graphs are left room for, before they are captured and measured: their logits, and
+    for each what the driver keeps of some hundred launches."""
+    return len(sizes_for(max_num_seqs)) * _BYTES_EACH + max_num_seqs * vocab_size * 4
 
 
 def capture_for(device: torch.device) -> Capture | None:

@@ -57,8 +57,8 @@ def measure_activations(
     make_cache: MakeCache,
     device: str,
 ) -> int:
-    """Bytes at the peak of the largest step on a GPU, sampling included, with a margin. The cache
-    that it is run with is made by `make_cache` and freed again."""
+    """Bytes at the peak of the largest step on a GPU, sampling included, with a margin, and of the
+    backend's scratch memory. The cache that it is run with is made by `make_cache` and freed."""
     spans = largest_step(config)
     runner = ModelRunner(model, make_cache(blocks_of(spans)), device)
     torch.cuda.synchronize(device)
@@ -67,9 +67,10 @@ def measure_activations(
     run_largest(runner, config, spans, Sampler(vocab_size, device))
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
+    scratch = getattr(runner.backend, "workspace_bytes", 0)
     runner.drop()
     give_back()
-    return int(MARGIN * max(0, peak))
+    return int(MARGIN * max(0, peak)) + scratch
 
 
 def run_largest(

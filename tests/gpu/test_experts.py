@@ -32,7 +32,7 @@ from tests.gpu.references import (
 )
 
 quick = settings(
-    max_examples=50 if HAS_GPU else 8, deadline=None,
+    max_examples=50 if HAS_GPU else 8, deadline=None, derandomize=not HAS_GPU,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip

@@ -62,7 +62,7 @@ def test_the_device_has_the_numbers_of_the_step(
         assert held.block_tables.data_ptr() == address
 
 
-@settings(max_examples=40 if HAS_GPU else 2, derandomize=False)
+@settings(max_examples=40 if HAS_GPU else 2, derandomize=not HAS_GPU)
 @given(
     chunks=st.lists(
         st.lists(st.sampled_from((0, 1, 1, 5, 40)), min_size=3, max_size=3), min_size=2, max_size=3
