@@ -21,6 +21,7 @@ from app.screenshot.camera import (
     Camera,
     pause,
 )
+from app.screenshot.elsewhere import take_elsewhere
 from app.screenshot.many import take_broadcast
 from app.screenshot.quantize import take_quantize
 from app.screenshot.server import take_server
@@ -56,6 +57,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from _tune(camera)
     yield from take_quantize(camera)
     yield from take_server(camera)
+    yield from take_elsewhere(camera, model)
     yield from _palette(camera)
     yield from take_settings(camera)
     yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)

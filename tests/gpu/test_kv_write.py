@@ -73,6 +73,7 @@ def test_a_step_is_written_as_quantize_rounds_it(
             assert not others or (at(tensor, others) == LEFT).all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of the NaN
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_shows_in_the_scale(form: str, bad: float, device: torch.device) -> None:
