@@ -86,6 +86,16 @@ def round_of(drafted: int, accepted: int) -> StepEntry:
     return StepEntry("a", "decode", 1, num_draft=drafted, num_accepted=accepted)
 
 
+@pytest.mark.parametrize("size", [(1000, 280), (420, 280), (1000, 130)])
+def test_off_is_read_in_whole(
+    qtbot: QtBot, panel: SpeculationPanel, size: tuple[int, int]
+) -> None:
+    panel.resize(*size)
+    text = panel._off_text
+    qtbot.waitUntil(lambda: panel.width() == size[0])
+    qtbot.waitUntil(lambda: text.height() >= text.heightForWidth(text.width()))
+
+
 def test_off_says_what_it_is_and_how_to_have_it(qtbot: QtBot, panel: SpeculationPanel) -> None:
     panel.update_snapshot(snapshot(1.0, None))
     assert panel.choose.isVisible() and not panel.verdict.isVisible()
