@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from app.paths import shapes_dir, starter_model
+from app.paths import shapes_dir, starter_draft, starter_model
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.snapshot import RequestTimes
 
@@ -66,6 +66,8 @@ def cases(*, quick: bool) -> dict[str, Case]:
         Case("qwen3-0.6b", "Qwen3-0.6B shape, random weights", shapes_dir() / "qwen3-0.6b",
              "dummy", 96 // part, 0.03),
         Case("starter", "starter model", starter_model(), "auto", 800 // part, 0.15),
+        Case("draft", "starter draft model, steps of about 2 ms", starter_draft(), "auto",
+             1600 // part, 0.15),
         Case("scripted", "steps of 2 ms without the GIL", starter_model(), "auto", 1600 // part,
              0.05, is_scripted=True),
     ]  # fmt: skip

@@ -18,7 +18,11 @@ def segment(engine: LLMEngine, case: Case, num_tokens: int | None) -> dict[str, 
     for _ in range(case.num_chats):
         engine.add_request([{"role": "user", "content": PROMPT}], case.params(num_tokens))
     while engine.has_unfinished:
-        times += [event.times for event in engine.step() if event.times is not None]
+        times += [
+            event.times
+            for event in engine.step()
+            if event.finish_reason is not None and event.times is not None
+        ]
     return {"tokens_per_s": decode_rate(times)}
 
 

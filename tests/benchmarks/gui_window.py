@@ -213,7 +213,7 @@ class WindowBenchmark(QObject):
         for event in batch:
             if event.is_first:
                 self._first.append((event.time, now))
-            if event.times is not None:
+            if event.finish_reason is not None and event.times is not None:
                 self._finished.append(event.times)
 
     def _clear(self) -> None:

@@ -1,11 +1,11 @@
 """What the window does to the engine's steps: beside it in a thread, and from a process apart.
 
-    python -m tests.benchmarks.isolation [--requests N ...] [--rounds N] [--quick]
+    python -m tests.benchmarks.isolation [--case draft] [--requests N ...] [--rounds N] [--quick]
 
-Three processes on the starter model, whose steps take about 2 ms: the engine's thread alone and
-without Qt, the window with the engine in its thread, the window with the engine in a process of its
-own; both windows draw, every dock in view. Only one of them works at a time; they take turns in
-short segments, so that a drift of the machine meets all three.
+Three processes on the starter model, or on its draft model, whose steps take about 2 ms: the
+engine's thread alone and without Qt, the window with the engine in its thread, the window with the
+engine in a process of its own; both windows draw, every dock in view. Only one of them works at a
+time; they take turns in short segments, so that a drift of the machine meets all three.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from tests.benchmarks.gui_cases import Case, cases
 from tests.benchmarks.gui_overhead import MAX_FIRST_TOKEN_MS, MAX_STALL_MS, Overhead, Worker
 from tests.benchmarks.report import (
     Goal,
@@ -47,12 +48,16 @@ class Trio:
     """The three processes, each with its model loaded."""
 
     def __init__(
-        self, stack: ExitStack, num_threads: int | None, environment: Mapping[str, str]
+        self,
+        stack: ExitStack,
+        case: str,
+        num_threads: int | None,
+        environment: Mapping[str, str],
     ) -> None:
         self._workers: dict[str, Worker] = {}
         for mode in MODES:
             module = "isolation_engine" if mode == ALONE else "isolation_window"
-            given = {"num_threads": num_threads, "place": PLACES.get(mode)}
+            given = {"case": case, "num_threads": num_threads, "place": PLACES.get(mode)}
             folder = stack.enter_context(tempfile.TemporaryDirectory())  # each has its own chats
             own = {**environment, "INFERDECK_DATA_DIR": folder, "INFERDECK_CONFIG_DIR": folder}
             worker = Worker(f"tests.benchmarks.{module}", json.dumps(given), own)
@@ -115,8 +120,8 @@ def goals_of(num_chats: int, found: Mapping[str, Any]) -> list[Goal]:
     ]  # fmt: skip
 
 
-def print_found(num_chats: int, found: Mapping[str, Any]) -> None:
-    print(f"{num_chats} requests, starter model")
+def print_found(num_chats: int, case: Case, found: Mapping[str, Any]) -> None:
+    print(f"{num_chats} requests, {case.title}")
     rows = []
     for mode, figures in found.items():
         step, period, first = figures["step_ms"], figures["period_ms"], figures["first_token_ms"]
@@ -138,6 +143,7 @@ def print_found(num_chats: int, found: Mapping[str, Any]) -> None:
 
 def parsed() -> argparse.Namespace:
     parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--case", choices=("starter", "draft"), default="starter")
     parser.add_argument("--requests", type=int, action="append", metavar="N", help="default: 1, 4")
     parser.add_argument("--rounds", type=int, help="default: 8, or 3 with --quick")
     return parser.parse_args()
@@ -145,16 +151,17 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     args = parsed()
+    case = cases(quick=args.quick)[args.case]
     rounds = args.rounds or (3 if args.quick else 8)
     num_tokens = QUICK_TOKENS if args.quick else NUM_TOKENS
-    report: dict[str, Any] = {"benchmark": "isolation", **context(), "rounds": rounds,
-                              "num_tokens": num_tokens, "requests": {}}  # fmt: skip
+    report: dict[str, Any] = {"benchmark": "isolation", **context(), "case": case.name,
+                              "rounds": rounds, "num_tokens": num_tokens, "requests": {}}  # fmt: skip
     goals: list[Goal] = []
     environment = {}
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         environment["QT_QPA_PLATFORM"] = os.environ.get("QT_QPA_PLATFORM", "offscreen")
     with watch_others() as others, ExitStack() as stack:
-        trio = Trio(stack, args.num_threads, environment)
+        trio = Trio(stack, case.name, args.num_threads, environment)
         count = QUICK_FIRST_TOKENS if args.quick else FIRST_TOKENS
         first = {mode: trio.first_tokens(mode, count) for mode in PLACES}
         for num_chats in args.requests or (1, 4):
@@ -162,7 +169,7 @@ def main() -> int:
             found = evaluate(segments, first)
             report["requests"][num_chats] = {"found": found, "segments": segments}
             goals += goals_of(num_chats, found)
-            print_found(num_chats, found)
+            print_found(num_chats, case, found)
     print_goals(goals)
     report["goals"] = [goal.as_dict() for goal in goals]
     report["cpu_taken_by_others"] = others.share

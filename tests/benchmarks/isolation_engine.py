@@ -49,7 +49,7 @@ class Headless:
         match event:
             case m.Loaded():
                 self._loaded.set()
-            case m.OutputEvent() if event.times is not None:
+            case m.OutputEvent() if event.finish_reason is not None and event.times is not None:
                 self._times.append(event.times)
             case m.SnapshotEvent(snapshot):
                 self._steps += snapshot.steps
@@ -59,7 +59,7 @@ class Headless:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    alone = Headless(cases(quick=False)["starter"], given["num_threads"])
+    alone = Headless(cases(quick=False)[given["case"]], given["num_threads"])
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -40,7 +40,7 @@ def main() -> None:
     from tests.benchmarks.gui_cases import cases
     from tests.benchmarks.workstation.place import show_all_docks
 
-    case = cases(quick=False)["starter"]
+    case = cases(quick=False)[given["case"]]
     app = make_application()
     application = Application(app, factory_of(given["place"]))
     application.show()
