@@ -154,8 +154,10 @@ def main() -> int:
     case = cases(quick=args.quick)[args.case]
     rounds = args.rounds or (3 if args.quick else 8)
     num_tokens = QUICK_TOKENS if args.quick else NUM_TOKENS
-    report: dict[str, Any] = {"benchmark": "isolation", **context(), "case": case.name,
-                              "rounds": rounds, "num_tokens": num_tokens, "requests": {}}  # fmt: skip
+    report: dict[str, Any] = {
+        "benchmark": "isolation", **context(), "case": case.name, "rounds": rounds,
+        "num_tokens": num_tokens, "requests": {},
+    }  # fmt: skip
     goals: list[Goal] = []
     environment = {}
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
