@@ -21,6 +21,11 @@ import pytest
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# On a machine with a GPU the tests are about the CPU all the same, but where those of GPUs are
+# asked for by their folder: `pytest tests/gpu`. (Workers inherit what the first process chose.)
+_of_gpus = any("tests/gpu" in Path(word).as_posix() for word in sys.argv)
+if "PYTEST_XDIST_WORKER" not in os.environ and not _of_gpus:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # The user's own keys are not read, and none of a test's is kept.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
 for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
