@@ -213,19 +213,23 @@ class Application(QObject):
         self.gpu = GpuMonitor(self)
         self.gpu.figures.connect(self._on_own_gpus)
         self.bridge.snapshot.connect(self._on_gpus_elsewhere)
-        self._gpus_elsewhere: tuple[GpuFigures, ...] = ()
+        self._gpus_elsewhere: tuple[GpuFigures, ...] | None = None  # None: the engine is here
 
     def _on_own_gpus(self, at: float, gpus: tuple[GpuFigures, ...]) -> None:
         if not self.bridge.is_remote:  # of this machine: an engine elsewhere tells of its own
-            self._show_gpus(at, gpus)
+            self._show_gpus(at, gpus, visible(gpus))
 
     def _on_gpus_elsewhere(self, snapshot: EngineSnapshot) -> None:
-        if self.bridge.is_remote and snapshot.gpus != self._gpus_elsewhere:
-            self._gpus_elsewhere = snapshot.gpus
-            self._show_gpus(snapshot.time, snapshot.gpus)
+        """What was shown of the machine before is no more, also where this one has no GPU."""
+        gpus = snapshot.gpus if self.bridge.is_remote else None
+        if gpus != self._gpus_elsewhere:
+            self._gpus_elsewhere = gpus
+            self._show_gpus(snapshot.time, gpus or (), gpus or ())
 
-    def _show_gpus(self, at: float, gpus: tuple[GpuFigures, ...]) -> None:
-        self.window.engine_settings.offer_gpus(tuple(gpu.name for gpu in visible(gpus)))
+    def _show_gpus(
+        self, at: float, gpus: tuple[GpuFigures, ...], usable: tuple[GpuFigures, ...]
+    ) -> None:
+        self.window.engine_settings.offer_gpus(tuple(gpu.name for gpu in usable))
         self.window.views.memory.update_gpus(gpus)
         for charts in (self.window.charts, self.pages.tune.charts):
             charts.update_gpus(at, gpus)

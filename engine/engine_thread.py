@@ -289,7 +289,7 @@ class EngineThread(threading.Thread):
         for event in events:
             self._emit_output(event)
         if engine.model_info.notices is not known:  # it had to change something by itself
-            text = " ".join(engine.model_info.notices[len(known) :])
+            text = engine.model_info.notices[-1]
             log.warning(text)
             self._emit(MadeRoom(text, engine.model_info, engine.plan))
 

@@ -102,11 +102,13 @@ def process_memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def gpu_memory_held(device: str) -> int:
-    """Bytes that torch holds on a GPU for this process, without the CUDA context."""
+def gpu_memory_by_torch(device: str) -> tuple[int, int, int]:
+    """(bytes that torch holds on a GPU for this process, without the CUDA context; bytes free;
+    bytes in all), without the driver's help: for a process that computes on it already."""
     import torch
 
-    return torch.cuda.memory_reserved(gpu_of(device).index) if torch.cuda.is_initialized() else 0
+    index = gpu_of(device).index
+    return torch.cuda.memory_reserved(index), *torch.cuda.mem_get_info(index)
 
 
 def _free_gpu_memory(device: str) -> tuple[int, int]:

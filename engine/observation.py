@@ -11,7 +11,7 @@ from engine.assembly import Assembly
 from engine.block_pool import BlockPool
 from engine.devices import CPU, gpu_of, is_cuda
 from engine.gpu_watch import GpuWatch
-from engine.machine import free_memory, gpu_memory_held, process_memory
+from engine.machine import free_memory, gpu_memory_by_torch, process_memory
 from engine.recorder import Recorder
 from engine.request import Request
 from engine.scheduler import Scheduler, waste
@@ -66,9 +66,8 @@ class MemoryMeter:
         gpu, known = gpu_of(device), self._watch.latest
         told = next((one for one in known if one.uuid == gpu.uuid or len(known) == 1), None)
         if told is None:
-            free, total = free_memory(device)
-            return gpu_memory_held(device), free, total
-        own = gpu_memory_held(device) if told.own is None else told.own
+            return gpu_memory_by_torch(device)
+        own = gpu_memory_by_torch(device)[0] if told.own is None else told.own
         return own, told.total - told.used, told.total
 
 

@@ -215,6 +215,12 @@ class ChoiceControl(QComboBox):
         else:
             self.setItemText(index, text)
 
+    def withdraw(self, value: Any) -> None:
+        """One choice less; what is chosen stays."""
+        index = self.findData(value)
+        if index not in (-1, self.currentIndex()):
+            self.removeItem(index)
+
     def set_value(self, value: Any) -> None:
         if self.findData(value) < 0:  # from the command line, none of the usual ones
             self.addItem(f"{value}", value)

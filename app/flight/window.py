@@ -36,7 +36,7 @@ from app.panels.docks import CardDock, DockArea
 from app.panels.engine_views import EngineViews
 from app.panels.notices import Notice, NoticeArea
 from engine import messages
-from engine.snapshot import EngineSnapshot
+from engine.snapshot import EngineSnapshot, GpuFigures
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts
 from widgets.stat_strip import StatStrip
@@ -60,6 +60,7 @@ class ReplayWindow(QMainWindow):
         clock = RedrawClock(parent=self)
         self.strip = StatStrip(clock)
         self.charts = LiveCharts(clock)
+        self._gpus: tuple[GpuFigures, ...] = ()
         # the player has the signals of the bridge that views listen to
         self.views = EngineViews(cast(EngineBridge, self.player), clock, self)
         names = request_names(recording.frames)
@@ -142,6 +143,10 @@ class ReplayWindow(QMainWindow):
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.strip.update_snapshot(snapshot)
         self.charts.update_snapshot(snapshot)
+        if snapshot.gpus != self._gpus:
+            self._gpus = snapshot.gpus
+            self.charts.update_gpus(snapshot.time, snapshot.gpus)
+            self.views.memory.update_gpus(snapshot.gpus)
         self.about.show_config(snapshot.config)
 
     def _on_loaded(self, event: messages.Loaded) -> None:

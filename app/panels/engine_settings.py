@@ -117,11 +117,14 @@ class EngineSettingsPanel(QWidget):
         return self._machine
 
     def offer_gpus(self, names: tuple[str, ...]) -> None:
-        """The driver told of GPUs: the model can run there too."""
+        """The driver told of these GPUs: the model can run there too, and on no others."""
         if names != self._machine.gpus:
+            before = dict(self._machine.devices)
             self._machine = replace(self._machine, gpus=names)
             control = self._rows[DEVICE].control
             assert isinstance(control, ChoiceControl)
+            for value in before.keys() - dict(self._machine.devices).keys():
+                control.withdraw(value)
             for value, text in self._machine.devices:
                 control.offer(value, text)
 

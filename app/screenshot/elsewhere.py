@@ -14,7 +14,14 @@ from PySide6.QtCore import QSize
 
 from app.connections.connection import new_connection
 from app.engine_bridge import SNAPSHOT_INTERVAL_MS
-from app.screenshot.camera import LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, SIZE, Camera, pause
+from app.screenshot.camera import (
+    LOAD_TIMEOUT_S,
+    REPLY_TIMEOUT_S,
+    SIZE,
+    Camera,
+    ScreenshotError,
+    pause,
+)
 
 LAPTOP, DESK = QSize(1280, 800), QSize(2560, 1440)
 TUNE = 1
@@ -57,7 +64,10 @@ def _server(model: str, *flags: str) -> Iterator[str]:
     process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        told: dict[str, Any] = json.loads(process.stdout.readline())
+        line = process.stdout.readline()
+        if not line:
+            raise ScreenshotError("The server did not start.", "What it said stands above.")
+        told: dict[str, Any] = json.loads(line)
         yield told["url"]
     finally:
         process.terminate()

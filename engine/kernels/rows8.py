@@ -8,6 +8,7 @@ Fp8Rows     a few rows read the weight and compute in bfloat16; many are rounded
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 
 import torch
@@ -54,9 +55,9 @@ class _Rows(Weights):
         """Name of the implementation for `rows` rows."""
         return "triton" if rows <= FEW_ROWS else "torch"
 
+    @abstractmethod
     def by_name(self, name: str, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [T, in] by "triton" or "torch": [T, out]."""
-        raise NotImplementedError
 
     def _splits(self) -> int:
         """Programs along the inputs, where outputs alone do not keep the GPU reading."""

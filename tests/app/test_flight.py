@@ -325,6 +325,14 @@ def num_steps(window: ReplayWindow) -> int:
     return window.views.timeline.view.history.end
 
 
+def test_gpus_of_a_recording_have_their_charts(window: ReplayWindow) -> None:
+    count = len(window.charts.charts)
+    seen = dataclasses.replace(synthetic.snapshot(1.0), config=CONFIG, gpus=(CARD,))
+    window._on_snapshot(seen)
+    assert len(window.charts.charts) == count + 2
+    assert window.views.memory._gpus == (CARD,)
+
+
 def test_seeking_shows_the_state_of_then(qtbot: QtBot, window: ReplayWindow) -> None:
     assert num_steps(window) == 59
     assert "cut short" in window.notices.notice("cut").cause  # type: ignore[union-attr]

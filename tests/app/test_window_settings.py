@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
+from app.engine_bridge import EngineBridge
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import sections
 from app.servers.speculation import SETTINGS_OF_IT
@@ -17,6 +20,7 @@ from engine.config import SETTINGS
 from engine.snapshot import GpuFigures
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send
+from tests.widgets import synthetic
 from widgets.setting_row import ChoiceControl
 
 __all__ = ["application", "script"]
@@ -215,3 +219,37 @@ def test_gpus_of_the_driver_become_devices(
         assert ("cuda:0", "cuda:0 · NVIDIA H200") in rows["device"].choices
         application.gpu.figures.emit(2.0, (card,))
         assert control.count() == 3
+        panel.offer_gpus(())
+        assert [control.itemData(i) for i in range(control.count())] == ["auto", "cpu"]
+        control.set_value("cuda:0")  # from the command line
+        panel.offer_gpus((card.name,))
+        panel.offer_gpus(())
+        assert control.value() == "cuda:0"
+
+
+def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
+    qapp: QApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = False
+    monkeypatch.setattr(EngineBridge, "is_remote", property(lambda bridge: away))
+    card = GpuFigures("NVIDIA H200", total=141 * 2**30, used=2**30, own=0)
+    own = GpuFigures("A card", total=8 * 2**30, used=2**30, own=0)
+    with next_run(qapp) as application:
+        memory, panel = application.window.views.memory, application.window.engine_settings
+        told = lambda gpus: application.bridge.snapshot.emit(
+            dataclasses.replace(synthetic.snapshot(1.0), gpus=gpus)
+        )
+        application.gpu.figures.emit(1.0, (own,))
+        told(())
+        assert memory._gpus == (own,)
+        away = True
+        told(())  # it computes on its CPU: this machine's GPU is not its
+        assert memory._gpus == () and panel.machine.gpus == ()
+        told((card,))
+        application.gpu.figures.emit(2.0, (own,))
+        assert memory._gpus == (card,) and panel.machine.gpus == (card.name,)
+        away = False
+        told(())
+        assert memory._gpus == () and panel.machine.gpus == ()
+        application.gpu.figures.emit(3.0, (own,))
+        assert memory._gpus == (own,)
