@@ -236,21 +236,13 @@ def build_caches(
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     try:
-        cache = make_cache(config, layers, plan.num_blocks)
+        cache = make_backend(config, layers, plan.num_blocks, DTYPES[config.dtype])
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
-
-
-def make_cache(
-    config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int
-) -> PagedBackend:
-    """The attention backend of the device, with a cache of `num_blocks` blocks. Raises MemoryError
-    or RuntimeError where it cannot be had."""
-    return make_backend(config, layers, num_blocks, DTYPES[config.dtype])
 
 
 def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from engine.devices import gpus
 from engine.kernels import blocked
 
 CANDIDATES = {
@@ -158,8 +159,7 @@ def gpu_choices() -> list[Choice]:
     """The choices on each NVIDIA GPU that torch can use."""
     from engine.kernels.gpu_choices import product_choices
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    devices = [torch.device("cuda", i) for i in range(count)]
+    devices = [torch.device(gpu.device) for gpu in gpus() if not gpu.problem]
     attention = [choose_attention(device, _WIDEST_HEAD) for device in devices]
     return [*attention, *(c for device in devices for c in product_choices(device))]
 
