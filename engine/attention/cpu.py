@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import CPU, Gathered, PagedCache, make_cache, page_rows, token_rows
+from engine.attention.pages import CPU, Gathered, PagedCache, make_caches, page_rows, token_rows
 from engine.attention.rows import (
     attend_plain,
     attend_rows,
@@ -110,18 +110,7 @@ class CPUAttention:
         if kv_dtype.is_quantized and torch.float16 in (self.compute_dtype, self.prompt_dtype):
             # sums of codes leave float16's range
             self.compute_dtype = self.prompt_dtype = torch.float32
-        self.caches = {
-            layer: make_cache(
-                num_blocks,
-                block_size,
-                spec.num_kv_heads,
-                (spec.key_dim, spec.value_dim),
-                dtype,
-                kv_dtype,
-                device,
-            )
-            for layer, spec in layers.items()
-        }
+        self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
         self._batch: Batch | None = None
         self._layouts: dict[int | None, Layout] = {}  # by window
         self._new_rows: dict[int, Tensor] = {}  # where this step's tokens go, by number of heads

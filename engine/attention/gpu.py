@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.attention.cpu import CPUAttention
 from engine.attention.device_tables import DeviceTables
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import PagedCache, PlainPages, QuantizedPages, make_cache
+from engine.attention.pages import PagedCache, PlainPages, QuantizedPages, make_caches
 from engine.batch import Batch
 from engine.kernels.select import choose_attention
 from engine.kv_dtype import AUTO, PLAIN, KVDtype
@@ -59,18 +59,7 @@ class GPUAttention:
             )
             self.caches = self._gathering.caches
             return
-        self.caches = {
-            layer: make_cache(
-                num_blocks,
-                block_size,
-                spec.num_kv_heads,
-                (spec.key_dim, spec.value_dim),
-                dtype,
-                kv_dtype,
-                device,
-            )
-            for layer, spec in layers.items()
-        }
+        self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
         self._stored = {layer: _stored(cache, kv_dtype) for layer, cache in self.caches.items()}
         most_blocks = min(-(-max_model_len // block_size), num_blocks)
         # batches are filled up to a shape that has some more than there may be requests

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.attention.interface import LayerSpec
 from engine.attention.quantized import FORMATS, SCALE_DTYPE, Format, quantize
 from engine.kv_dtype import AUTO, PLAIN, KVDtype
 
@@ -151,24 +153,28 @@ class PagedCache(NamedTuple):
         self.values.clear(blocks)
 
 
-def make_cache(
+def make_caches(
+    layers: Mapping[int, LayerSpec],
     num_blocks: int,
     block_size: int,
-    num_kv_heads: int,
-    dims: tuple[int, int],
     dtype: torch.dtype,
     kv_dtype: KVDtype = PLAIN,
     device: torch.device = CPU,
-) -> PagedCache:
-    """An empty cache for keys and values of `dims` elements per head; `dtype`: the model's."""
+) -> dict[int, PagedCache]:
+    """An empty cache for each layer; `dtype`: the model's."""
 
-    def pages(name: str, dim: int) -> KVPages:
-        shape = (num_blocks, num_kv_heads, block_size, dim)
+    def pages(name: str, spec: LayerSpec, dim: int) -> KVPages:
+        shape = (num_blocks, spec.num_kv_heads, block_size, dim)
         if name == AUTO:
             return PlainPages(shape, dtype, device)
         return QuantizedPages(shape, FORMATS[name], device)
 
-    return PagedCache(*map(pages, kv_dtype, dims))
+    return {
+        layer: PagedCache(
+            pages(kv_dtype.keys, spec, spec.key_dim), pages(kv_dtype.values, spec, spec.value_dim)
+        )
+        for layer, spec in layers.items()
+    }
 
 
 def page_rows(tables: Tensor, num_kv_heads: int) -> Tensor:
