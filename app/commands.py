@@ -120,7 +120,7 @@ class CommandRegistry:
             commands = [c for c in self if c.where == name]
             if not commands:
                 continue
-            menu = bar.addMenu(name)
+            menu = bar.addMenu(f"&{name}")  # Alt and its letter open it
             menu.setToolTipsVisible(True)
             menu.aboutToShow.connect(self.refresh)
             self._fill_menu(menu, commands, (submenus or {}).get(name, ()))

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QObject, Signal
 
-from app.engine_bridge import EngineBridge, EngineState, ThreadFactory, engine_thread
+from app.engine_bridge import EngineBridge, EngineState
+from app.engine_seat import ThreadFactory, engine_thread
 from app.isolated.engine import IsolatedEngine
 from app.panels.notices import Notice
 from app.preferences.schema import PROCESS

@@ -68,6 +68,7 @@ from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
+from widgets.contained import Contained
 from widgets.live_charts import LiveCharts
 from widgets.palette.palette import Palette
 from widgets.stat_strip import StatStrip
@@ -200,7 +201,7 @@ class MainWindow(QMainWindow):
         column.addWidget(self.notices)
         column.addWidget(self.load_strip)
         column.addWidget(self.work)
-        column.addWidget(self.stack, 1)
+        column.addWidget(Contained(self.stack), 1)
         self.dock_area = DockArea(middle)
         self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
         self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)

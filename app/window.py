@@ -26,8 +26,9 @@ from app.connections.commands import ConnectionCommands
 from app.connections.target import Target
 from app.crash.marker import Remains
 from app.crash.watch import CrashWatch, open_file, session_of
-from app.engine_bridge import EngineBridge, ThreadFactory
+from app.engine_bridge import EngineBridge
 from app.engine_place import EnginePlace, factory_of
+from app.engine_seat import ThreadFactory
 from app.gpu_monitor import GpuMonitor
 from app.log import LogKeeper, set_log_level, set_log_size, start_logging, stop_logging
 from app.main_window import MainWindow
@@ -55,6 +56,7 @@ from engine.nvml import visible
 from engine.snapshot import EngineSnapshot, GpuFigures
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
+from widgets.restyling import restyling
 from widgets.text_size import apply_text_size
 from widgets.theme import apply_theme, styled_together
 
@@ -202,7 +204,7 @@ class Application(QObject):
             quantize, self.window.work, lambda: self.window.show_widget(quantize)
         )
         self.compare_in_chat = CompareInChat(
-            quantize, self.window.commands, self.session, self.bridge
+            quantize, self.window.compare, self.session, self.bridge
         )
         server = self.pages.server
         server.wants_front.connect(lambda: self.window.show_widget(server))
@@ -250,6 +252,7 @@ class Application(QObject):
 
     def start(self, given: Mapping[str, Any]) -> None:
         """What waits until the window is on the screen."""
+        restyling().is_gradual = True
         self.gpu.start()
         self.pages.start()
         remains = self.crash.start()
@@ -348,6 +351,8 @@ class Application(QObject):
         """Save, abort what runs, end the engine's thread: in a few seconds at most."""
         self.pages.stop_work(SHUTDOWN_S)
         self.window.close()
+        restyling().is_gradual = False
+        restyling().finish()
         self.gpu.stop()
         self.crash.stop()
         self.bridge.shutdown(SHUTDOWN_S)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.scheduler import StepPlan
+from engine.step_plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

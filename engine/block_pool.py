@@ -74,6 +74,11 @@ class BlockPool:
         return len(self._free)
 
     @property
+    def usage(self) -> float:
+        """Share of all blocks that somebody references."""
+        return 1 - self.num_free_blocks / self.num_blocks
+
+    @property
     def num_cached_blocks(self) -> int:
         """Published blocks that nobody references."""
         return sum(self.ref_count[block] == 0 for block in self._by_hash.values())

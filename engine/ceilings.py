@@ -13,11 +13,14 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.kv_dtype import NAMES as KV_NAMES
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepEntry
 from engine.speculation.acceptance import expected_tokens
-from engine.step_cost import CostedStep, ModelCost, Split, Work, least_time, total
+from engine.step_cost import CostedStep, ModelCost, Split, Work, least_time, least_times, total
 
 ITEM_BITS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16}
 INT4_BITS = 4.25  # with a 16-bit scale and zero point for each 128 weights
@@ -64,10 +67,32 @@ class Situation:
         return total(self.steps)
 
     @cached_property
+    def only_decodes(self) -> list[bool]:
+        """Which of the steps do nothing but decode."""
+        return [all(e.kind == "decode" for e in s.step.entries) for s in self.steps]
+
+    @cached_property
     def decoding(self) -> Situation:
         """The steps alone that do nothing but decode."""
-        chosen = [s for s in self.steps if all(e.kind == "decode" for e in s.step.entries)]
+        if all(self.only_decodes):
+            return self
+        chosen = [s for s, alone in zip(self.steps, self.only_decodes, strict=True) if alone]
         return dataclasses.replace(self, steps=chosen)
+
+    @cached_property
+    def works(self) -> NDArray[np.float64]:
+        """A `Work` in each row. With the two below: hundreds of steps for every knob are too many
+        for a loop that holds the interpreter."""
+        return np.array([s.work for s in self.steps]).reshape(-1, len(Work._fields))
+
+    @cached_property
+    def splits(self) -> Split:
+        """Whose parts are arrays with a value of each step."""
+        return Split(*np.array([s.split for s in self.steps]).reshape(-1, len(Split._fields)).T)
+
+    @cached_property
+    def speeds(self) -> NDArray[np.float64]:
+        return np.array([s.speed for s in self.steps])
 
 
 def ceilings(situation: Situation) -> list[Ceiling]:
@@ -137,13 +162,13 @@ def _of_work(
     why: str,
 ) -> Ceiling:
     """The ceiling of a knob that changes the work of every step."""
-    before, after, loose = situation.whole.total, 0.0, 0.0
-    for step in situation.steps:
-        floor = step.split.floor
-        changed = least_time(change(step.work), situation.peaks).floor * step.speed
-        rest = step.split.total - floor
-        after += changed + rest
-        loose += changed + rest - (step.split.launch * (1 - changed / floor) if floor else 0.0)
+    splits, floor = situation.splits, np.asarray(situation.splits.floor)
+    work = np.stack(change(Work(*situation.works.T)), axis=1)
+    changed = least_times(work, situation.peaks) * situation.speeds
+    saved = np.divide(changed, floor, out=np.ones_like(floor), where=floor > 0)
+    before = situation.whole.total
+    after = float(np.sum(changed + (splits.total - floor)))
+    loose = after - float(np.sum(splits.launch * (1 - saved)))
     factor, widest = _ratio(before, after), _ratio(before, loose)
     is_wider = widest > 1.1 * factor
     return Ceiling(setting, label, value, factor, "faster", why, widest if is_wider else None)
@@ -182,7 +207,11 @@ def _prefix_caching(situation: Situation) -> Ceiling:
     """At most all prompt tokens but the last of each prompt are found."""
     config: Any = situation.snapshot.config
     before, after, loose = situation.whole.total, 0.0, 0.0
-    for step in situation.steps:
+    for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
+        if is_decode:
+            after += step.split.total
+            loose += step.split.total
+            continue
         kept = [left for entry in step.step.entries if (left := _without_prompt(entry)) is not None]
         if kept:
             work = situation.model.work(kept)

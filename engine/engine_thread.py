@@ -291,7 +291,7 @@ class EngineThread(threading.Thread):
         if engine.model_info.notices is not known:  # it had to change something by itself
             text = engine.model_info.notices[-1]
             log.warning(text)
-            self._emit(MadeRoom(text, engine.model_info, engine.plan))
+            self._emit(MadeRoom(text, engine.model_info, engine.plan, engine.times_shrunk))
 
     def _emit_output(self, event: OutputEvent) -> None:
         self._emit(event)

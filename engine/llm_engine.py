@@ -11,44 +11,26 @@ from typing import Any
 
 from engine.admission import check_token_ids, longest_length, refit
 from engine.assembly import Cancelled, Progress, resolve
-from engine.batch import pack, spans_of
 from engine.config import Change, EngineConfig
-from engine.errors import (
-    ConfigError,
-    InferdeckError,
-    InvalidRequestError,
-    NumericalError,
-    is_out_of_memory,
-)
-from engine.lookahead import Flight, launch_ahead
+from engine.errors import ConfigError, InferdeckError, InvalidRequestError, is_out_of_memory
+from engine.flight import Flight, launch
+from engine.lookahead import launch_ahead
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
 from engine.model_runner import ModelRunner
 from engine.observation import MemoryMeter, inspect_block, observe
-from engine.output import OutputStream, RequestOutput
+from engine.output import OutputStream, RequestOutput, accept
 from engine.prompts import encode_prompt
-from engine.recorder import Recorder, StepTimer, entries_of, finished_in, sampling_grants
+from engine.recorder import Recorder, entries_of, finished_in
 from engine.request import Request
-from engine.sampler import SamplingRow, row_of
 from engine.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
-from engine.snapshot import (
-    BlockDetails,
-    EngineSnapshot,
-    FinishReason,
-    MemoryPlan,
-    ModelInfo,
-)
-from engine.speculation.proposer import NOTHING, Proposer
+from engine.scheduler import Scheduler
+from engine.snapshot import BlockDetails, EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
+from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
-from engine.speculation.verify import Verification, Verified
+from engine.step_plan import Outcome, StepPlan
 from engine.tokenization import Tokenizer
-
-NUMERICAL_FAILURE = NumericalError(
-    "The model produced NaN or infinite logits.",
-    "Try float32 in place of a 16-bit precision; if it stays, the checkpoint is damaged.",
-)
 
 
 class LLMEngine:
@@ -97,6 +79,11 @@ class LLMEngine:
     @property
     def plan(self) -> MemoryPlan:
         return self._host.plan
+
+    @property
+    def times_shrunk(self) -> int:
+        """How often steps that found no memory made the cache smaller since it was made."""
+        return self._host.shrinking.times if self._host.shrinking is not None else 0
 
     @property
     def has_unfinished(self) -> bool:
@@ -259,7 +246,7 @@ class LLMEngine:
         """Launch the next step. Where memory runs out the cache becomes smaller, the requests are
         preempted, and the step after this one computes them again."""
         try:
-            return self._launch()
+            return launch(self._scheduler, self._speculator, self._host, self._clock)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -273,33 +260,6 @@ class LLMEngine:
         self._refit(self.config, self.plan)
         return None
 
-    def _launch(self) -> Flight | None:
-        """Plan the next step and launch it; None where there is nothing to compute."""
-        timer = StepTimer(self._clock())
-        self._speculator.set_limits(self._scheduler.running, len(self._scheduler.waiting))
-        plan = self._scheduler.plan(timer.start)
-        if not plan.grants:
-            return None
-        planned = self._clock()
-        plan, proposals = self._speculator.propose(plan)
-        drafted = self._clock()
-        batch = pack(spans_of(plan), self._scheduler.pool.block_size)
-        sampling = sampling_grants(plan)
-        packed = self._clock()
-        runner = self._host.runner
-        with self._speculator.taps:
-            watched = self._speculator.reads_hidden_states
-            logits = runner.execute_eagerly(batch) if watched else runner.execute(batch)
-        computed = self._clock()
-        drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
-        rows = [_rows(grant) for grant in sampling]
-        verification = Verification(self._host.sampler, logits, rows, drafts)
-        launched = self._clock()
-        timer.schedule_s = planned - timer.start + packed - drafted
-        timer.draft_s = drafted - planned
-        timer.model_s, timer.sample_s = computed - packed, launched - computed
-        return Flight(plan, sampling, verification, timer, launched)
-
     def _land(self, flight: Flight) -> list[OutputEvent]:
         """Read what a step gave, book it, and return its events."""
         timer, drafting_s = flight.timer, flight.timer.draft_s
@@ -311,11 +271,12 @@ class LLMEngine:
         drawn = self._clock()
         timer.add_wait(waiting - flight.launched, drawn - waiting, flight.verification.device_s)
         plan = flight.plan
-        outcomes = self._accept(sampling, verified)
+        outcomes = accept(self._streams, sampling, verified)
         accepted = self._clock()
         self._speculator.follow(plan, outcomes)
         follow_s = self._clock() - accepted
         entries = entries_of(plan, outcomes)
+        kv_usage = self._scheduler.pool.usage  # before what ends gives its blocks back
         finished = finished_in(plan, outcomes)
         self._clear_failed(plan, outcomes)
         self._scheduler.commit(plan, outcomes, self._clock())
@@ -336,7 +297,7 @@ class LLMEngine:
             events.append(stream.event(outcome, now, self._recorder.num_steps))
         for request in finished:
             self._forget(request)
-        self._recorder.step(plan, entries, finished, self._scheduler, timer, now)
+        self._recorder.step(plan, entries, finished, self._scheduler, timer, now, kv_usage)
         return events
 
     def _take_ahead(self) -> Flight | None:
@@ -354,25 +315,13 @@ class LLMEngine:
         if flight is not None:
             self._pending += self._land(flight)
 
-    def _accept(self, sampling: list[Grant], verified: list[Verified]) -> dict[str, Outcome]:
-        outcomes = {}
-        for grant, found in zip(sampling, verified, strict=True):
-            request_id = grant.request.request_id
-            if found.token_ids:
-                stream = self._streams[request_id]
-                outcomes[request_id] = stream.accept(found, grant.draft_token_ids)
-            else:  # the logits were NaN or infinite
-                outcomes[request_id] = Outcome((), FinishReason.ERROR)
-        return outcomes
-
     def _clear_failed(self, plan: StepPlan, outcomes: dict[str, Outcome]) -> None:
         """NaN in a block would reach whoever gets it next through masked, zero-weight keys."""
         for grant in plan.grants:
             request = grant.request
             outcome = outcomes.get(request.request_id)
             if outcome is not None and outcome.finish_reason is FinishReason.ERROR:
-                self._streams[request.request_id].fail(NUMERICAL_FAILURE.info())
-                blocks = self._scheduler.private_blocks(request)
+                blocks = self._scheduler.tables.private(request)
                 self._host.runner.backend.clear_blocks(blocks)
 
     # -- settings ---------------------------------------------------------------------------
@@ -464,9 +413,3 @@ class LLMEngine:
         del self._streams[request.request_id]
         self._host.sampler.forget(request.request_id)
         self._speculator.forget(request.request_id)
-
-
-def _rows(grant: Grant) -> list[SamplingRow]:
-    """The rows that are sampled for a request: after its last token, and after every draft."""
-    drafts = grant.draft_token_ids
-    return [row_of(grant.request, drafts[:count]) for count in range(len(drafts) + 1)]

@@ -23,43 +23,16 @@ request still needs it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.batch import Span, pack
 from engine.errors import is_out_of_memory
+from engine.flight import Flight
 from engine.model_runner import ModelRunner
 from engine.recorder import StepTimer
 from engine.sampler import UNREAD, Sampler, row_of
-from engine.scheduler import Grant, Scheduler, StepPlan
-from engine.snapshot import RequestState
+from engine.scheduler import Scheduler
 from engine.speculation.proposer import NOTHING
-from engine.speculation.verify import Verification, Verified
+from engine.speculation.verify import Verification
 from engine.transfer import upload_places
-
-
-@dataclass(slots=True)
-class Flight:
-    """A step that was launched and not read yet. sampling: the grants whose rows are sampled, in
-    the order of these. launched: when that was done. is_ahead: before the step before it was read.
-    """
-
-    plan: StepPlan
-    sampling: list[Grant]
-    verification: Verification
-    timer: StepTimer
-    launched: float
-    is_ahead: bool = False
-
-    def drop_ended(self) -> None:
-        """Leave requests out of the plan that have ended since it was made."""
-        grants = tuple(grant for grant in self.plan.grants if _runs(grant))
-        self.plan = self.plan._replace(grants=grants)
-
-    def read(self) -> tuple[list[Grant], list[Verified]]:
-        """What came out for the requests that still run; waits for the device."""
-        pairs = zip(self.sampling, self.verification.read(), strict=True)
-        kept = [(grant, found) for grant, found in pairs if _runs(grant)]
-        return [grant for grant, _ in kept], [found for _, found in kept]
 
 
 def launch_ahead(
@@ -89,7 +62,3 @@ def launch_ahead(
             return None
         raise
     return Flight(plan, list(plan.grants), verification, StepTimer(0.0), 0.0, is_ahead=True)
-
-
-def _runs(grant: Grant) -> bool:
-    return grant.request.state is RequestState.RUNNING

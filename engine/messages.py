@@ -206,11 +206,13 @@ class Reconfigured:
 @dataclass(frozen=True, slots=True)
 class MadeRoom:
     """Memory ran out in a step, and the engine made its cache smaller by itself. `text` says so
-    with the numbers; no request was lost. `model` and `plan` as they are now."""
+    with the numbers; no request was lost. `model` and `plan` as they are now. `times`: how often it
+    did since the cache was made; `text` tells of all of them."""
 
     text: str
     model: ModelInfo
     plan: MemoryPlan
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)

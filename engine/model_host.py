@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 from engine.assembly import (
     Assembly,
@@ -35,11 +36,20 @@ _epochs = itertools.count()
 _SHRINK = 0.8  # of the cache's blocks are left after a step that found no memory
 
 
+class Shrinking(NamedTuple):
+    """How often a cache became smaller by itself, from how many blocks, and what was said of it."""
+
+    times: int
+    before: int
+    text: str
+
+
 class ModelHost:
     """The model, cache and sampler of one engine. Every exchange that fails puts back what was
     there before, then raises."""
 
     def __init__(self, config: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
+        self.shrinking: Shrinking | None = None
         self._adopt(assemble(config, progress, cancelled))
 
     @property
@@ -109,6 +119,7 @@ class ModelHost:
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
     ) -> None:
         """Exchange the cache, and the draft model where another is asked for."""
+        self._end_shrinking()
         before, plan_before = self.config, self.plan
         try:
             self._replace_cache(config, plan, progress, cancelled)
@@ -119,7 +130,7 @@ class ModelHost:
     def shrink_cache(self, least_blocks: int, why: str) -> None:
         """After a step found no memory: a smaller cache leaves it some. OutOfMemoryError where the
         cache has no more than `least_blocks`, which the requests in flight need."""
-        before = self.plan
+        before, last = self.plan, self.shrinking
         blocks = max(least_blocks, int(before.num_blocks * _SHRINK))
         if blocks >= before.num_blocks:
             raise OutOfMemoryError(
@@ -132,13 +143,24 @@ class ModelHost:
         size = blocks * before.bytes_per_block
         plan = dataclasses.replace(before, num_blocks=blocks, kv_cache=size)
         self.rebuild_cache(self.config, plan, lambda stage, done, total: None, lambda: False)
+        times, first = (last.times + 1, last.before) if last is not None else (1, before.num_blocks)
+        steps, often = ("a step", "") if times == 1 else (f"{times} steps", f" {times} times")
         text = (
-            f"The memory of {self.config.device} ran out in a step ({why}). The KV cache was made "
-            f"smaller, {before.num_blocks:,} → {blocks:,} blocks ({size / 2**30:.2f} GiB); no "
-            "request was lost."
+            f"The memory of {self.config.device} ran out in {steps} ({why}). The KV cache was made "
+            f"smaller{often}, {first:,} → {blocks:,} blocks ({size / 2**30:.2f} GiB); no request "
+            "was lost."
         )
         info = self.assembly.info
         self.assembly.info = dataclasses.replace(info, notices=(*info.notices, text))
+        self.shrinking = Shrinking(times, first, text)
+
+    def _end_shrinking(self) -> None:
+        """The cache is made anew: what was said of the one before is over."""
+        if self.shrinking is not None:
+            info, said = self.assembly.info, self.shrinking.text
+            notices = tuple(notice for notice in info.notices if notice != said)
+            self.assembly.info = dataclasses.replace(info, notices=notices)
+            self.shrinking = None
 
     def reload(
         self,
@@ -148,6 +170,7 @@ class ModelHost:
         cancelled: Cancelled,
     ) -> None:
         before, checkpoint_before = self.config, self.assembly.checkpoint
+        self.shrinking = None
         self.drop()
         try:
             self._adopt(build(config, checkpoint, progress, cancelled))

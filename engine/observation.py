@@ -140,7 +140,7 @@ def inspect_block(
         end = min(start + pool.block_size, request.num_computed_tokens)
         token_ids = request.token_ids[start:end]
     name = pool.block_hash[block]
-    has_parent = prefix is not None and prefix.parent != scheduler.root
+    has_parent = prefix is not None and prefix.parent != scheduler.tables.root
     return BlockDetails(
         block=block,
         owners=tuple(request.request_id for request in holders),

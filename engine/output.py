@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.detokenizer import IncrementalDetokenizer
-from engine.errors import ErrorInfo
+from engine.errors import ErrorInfo, NumericalError
 from engine.messages import DraftRound, OutputEvent, TokenLogprob
 from engine.request import Request
 from engine.sampler import RowLogprobs
-from engine.scheduler import Outcome
 from engine.snapshot import FinishReason, RequestTimes
 from engine.speculation.acceptance import num_accepted
 from engine.speculation.verify import Verified
+from engine.step_plan import Grant, Outcome
 from engine.tokenization import Tokenizer
+
+NUMERICAL_FAILURE = NumericalError(
+    "The model produced NaN or infinite logits.",
+    "Try float32 in place of a 16-bit precision; if it stays, the checkpoint is damaged.",
+)
 
 
 @dataclass(slots=True)
@@ -150,3 +155,18 @@ class OutputStream:
             rank=row.rank,
             alternatives=tuple((i, token_text(i), value) for i, value in row.alternatives),
         )
+
+
+def accept(
+    streams: Mapping[str, OutputStream], sampling: Sequence[Grant], verified: Sequence[Verified]
+) -> dict[str, Outcome]:
+    """The outcomes of a step by request; one whose logits were NaN or infinite has failed."""
+    outcomes = {}
+    for grant, found in zip(sampling, verified, strict=True):
+        request_id = grant.request.request_id
+        if found.token_ids:
+            outcomes[request_id] = streams[request_id].accept(found, grant.draft_token_ids)
+        else:
+            streams[request_id].fail(NUMERICAL_FAILURE.info())
+            outcomes[request_id] = Outcome((), FinishReason.ERROR)
+    return outcomes

@@ -6,9 +6,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine.request import Request
-from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
+from engine.scheduler import Scheduler
 from engine.snapshot import Counters, Sample, StepEntry, StepRecord, TokenEvent
 from engine.speculation.acceptance import num_accepted
+from engine.step_plan import Grant, Outcome, StepPlan
 
 # What is kept when nobody takes snapshots (the library and the command line need not).
 MAX_PENDING = 100_000
@@ -77,6 +78,7 @@ class Recorder:
         scheduler: Scheduler,
         timer: StepTimer,
         end: float,
+        kv_usage: float,
     ) -> None:
         self._prompt_tokens += sum(e.num_tokens for e in entries if e.kind == "prefill")
         self._cached_tokens += sum(e.num_cached_tokens for e in entries)
@@ -97,6 +99,7 @@ class Recorder:
                 sample_s=timer.sample_s,
                 commit_s=timer.commit_s,
                 held_back=tuple(r.request_id for r in plan.held_back),
+                kv_usage=kv_usage,
             )
         )
         self.num_steps += 1

@@ -11,61 +11,18 @@ that preempted admits nobody.
 
 from __future__ import annotations
 
-from array import array
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.block_pool import BlockPool, IntegrityError, Prefix, chain_hash
+from engine.block_pool import BlockPool, IntegrityError
+from engine.block_tables import BlockTables
 from engine.books import check_books
 from engine.config import EngineConfig
 from engine.request import Request
 from engine.snapshot import FinishReason, RequestState
-
-
-class Grant(NamedTuple):
-    """`num_tokens` tokens of `request`, from position `start`, are computed in this step.
-
-    There is room, in the budget and in blocks, for `num_draft_places` drafts after them;
-    `draft_token_ids` are those that were proposed, to be verified in this step. `is_resumed`: it is
-    the first step after a preemption.
-    """
-
-    request: Request
-    start: int
-    num_tokens: int
-    num_cached_tokens: int = 0  # skipped by a prefix hit at admission in this step
-    num_draft_places: int = 0
-    draft_token_ids: tuple[int, ...] = ()
-    is_resumed: bool = False
-
-    @property
-    def end(self) -> int:
-        """The position after the last one that is computed, drafts included."""
-        return self.start + self.num_tokens + len(self.draft_token_ids)
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step reaches the last token, so that the next one can be sampled."""
-        return self.start + self.num_tokens == self.request.num_tokens
-
-    @property
-    def is_decode(self) -> bool:
-        return self.num_tokens == 1 and self.start >= self.request.num_prompt_tokens
-
-
-class StepPlan(NamedTuple):
-    """`held_back` wait though there is a place for them: static batching lets nobody in."""
-
-    grants: tuple[Grant, ...]
-    preempted: tuple[Request, ...]
-    held_back: tuple[Request, ...] = ()
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens computed in the step, drafts included."""
-        return sum(g.num_tokens + len(g.draft_token_ids) for g in self.grants)
+from engine.step_plan import Grant, Outcome, StepPlan
 
 
 class Candidate(NamedTuple):
@@ -76,18 +33,6 @@ class Candidate(NamedTuple):
     cached: list[int]
     num_tokens: int
     blocks: int
-
-
-class Outcome(NamedTuple):
-    """What sampling gave a request: its new tokens, and why it ends if it does. All new tokens but
-    the last are drafts that were accepted, and therefore computed already."""
-
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None = None
-
-    @property
-    def num_accepted(self) -> int:
-        return max(0, len(self.token_ids) - 1)
 
 
 @dataclass(slots=True)
@@ -110,17 +55,23 @@ class Scheduler:
     """
 
     def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
-        self.config = config
-        self.pool = pool
+        self.tables = BlockTables(config, pool, root)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.prefix = PrefixStatistics()
         self.num_preemptions = 0
-        self.root = root
         self.ahead: StepPlan | None = None  # being computed, though the step before it is not over
         self._batch_places = 0  # static batching: who may still join the batch that is filling
 
     # -- requests ---------------------------------------------------------------------------
+
+    @property
+    def config(self) -> EngineConfig:
+        return self.tables.config
+
+    @property
+    def pool(self) -> BlockPool:
+        return self.tables.pool
 
     @property
     def requests(self) -> list[Request]:
@@ -138,7 +89,7 @@ class Scheduler:
     def remove(self, request: Request) -> None:
         """Take a request out at any time between steps and free its blocks."""
         (self.running if request in self.running else self.waiting).remove(request)
-        self._release(request)
+        self.tables.release(request)
 
     def preempt_all(self) -> None:
         """Send every running request back to the queue, last admitted first."""
@@ -151,13 +102,13 @@ class Scheduler:
             self.pool.clear_prefixes()
             for request in self.requests:
                 request.num_published_blocks = 0
-        self.config = config
+        self.tables.config = config
 
     def replace_pool(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
         """Continue on a new pool after a cache rebuild; nobody may hold blocks."""
         if any(request.block_table for request in self.requests):
             raise IntegrityError("The block pool was replaced while requests hold blocks.")
-        self.config, self.pool, self.root = config, pool, root
+        self.tables = BlockTables(config, pool, root)
         for request in self.requests:
             request.block_hashes.clear()
 
@@ -192,13 +143,13 @@ class Scheduler:
             request.num_computed_tokens += grant.num_tokens + outcome.num_accepted
             request.token_ids += outcome.token_ids
             if grant.num_draft_places:
-                self._give_back(request)
-            self._mark_draft_kv(request)
+                self.tables.reject_drafts(request)
+            self.tables.mark_draft_kv(request)
             if self.config.enable_prefix_caching and not failed:
-                self._publish(request, now)
+                self.tables.publish(request, now)
             if outcome.finish_reason is not None:
                 if failed:
-                    self.pool.withdraw(self.private_blocks(request))
+                    self.pool.withdraw(self.tables.private(request))
                 self.finish(request, outcome.finish_reason, now)
 
     def finish(self, request: Request, reason: FinishReason, now: float) -> None:
@@ -228,22 +179,19 @@ class Scheduler:
             return None
         if self.waiting and (len(requests) < len(self.running) or self._could_admit(budget)):
             return None
-        needed = [self._missing_blocks(request, request.num_tokens + 1) for request in requests]
+        needed = [self.tables.missing(request, request.num_tokens + 1) for request in requests]
         if sum(needed) > self.pool.num_free_blocks:
             return None
-        for request, count in zip(requests, needed, strict=True):
-            request.block_table += self.pool.allocate(count)
+        for request in requests:
+            self.tables.extend(request, request.num_tokens + 1)
         grants = tuple(Grant(request, request.num_tokens, 1) for request in requests)
         return StepPlan(grants, (), self._held_back(list(grants)))
 
     def revoke_ahead(self, ahead: StepPlan) -> None:
         """Give up a step that is ahead: it will be planned again."""
         for grant in ahead.grants:
-            request = grant.request
-            if request.state is RequestState.RUNNING:
-                kept = self.pool.blocks_for(self._reserved_tokens(request, grant.start))
-                self.pool.free(request.block_table[kept:])
-                del request.block_table[kept:]
+            if grant.request.state is RequestState.RUNNING:
+                self.tables.shorten(grant.request, grant.start)
 
     def _could_admit(self, budget: int) -> bool:
         """Whether `_admit` would let the first that waits join the step."""
@@ -251,7 +199,7 @@ class Scheduler:
             return False
         if self.config.batching == "static" and self._batch_places == 0:
             return False
-        first, promised = self._first_in_line(budget), self._promised_blocks
+        first, promised = self._first_in_line(budget), self.tables.promised(self.running)
         return first is not None and self._has_room(first.blocks, first.cached, promised)
 
     # -- drafts -----------------------------------------------------------------------------
@@ -268,52 +216,31 @@ class Scheduler:
                 room = (len(request.block_table) + self.pool.num_free_blocks) * self.pool.block_size
                 places = min(request.draft_limit, budget, left, room - request.num_tokens)
             if places > 0:
-                needed = self._missing_blocks(request, request.num_tokens + places)
-                request.block_table += self.pool.allocate(needed)
+                self.tables.extend(request, request.num_tokens + places)
                 grant = grant._replace(num_draft_places=places)
                 budget -= places
             result.append(grant)
         return result
 
-    def _give_back(self, request: Request) -> None:
-        """Free the blocks behind the last computed token: their drafts were rejected. What the
-        draft model computed beyond it counts no longer."""
-        kept = self.pool.blocks_for(self._reserved_tokens(request, request.num_computed_tokens))
-        self.pool.free(request.block_table[kept:])
-        del request.block_table[kept:]
-        valid = min(request.num_draft_kv_tokens, request.num_computed_tokens)
-        request.num_draft_kv_tokens = valid
-
-    def _mark_draft_kv(self, request: Request) -> None:
-        """Note which blocks are full of the draft model's KV too."""
-        size = self.pool.block_size
-        index = request.num_draft_kv_tokens // size
-        while index > request.draft_kv_start // size:
-            index -= 1
-            block = request.block_table[index]
-            if self.pool.has_draft_kv[block]:
-                break
-            self.pool.has_draft_kv[block] = True
-
-    # -- blocks -----------------------------------------------------------------------------
+    # -- room and admission -----------------------------------------------------------------
 
     def _make_room(self, request: Request, num_tokens: int, preempted: list[Request]) -> bool:
         """Blocks for the request's next tokens, preempting from the end of the running list.
         False if the request itself had to go."""
-        needed = self._missing_blocks(request, request.num_computed_tokens + num_tokens)
-        while needed > self.pool.num_free_blocks:
+        end = request.num_computed_tokens + num_tokens
+        while self.tables.missing(request, end) > self.pool.num_free_blocks:
             victim = self.running.pop()
             preempted.append(self._preempt(victim))
             if victim is request:
                 return False
-        request.block_table += self.pool.allocate(needed)
+        self.tables.extend(request, end)
         return True
 
     def _admit(self, budget: int, now: float) -> list[Grant]:
         grants: list[Grant] = []
         if not self.running:
             self._batch_places = min(len(self.waiting), self.config.max_num_seqs)
-        promised = self._promised_blocks
+        promised = self.tables.promised(self.running)
         while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
             if self.config.batching == "static" and self._batch_places == 0:
                 break
@@ -328,10 +255,8 @@ class Scheduler:
             self.waiting.pop(0)
             self.pool.acquire(cached)
             request.block_table += cached
-            now_needed = self._reserved_tokens(request, num_cached_tokens + num_tokens)
-            new = self.pool.allocate(self._missing_blocks(request, now_needed))
-            request.block_table += new
-            promised += total - len(new)
+            now_needed = self.tables.reserved_tokens(request, num_cached_tokens + num_tokens)
+            promised += total - self.tables.extend(request, now_needed)
             self._start(request, num_cached_tokens, now)
             grant = Grant(request, num_cached_tokens, num_tokens, num_cached_tokens)
             grants.append(grant._replace(is_resumed=request.num_preemptions > 0))
@@ -342,13 +267,13 @@ class Scheduler:
     def _first_in_line(self, budget: int) -> Candidate | None:
         """The first that waits; None where it has to wait for a step with more budget."""
         request = self.waiting[0]
-        cached = self._cached_blocks(request)
+        cached = self.tables.find_prefix(request)
         num_cached_tokens = len(cached) * self.pool.block_size
         num_tokens = min(request.num_tokens - num_cached_tokens, budget)
         whole = num_cached_tokens + num_tokens == request.num_tokens
         if not whole and not self.config.enable_chunked_prefill:
             return None
-        total = self.pool.blocks_for(self._admitted_tokens(request)) - len(cached)
+        total = self.pool.blocks_for(self.tables.admitted_tokens(request)) - len(cached)
         return Candidate(request, cached, num_tokens, total)
 
     def _held_back(self, grants: list[Grant]) -> tuple[Request, ...]:
@@ -358,9 +283,9 @@ class Scheduler:
         is_closed = self.config.batching == "static" and self.running and not self._batch_places
         if not is_closed or budget <= 0 or not self.waiting:
             return ()
-        needed, held = self._promised_blocks, []
+        needed, held = self.tables.promised(self.running), []
         for request in self.waiting[: self.config.max_num_seqs - len(self.running)]:
-            needed += self.pool.blocks_for(self._admitted_tokens(request))
+            needed += self.pool.blocks_for(self.tables.admitted_tokens(request))
             if not self._has_room(needed, [], 0):
                 break
             held.append(request)
@@ -375,26 +300,9 @@ class Scheduler:
                 self.prefix.hits += num_cached_tokens
         request.num_computed_tokens = num_cached_tokens
         request.num_published_blocks = num_cached_tokens // self.pool.block_size
-        request.draft_kv_start, request.num_draft_kv_tokens = self._cached_draft_kv(request)
+        request.draft_kv_start, request.num_draft_kv_tokens = self.tables.cached_draft_kv(request)
         request.state = RequestState.RUNNING
         self.running.append(request)
-
-    def _cached_draft_kv(self, request: Request) -> tuple[int, int]:
-        """The tokens, from and up to, whose blocks from the prefix cache have draft KV: the longest
-        run from the beginning, which a draft model continues by itself; the longest up to the end
-        where what lies before cannot be had any more."""
-        blocks = request.block_table[: request.num_published_blocks]
-        has = [bool(self.pool.has_draft_kv[block]) for block in blocks]
-        size, count = self.pool.block_size, len(blocks)
-        if self.config.drafts_from_hidden_states:
-            first = next((i for i in range(count, 0, -1) if not has[i - 1]), 0)
-            return first * size, count * size
-        return 0, next((i for i in range(count) if not has[i]), count) * size
-
-    @property
-    def _promised_blocks(self) -> int:
-        """What running requests still need for their own prompts."""
-        return sum(self._missing_blocks(r, self._admitted_tokens(r)) for r in self.running)
 
     def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
         """Whether `needed` new blocks and the cached ones leave the watermark free. What running
@@ -404,72 +312,14 @@ class Scheduler:
         watermark = int(self.config.watermark * self.pool.num_blocks) if self.running else 0
         return left >= watermark
 
-    def _admitted_tokens(self, request: Request) -> int:
-        """Tokens whose blocks must be there, or promised, for the request to be admitted."""
-        return self._reserved_tokens(request, request.num_tokens)
-
-    def _reserved_tokens(self, request: Request, num_tokens: int) -> int:
-        if self.config.kv_allocation == "contiguous":
-            return max(request.max_kv_tokens, num_tokens)
-        return num_tokens
-
-    def _missing_blocks(self, request: Request, num_tokens: int) -> int:
-        return max(0, self.pool.blocks_for(num_tokens) - len(request.block_table))
-
-    def _cached_blocks(self, request: Request) -> list[int]:
-        """Published blocks of the request's beginning; at least one token stays to compute."""
-        if not self.config.enable_prefix_caching:
-            return []
-        limit = (request.num_tokens - 1) // self.pool.block_size
-        self._hash_blocks(request, limit)
-        found = self.pool.lookup(request.block_hashes[:limit])
-        if self.config.drafts_from_hidden_states:
-            # The head's last entry in a block was made with the token after it, which the hash
-            # does not name: computed again, it is made with this request's own.
-            del found[-1:]
-        return found
-
-    def _hash_blocks(self, request: Request, count: int) -> None:
-        size = self.pool.block_size
-        for index in range(len(request.block_hashes), count):
-            parent = request.block_hashes[-1] if index else self.root
-            tokens = request.token_ids[index * size : (index + 1) * size]
-            request.block_hashes.append(chain_hash(parent, tokens))
-
-    def _publish(self, request: Request, now: float) -> None:
-        size = self.pool.block_size
-        full = request.num_computed_tokens // size
-        if full > request.num_published_blocks:
-            self._hash_blocks(request, full)
-            for index in range(request.num_published_blocks, full):
-                parent = request.block_hashes[index - 1] if index else self.root
-                tokens = array("i", request.token_ids[index * size : (index + 1) * size])
-                self.pool.publish(
-                    request.block_table[index],
-                    request.block_hashes[index],
-                    Prefix(parent, tokens, now),
-                )
-            request.num_published_blocks = full
-
     def _preempt(self, request: Request) -> Request:
         """Free the request's blocks and queue it again; the caller took it off the running."""
-        self._release(request)
+        self.tables.release(request)
         request.num_preemptions += 1
         self.num_preemptions += 1
         request.state = RequestState.PREEMPTED
         self.add(request)
         return request
-
-    def _release(self, request: Request) -> None:
-        self.pool.free(request.block_table)
-        request.block_table.clear()
-        request.num_computed_tokens = 0
-        request.num_published_blocks = 0
-        request.draft_kv_start = request.num_draft_kv_tokens = 0
-
-    def private_blocks(self, request: Request) -> list[int]:
-        """Blocks that no other request references."""
-        return [block for block in request.block_table if self.pool.ref_count[block] == 1]
 
     # -- checks -----------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
 
@@ -144,6 +147,13 @@ def least_time(work: Work, peaks: Peaks) -> Split:
     return Split(weights=weights, kv=kv, arithmetic=arithmetic)
 
 
+def least_times(work: NDArray[np.float64], peaks: Peaks) -> NDArray[np.float64]:
+    """Seconds (`least_time(...).floor`) of many steps: `work` has a `Work` in each row."""
+    weights, _, linear, kv, attention = work.T
+    read, compute = peaks.read_bytes_per_s, peaks.flops_per_s
+    return np.maximum(linear / compute, weights / read) + np.maximum(attention / compute, kv / read)
+
+
 class CostedStep(NamedTuple):
     """A step with its work and its split. `speed`: measured over counted time of the model where
     it was faster than the peaks (weights in the processor's cache), else 1."""
@@ -173,14 +183,19 @@ def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) ->
     return CostedStep(step, work, split, speed)
 
 
+def pause_between(before: StepRecord | None, step: StepRecord) -> float:
+    """Seconds in which requests waited for `step` after the one before it."""
+    if before is None or not (before.num_running or before.num_waiting):
+        return 0.0
+    pause = max(0.0, step.start - before.start - before.duration)
+    return pause if pause < LONGEST_PAUSE_S else 0.0
+
+
 def cost_steps(steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks) -> Iterator[CostedStep]:
     """Every step, with the pause between it and the one before."""
     before: StepRecord | None = None
     for step in steps:
-        pause = 0.0
-        if before is not None and (before.num_running or before.num_waiting):
-            pause = max(0.0, step.start - before.start - before.duration)
-        yield cost_step(step, pause if pause < LONGEST_PAUSE_S else 0.0, model, peaks)
+        yield cost_step(step, pause_between(before, step), model, peaks)
         before = step
 
 

@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from tests import heap
+
+heap.replace()
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -71,6 +74,16 @@ ENDING_S = 10.0
 """So long a thread that was told to end may take."""
 
 QT_FIXTURES = {"qapp", "qtbot", "qapp_cls", "qtlog", "qtmodeltester"}
+
+
+def pytest_unconfigure() -> None:
+    heap.restore()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def settled_heap() -> None:
+    """Garbage is looked for among what this file's tests have made."""
+    heap.settle()
 
 
 @pytest.fixture(autouse=True)

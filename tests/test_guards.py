@@ -23,31 +23,33 @@ def test_it(qtbot):
 """
 CARELESS = {
     "Qt warning: bad": """
-def test_it(qtbot):
+def test_a_warning(qtbot):
     from PySide6.QtCore import qWarning
     qWarning("bad")
 """,
     "leaked timer": """
-kept = []
-def test_it(qtbot):
+def test_a_timer(qtbot):
     from PySide6.QtCore import QTimer
     kept.append(QTimer())
-    kept[0].start(1000)
+    kept[-1].start(1000)
 """,
     "leaked window": """
-kept = []
-def test_it(qtbot):
+def test_a_window(qtbot):
     from PySide6.QtWidgets import QWidget
     kept.append(QWidget())
 """,
     "leaked thread": """
-import threading, time
-import tests.conftest
-tests.conftest.ENDING_S = 0.1
-def test_it(qtbot):
+def test_a_thread(qtbot):
     threading.Thread(target=lambda: time.sleep(60), daemon=True).start()
 """,
 }
+"""What a careless test is told, and the test."""
+BEGINNING = """
+import threading, time
+import tests.conftest
+tests.conftest.ENDING_S = 0.1
+kept = []
+"""
 PATIENT = """
 import pytest
 from tests.conftest import qtbot
@@ -86,23 +88,24 @@ def _pytest(folder: Path, code: str, *options: str) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_a_clean_qt_test_passes(tmp_path: Path) -> None:
+def test_a_clean_qt_test_passes_and_a_short_wait_is_a_long_one(tmp_path: Path) -> None:
     pytest.importorskip("pytestqt")
-    result = _pytest(tmp_path, CLEAN)
-    assert result.returncode == 0, result.stdout
+    result = _pytest(tmp_path, CLEAN + PATIENT.replace("test_it", "test_patience"))
+    assert result.returncode == 0 and "2 passed" in result.stdout, result.stdout
 
 
-@pytest.mark.parametrize("complaint", CARELESS)
-def test_a_careless_qt_test_fails(tmp_path: Path, complaint: str) -> None:
+def test_a_careless_qt_test_fails(tmp_path: Path) -> None:
+    """Each is told what is its own: what another left behind was there before."""
     pytest.importorskip("pytestqt")
-    result = _pytest(tmp_path, CARELESS[complaint])
-    assert result.returncode == 1 and complaint in result.stdout
-
-
-def test_a_short_wait_is_a_long_one(tmp_path: Path) -> None:
-    pytest.importorskip("pytestqt")
-    result = _pytest(tmp_path, PATIENT)
-    assert result.returncode == 0, result.stdout
+    result = _pytest(tmp_path, BEGINNING + "".join(CARELESS.values()), "--tb=short")
+    assert result.returncode == 1 and "4 errors" in result.stdout, result.stdout
+    told = result.stdout.split(" ERROR at teardown of ")[1:]
+    assert len(told) == len(CARELESS)
+    for part, (complaint, code) in zip(told, CARELESS.items(), strict=True):
+        assert part.startswith(code.split("(")[0].removeprefix("\ndef "))
+        others = [words for words in CARELESS if words != complaint]
+        said = part.split("short test summary")[0]
+        assert complaint in said and not any(words in said for words in others)
 
 
 def test_tests_without_qt_need_none_of_it(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ SizeRole = Literal["small", "body", "large"]
 _SCALE: dict[SizeRole, float] = {"small": 0.86, "body": 1.0, "large": 1.36}
 _SMALLEST_BODY, _LARGEST_BODY = 10.0, 14.0  # points
 _text_scale = 1.0
+_tabular: dict[str, bool] = {}
+"""Whether a font has tabular digits, by its key: measuring takes longer than a line of text."""
 
 
 @cache
@@ -77,7 +79,10 @@ def mono_font(role: SizeRole = "body") -> QFont:
 def figure_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
     """The font of numbers that change: all digits equally wide, so that nothing jumps."""
     font = _with_tabular_digits(ui_font(role, weight))
-    if has_tabular_digits(font):
+    key = font.key()
+    if key not in _tabular:
+        _tabular[key] = has_tabular_digits(font)
+    if _tabular[key]:
         return font
     font = mono_font(role)
     font.setWeight(weight)
@@ -87,6 +92,7 @@ def figure_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Nor
 def clear_font_cache() -> None:
     """Read the installed fonts and the system's font size again."""
     _families.cache_clear()
+    _tabular.clear()
     point_size.cache_clear()
 
 

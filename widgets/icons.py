@@ -10,6 +10,7 @@ pixmaps for its usual sizes at 1x and 2x, so it stays crisp at 200 %.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Protocol, cast
@@ -70,6 +71,14 @@ _bound: weakref.WeakKeyDictionary[QObject, tuple[str, str]] = weakref.WeakKeyDic
 @cache
 def _follow_theme() -> None:
     theme_notifier().changed.connect(_renew_bound_icons)
+    theme_notifier().preparations.append(_draw_bound_icons)
+
+
+def _draw_bound_icons(table: Theme) -> Iterator[None]:
+    """Each is drawn in dozens of sizes and states."""
+    for name, color in set(_bound.values()):
+        _icon(name, color, table)
+        yield
 
 
 def _renew_bound_icons() -> None:

@@ -9,7 +9,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
-from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part
+from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord
 from widgets.charts.clock import RedrawClock
 from widgets.charts.latency_chart import LatencyChart
 from widgets.charts.marks import MarkLog
@@ -57,7 +57,8 @@ class LiveCharts(QWidget):
         self.clock = clock or RedrawClock(parent=self)
         self.marks = marks or MarkLog(self)
         self._time = EngineTime()
-        self._kept_at = -math.inf
+        self._kept_at = self._stretch_began = -math.inf
+        self._fullest = 0.0
         self._hits = ShareOverSpan(_HIT_SPAN_S)
         self._untold: dict[str, str] = {}  # by chart, what is said in its heading
         self.memory = _memory_chart(self.clock, self._time)
@@ -151,6 +152,7 @@ class LiveCharts(QWidget):
         """Take what is new in a snapshot. Cheap: nothing is drawn here."""
         at = snapshot.time
         self._time.synchronise(at)
+        self._add_steps(snapshot.steps)
         self.ttft.add_samples(snapshot.ttft)
         self.itl.add_samples(snapshot.itl)
         self.tokens.add_counters(at, snapshot.counters)
@@ -169,6 +171,17 @@ class LiveCharts(QWidget):
             counters = snapshot.counters
             share = self._hits.add(at, counters.prefix_hits, counters.prefix_queries)
             self.cache.append("prefix_hits", at, share * 100)
+
+    def _add_steps(self, steps: Sequence[StepRecord]) -> None:
+        """Of every stretch of steps the fullest: states may be a second apart, and a request that
+        came and went between two of them held its blocks all the same."""
+        for step in steps:
+            if step.kv_usage is None:
+                continue
+            self._fullest = max(self._fullest, step.kv_usage)
+            if step.end - self._stretch_began >= _GAUGE_INTERVAL_S or step is steps[-1]:
+                self.cache.append("kv_usage", step.end, self._fullest * 100)
+                self._stretch_began, self._fullest = step.end, 0.0
 
     def _say_untold(self, snapshot: EngineSnapshot) -> None:
         """What the charts of an engine elsewhere cannot show, or show of our requests alone."""
@@ -256,7 +269,8 @@ class LiveCharts(QWidget):
     def clear(self) -> None:
         """Forget everything."""
         self._hits.clear()
-        self._kept_at = -math.inf
+        self._kept_at = self._stretch_began = -math.inf
+        self._fullest = 0.0
         for chart in self.charts:
             chart.clear()
         self.marks.clear()

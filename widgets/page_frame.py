@@ -13,16 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QSplitter, QStackedWidget, QTabBar, QVBoxLayout, QWidget
 
+from widgets.fonts import text_scale
 from widgets.theme import SPACE_2
+
+MOST_LEFT = 0.42
+"""Of the page's width, what the left half begins with at most."""
+
+MOST_LEFT_OF_LARGE_TEXT = 0.56
+"""The same where text is larger than usual: a form needs its width more than what stands beside."""
 
 
 class PageFrame(QWidget):
-    """`name` of the tabs for a screen reader; `left_width` to begin with, `narrow` the width in
-    pixels below which the halves stand above each other. `stretch`: how they share new room."""
+    """`name` of the tabs for a screen reader; `left_width` to begin with, at the usual text size,
+    `narrow` the width in pixels below which the halves stand above each other. `stretch`: how they
+    share new room."""
 
     def __init__(
         self,
@@ -48,8 +56,10 @@ class PageFrame(QWidget):
         self._split.setChildrenCollapsible(False)
         self._split.addWidget(self._left())
         self._split.addWidget(right)
-        self._widths = [left_width, 2 * left_width]
-        self._split.setSizes(self._widths)
+        self._left_width = left_width
+        self._scale = text_scale()
+        self._is_placed = False  # the halves have the widths that they begin with
+        self._split.splitterMoved.connect(lambda *_: self._keep_width())
         for index, share in enumerate(stretch):
             self._split.setStretchFactor(index, share)
         whole = QVBoxLayout(self)
@@ -68,12 +78,27 @@ class PageFrame(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
+        self._arrange()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.LayoutRequest and self._scale != text_scale():
+            self._is_placed = False  # larger text wants wider halves
+            self._arrange()
+        return super().event(event)
+
+    def _arrange(self) -> None:
+        self._scale = text_scale()
         is_narrow = self.width() < self._narrow
-        if is_narrow == (self._split.orientation() is Qt.Orientation.Vertical):
-            return
+        was_narrow = self._split.orientation() is Qt.Orientation.Vertical
         if is_narrow:
-            self._widths = self._split.sizes()
             self._split.setOrientation(Qt.Orientation.Vertical)
-        else:  # heights would become widths
+        elif was_narrow or not self._is_placed:  # heights would become widths
+            self._is_placed = True
             self._split.setOrientation(Qt.Orientation.Horizontal)
-            self._split.setSizes(self._widths)
+            most = min(MOST_LEFT * self._scale, MOST_LEFT_OF_LARGE_TEXT) * self.width()
+            left = round(min(self._left_width * self._scale, most))
+            self._split.setSizes([left, self.width() - left])
+
+    def _keep_width(self) -> None:
+        if self._split.orientation() is Qt.Orientation.Horizontal:
+            self._left_width = round(self._split.sizes()[0] / self._scale)

@@ -49,6 +49,8 @@ class PartsBar(QWidget):
         return self._parts
 
     def show_parts(self, parts: Sequence[Part]) -> None:
+        if tuple(parts) == self._parts:
+            return
         self._parts = tuple(parts)
         if len(parts) > self._rows:
             self._rows = len(parts)

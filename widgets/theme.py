@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 
 from widgets.colors import MINIMUM_GRAPHIC_CONTRAST, readable
 from widgets.fonts import figure_font, mono_font, point_size, ui_font
+from widgets.restyling import Change, restyling
 
 __all__ = [
     "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8",
@@ -160,6 +161,8 @@ class ThemeNotifier(QObject):
         self.setting: ModeSetting = "light"
         # coloured images that the stylesheet refers to; removed when the process ends
         self.images = TemporaryDirectory(prefix="inferdeck-theme-")
+        self.preparations: list[Callable[[Theme], Iterator[None]]] = []
+        """What is worth doing, piece by piece, before a theme is put in force."""
         self.follows: QGuiApplication | None = None
 
     def follow(self, app: QGuiApplication) -> None:
@@ -176,12 +179,15 @@ class ThemeNotifier(QObject):
 
 _folder = Path(__file__).parent.parent / "resources" / "theme"
 _current: Theme | None = None
+_wanted: Theme | None = None  # the one in force, or about to be
 
 
 @cache
 def theme_notifier() -> ThemeNotifier:
     """The one notifier: connect to its `changed`."""
-    return ThemeNotifier()
+    notifier = ThemeNotifier()
+    restyling().exchanged.connect(notifier.changed)
+    return notifier
 
 
 def set_theme_folder(path: Path) -> None:
@@ -230,15 +236,12 @@ def apply_theme(app: QApplication, mode: ModeSetting = "system") -> None:
     notifier = theme_notifier()
     notifier.setting = mode
     notifier.follow(app)
-    if app.style().name().lower() != "fusion":
-        app.setStyle("Fusion")
-    hints = app.styleHints()
+    if not app.styleSheet() and app.style().name().lower() != "fusion":
+        app.setStyle("Fusion")  # under a stylesheet, which has no name, it is there already
     if mode == "system":
-        hints.unsetColorScheme()
+        app.styleHints().unsetColorScheme()
         _put_in_force(app, _system_mode(app))
     else:
-        dark = mode == "dark"
-        hints.setColorScheme(Qt.ColorScheme.Dark if dark else Qt.ColorScheme.Light)
         _put_in_force(app, mode)
 
 
@@ -259,22 +262,49 @@ def _system_mode(app: QApplication) -> Mode:
 
 
 def _put_in_force(app: QApplication, mode: Mode) -> None:
-    global _current
+    global _wanted
     found = load_theme(mode)
-    if found is not _current or not app.styleSheet():
-        _current = found
-        renew_look(app)
+    if found is not _wanted or not app.styleSheet():
+        _wanted = found
+        renew_look(app, partial(_set_current, app, found), _prepared(found))
+    else:
+        _tell_desktop(app)
 
 
-def renew_look(app: QApplication) -> None:
-    """Give the application the look in force again: its fonts have changed."""
+def _set_current(app: QApplication, table: Theme) -> None:
+    global _current
+    _current = table
+    _tell_desktop(app)
+
+
+def _tell_desktop(app: QApplication) -> None:
+    """What the desktop draws of our windows follows the user's choice."""
+    schemes = {"dark": Qt.ColorScheme.Dark, "light": Qt.ColorScheme.Light}
+    chosen = schemes.get(theme_notifier().setting)
+    if chosen is not None:
+        app.styleHints().setColorScheme(chosen)
+
+
+def _prepared(table: Theme) -> Iterator[None]:
+    for prepare in theme_notifier().preparations:
+        yield from prepare(table)
+
+
+def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[None] = ()) -> None:
+    """Give the application its look again once `change` has exchanged the theme, or fonts."""
+
+    def exchange() -> None:
+        change()
+        app.setFont(ui_font())
+        app.setPalette(palette(theme()))
+
+    restyling().put(Change(exchange, prepare), _sheet)
+
+
+def _sheet() -> str:
     from widgets.stylesheet import stylesheet  # imports this module
 
-    found = theme()
-    app.setFont(ui_font())
-    app.setPalette(palette(found))
-    app.setStyleSheet(stylesheet(found, Path(theme_notifier().images.name)))
-    theme_notifier().changed.emit()
+    return stylesheet(theme(), Path(theme_notifier().images.name))
 
 
 def palette(table: Theme) -> QPalette:

@@ -51,7 +51,6 @@ class EngineMonitor:
         self._steps: list[StepRecord] = []
         self._ended: dict[str, int] = {}
         self._waste: list[float] = []
-        self._peak = 0.0
         self._next_look = 0.0
 
     def after_step(self) -> None:
@@ -69,10 +68,10 @@ class EngineMonitor:
         snapshot = self._engine.snapshot()
         self._look(snapshot)
         after, before = snapshot.counters, self._before
-        totals = _replay(self._steps, self._ended, snapshot.blocks.block_size)
+        totals = _replay(self._steps, self._ended)
         return Observed(
             steps=tuple(self._steps),
-            peak_kv_usage=max(self._peak, totals.peak_blocks / snapshot.blocks.num_blocks),
+            peak_kv_usage=max((step.kv_usage or 0.0 for step in self._steps), default=0.0),
             waste=tuple(self._waste),
             max_concurrent_requests=totals.max_concurrent_requests,
             prefix_queries=_grown("prefix_queries", before, after),
@@ -88,7 +87,6 @@ class EngineMonitor:
 
     def _look(self, snapshot: EngineSnapshot) -> None:
         self._steps += snapshot.steps
-        self._peak = max(self._peak, snapshot.kv_usage)
         blocks = snapshot.blocks
         if blocks.num_used:
             self._waste.append(blocks.num_wasted_tokens / (blocks.num_used * blocks.block_size))
@@ -100,44 +98,28 @@ def _grown(name: str, before: Counters, after: Counters) -> int:
 
 @dataclass(slots=True)
 class _Totals:
-    peak_blocks: int = 0
     max_concurrent_requests: int = 0
     num_decode_steps: int = 0
     decode_s: float = 0.0
     decode_context_tokens: int = 0
 
 
-def _replay(steps: list[StepRecord], ended: dict[str, int], block_size: int) -> _Totals:
+def _replay(steps: list[StepRecord], ended: dict[str, int]) -> _Totals:
     """Walk through the steps again with each request's length; `ended` has the step after which
-    a request was gone.
-
-    Snapshots are taken between steps, when what finished is gone already; the steps themselves
-    tell at least how many blocks were in use (exactly, where no prefix was shared).
-    """
+    a request was gone."""
     totals = _Totals()
     context: dict[str, int] = {}
-    cached: dict[str, int] = {}
     for step in steps:
         for request_id in step.preempted:
             context.pop(request_id, None)
-            cached.pop(request_id, None)
         for entry in step.entries:
             computed = entry.num_cached_tokens + entry.num_tokens + entry.num_accepted
             context[entry.request_id] = context.get(entry.request_id, 0) + computed
-            cached[entry.request_id] = cached.get(entry.request_id, 0) + entry.num_cached_tokens
-        totals.peak_blocks = max(totals.peak_blocks, _blocks_in_use(context, cached, block_size))
         totals.max_concurrent_requests = max(totals.max_concurrent_requests, len(context))
         if step.entries and all(entry.kind == "decode" for entry in step.entries):
             totals.num_decode_steps += 1
             totals.decode_s += step.duration
             totals.decode_context_tokens += sum(context[e.request_id] for e in step.entries)
         for request_id in [r for r in context if ended.get(r, step.index + 1) <= step.index]:
-            del context[request_id], cached[request_id]
+            del context[request_id]
     return totals
-
-
-def _blocks_in_use(context: dict[str, int], cached: dict[str, int], block_size: int) -> int:
-    """At least so many: what each request computed itself, or all of the longest."""
-    blocks = {request_id: -(-length // block_size) for request_id, length in context.items()}
-    own = sum(blocks[request_id] - cached[request_id] // block_size for request_id in blocks)
-    return max(own, max(blocks.values(), default=0))

@@ -76,6 +76,11 @@ class ChatLibrary(QObject):
         kept = [c for c in self._conversations.values() if c.is_archived]
         return sorted(kept, key=lambda c: c.updated, reverse=True)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a conversation, archived or not."""
+        return bool(self._conversations)
+
     def conversation(self, conversation_id: str) -> Conversation | None:
         if conversation_id == self.current.id:
             return self.current

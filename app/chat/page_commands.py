@@ -90,7 +90,7 @@ def chat_commands(page: ChatPage) -> list[Command]:
         Command(
             "chat.export_all", "Export all chats…", page.transfer.export_all, "Chat",
             section="file",
-            is_enabled=lambda: bool(controller.conversations or controller.archived),
+            is_enabled=lambda: controller.has_any,
         ),
         Command("chat.import", "Import chats…", page.transfer.import_some, "Chat", section="file"),
         Command(

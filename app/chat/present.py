@@ -33,15 +33,6 @@ _WAITING = {
 }
 
 
-def message_records(controller: ChatController, conversation: Conversation) -> list[MessageRecord]:
-    """Of all messages on the screen, first to last."""
-    numbers = conversation.numbering()
-    return [
-        message_record(controller, conversation, message, numbers[message.id])
-        for message in conversation.path()
-    ]
-
-
 def message_record(
     controller: ChatController,
     conversation: Conversation,

@@ -12,13 +12,12 @@ from app.chat.present import (
     conversation_record,
     found_record,
     message_record,
-    message_records,
     model_text,
     preset_records,
     sampling_fields,
 )
 from engine.errors import ErrorInfo
-from widgets.chat.records import ConversationRecord
+from widgets.chat.records import ConversationRecord, MessageRecord
 from widgets.chat.sampling_popover import CUSTOM
 
 if TYPE_CHECKING:
@@ -89,9 +88,14 @@ class Presenter(QObject):
 
     def _show_messages(self) -> None:
         current = self._controller.current
-        records = message_records(self._controller, current)
-        self._page.transcript.set_messages(records)
-        self._page.stack.setCurrentWidget(self._page.transcript if records else self._page.empty)
+        path, numbers = current.path(), current.numbering()
+
+        def record_of(place: int) -> MessageRecord:
+            message = path[place]
+            return message_record(self._controller, current, message, numbers[message.id])
+
+        self._page.transcript.set_rows([message.id for message in path], record_of)
+        self._page.stack.setCurrentWidget(self._page.transcript if path else self._page.empty)
         self._page.toast.raise_()  # a stacked layout lifts what it shows
         self._show_state()
 

@@ -3,6 +3,8 @@ marked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PySide6.QtGui import QTextBlockFormat, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import (
     QFrame,
@@ -115,7 +117,7 @@ class Columns(QWidget):
         column.addWidget(self.line)
         column.addLayout(row, 1)
 
-    def show_comparison(self, names: tuple[str, str], comparison: Comparison | None) -> None:
+    def show_comparison(self, names: Sequence[str], comparison: Comparison | None) -> None:
         for side, name in zip(self.sides, names, strict=True):
             side.show_side(name, comparison)
 

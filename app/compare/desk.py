@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from PySide6.QtWidgets import QWidget
 
 from app.commands import Command
@@ -10,7 +13,7 @@ from app.compare.window import CompareWindow
 from app.engine_bridge import EngineBridge
 from app.models.session import ModelSession
 from app.panels.precision import PrecisionGuide
-from app.settings_store import SettingsStore
+from app.settings_store import RecentModel, SettingsStore
 from app.window_desk import WindowDesk
 
 
@@ -37,6 +40,12 @@ class CompareDesk(WindowDesk[CompareWindow]):
             window.prompt.setPlainText(prompt)
         self._to_front(window)
         window.prompt.setFocus()
+
+    def show_sides(self, stands: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
+        """The window with a model and a precision on either side, left and right."""
+        self.show()
+        assert self.window is not None
+        self.window.choose_sides(stands)
 
     def close(self) -> None:
         super().close()

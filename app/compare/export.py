@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from app.chat.attachments import fence_for
-from app.compare.record import GREEDY, LEFT, RIGHT, Answer, Comparison, Pair
+from app.compare.record import GREEDY, LEFT, RIGHT, Answer, Comparison, Pair, Side
 from app.precision.times import seconds_words
 from app.units import format_bytes
 from widgets.durations import milliseconds
@@ -139,7 +139,7 @@ def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
         _row("Weights", ["–" if w is None else format_bytes(w) for w in weights]),
         _row("TTFT", ["–" if t is None else milliseconds(1e3 * t) for t in ttft]),
         _row("Decoding", ["–" if r is None else f"{r:,.1f} tok/s" for r in rates]),
-        _row("Switch", [_switch(comparison.sides[s].switch_s, s) for s in sides]),
+        _row("Switch", [_switch(comparison.sides[s]) for s in sides]),
     ]
 
 
@@ -147,7 +147,7 @@ def _row(name: str, values: list[str]) -> tuple[str, str, str]:
     return name, values[LEFT], values[RIGHT]
 
 
-def _switch(seconds: float | None, side: int) -> str:
-    if seconds is None:
-        return "loaded already" if side == LEFT else "–"
-    return seconds_words(seconds)
+def _switch(side: Side) -> str:
+    if side.switch_s is not None:
+        return seconds_words(side.switch_s)
+    return "–" if side.weights_bytes is None else "loaded already"

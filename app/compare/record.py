@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 from engine.evaluation.texts import PromptLine
 
 LEFT, RIGHT = 0, 1
+HOME = 2
+"""Beside LEFT and RIGHT: the engine of the window as it was found."""
 GREEDY = "greedy"
 
 
@@ -42,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What answers: its precision in words (behind the model where that is another), its settings,
+    """What answers: its precision in words (behind the model where there are two), its settings,
     and what its weights take (None until it was loaded). `switch_s`: what loading it took, None
     where it was loaded already. `sampling`: its name."""
 
@@ -128,6 +130,13 @@ class Comparison:
     sides: list[Side]
     pairs: list[Pair] = field(default_factory=list)
     way: str = ""
+
+    def name_of(self, side: int) -> str:
+        """What answers on a side; of HOME, the model of the window."""
+        return f"{self.model} as it was" if side == HOME else self.sides[side].precision
+
+    def has_todo(self, side: int) -> bool:
+        return any(pair.answers[side] is None for pair in self.pairs)
 
     @property
     def done(self) -> list[Pair]:

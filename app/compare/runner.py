@@ -3,9 +3,10 @@
     two engines, or one for both    left and right, prompt by prompt
     one after the other             left: 1, 2, 3 ... --switch--> right: 1, 2, 3 ... --back-->
 
-Where the engine has to change, prompts that are added meanwhile are answered first by the side that
-is loaded, so that a switch is paid once for all of them. Whatever ends it, the engine of the window
-goes back to where it was, unless it is to stay or has failed. See `app.compare.way`.
+The engine of the window is the side that it is already, else it becomes the left one first. Where
+it has to change, prompts that are added meanwhile are answered first by the side that is loaded, so
+that a switch is paid once for all of them. Whatever ends it, the engine of the window goes back to
+where it was, unless it is to stay or has failed. See `app.compare.way`.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from enum import Enum, auto
 from functools import partial
 
 from PySide6.QtCore import QObject, Signal
 
 from app.compare.asker import STOPPED, Asker
-from app.compare.progress import SIDES, answering_words, answers_left_s, with_time
-from app.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Side
+from app.compare.progress import SIDE_NAMES, SIDES, Phase, Stand, answers_left_s, with_time
+from app.compare.record import HOME, LEFT, RIGHT, Answer, Comparison, Pair, Side
 from app.compare.second import SecondEngine
 from app.compare.switcher import Switcher
-from app.compare.way import Decision, Setup, Way, agrees, decide, in_turn, other_words
+from app.compare.way import Decision, Setup, Way, decide, in_turn, needs_one, other_words
 from app.engine_bridge import EngineBridge, EngineState
 from app.models.estimate import Estimate, estimate
 from app.models.session import ModelSession
@@ -37,14 +37,6 @@ from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluation.texts import PromptLine
 from engine.snapshot import ModelInfo
-
-
-class Phase(Enum):
-    IDLE = auto()
-    WEIGHING = auto()  # what the right side needs
-    LOADING = auto()  # an engine beside the one of the window
-    ANSWERING = auto()
-    SWITCHING = auto()  # the engine of the window
 
 
 class ComparisonRunner(QObject):
@@ -69,14 +61,15 @@ class ComparisonRunner(QObject):
         self.decision: Decision | None = None
         self.phase, self.problem = Phase.IDLE, ""
         self.stays = self.together = False
-        self._setup = Setup({}, "")
-        self._left: EngineConfig | None = None  # what the window's engine ran with
+        self._setups = (Setup({}, ""), Setup({}, ""))
+        self._found: EngineConfig | None = None  # what the window's engine ran with
+        self._own = LEFT  # the side that the window's engine is first
         self._is_stopping = False
         self._load_began = 0.0
         self._task: Task | None = None
         self._second: SecondEngine | None = None
-        self._own = [self._asker(bridge, side) for side in SIDES]
-        self._askers = list(self._own)
+        self._by_window = [self._asker(bridge, side) for side in SIDES]
+        self._askers = list(self._by_window)
         self._seconds: list[list[float]] = [[], []]  # of the answers of each side
         self._switcher = switcher = Switcher(bridge, session, self)
         switcher.switched.connect(self._switched)
@@ -97,24 +90,30 @@ class ComparisonRunner(QObject):
     def is_running(self) -> bool:
         return self.phase is not Phase.IDLE
 
-    def start(self, prompts: Sequence[PromptLine], setup: Setup) -> None:
-        """Answer `prompts` with the engine as it is and with `setup`."""
+    def start(self, prompts: Sequence[PromptLine], setups: tuple[Setup, Setup]) -> None:
+        """Answer `prompts` as the left and as the right of `setups`."""
         config, model = self._bridge.config, self._bridge.model
         if self.is_running or config is None or model is None or not self._bridge.is_ready:
             return
-        self._setup, self._left = setup, config
-        before = {key: getattr(config, key) for key in setup.settings}
-        words = precision_words(model, config)
-        left = Side(words, before, model.weights_bytes, None, setup.sampling_names[0])
-        right = Side(setup.name, dict(setup.settings), sampling=setup.sampling_names[1])
+        self._setups, self._found = setups, config
+        sides = [Side(s.name, dict(s.settings), sampling=s.sampling_name) for s in setups]
         started = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-        self.comparison = Comparison(model.name, started, [left, right])
+        self.comparison = Comparison(model.name, started, sides)
         self.comparison.pairs = self._new_pairs(prompts)
         self.problem, self._is_stopping = "", False
         self.decision, self._seconds = None, [[], []]
-        self._askers = list(self._own)
-        self._switcher.begin((before, setup.settings))
-        self._find_way(config)
+        self._askers = list(self._by_window)
+        try:
+            self._switcher.begin(setups, config)
+        except ConfigError as error:
+            self._end(f"{error}")
+            return
+        self._own = self.side if self.side in SIDES else LEFT
+        if self.side == HOME:
+            self._switch(self._own)
+        else:
+            self._know(self._own, model, config, None)
+            self._find_way()
 
     def add(self, prompts: Sequence[PromptLine]) -> None:
         """More prompts for the comparison that runs."""
@@ -132,7 +131,7 @@ class ComparisonRunner(QObject):
         for asker in self._askers:
             asker.stop()
         if self.phase is Phase.WEIGHING:
-            self._end()
+            self._next()
         elif self.phase is Phase.LOADING and self._second is not None:
             self._second.cancel()
         else:
@@ -152,7 +151,9 @@ class ComparisonRunner(QObject):
             second.end()
 
     def _new_pairs(self, prompts: Sequence[PromptLine]) -> list[Pair]:
-        return [Pair(prompt, is_by_text=self._setup.model is not None) for prompt in prompts]
+        left, right = (setup.model for setup in self._setups)
+        is_same = left is right or (left is not None and right is not None and left.is_same(right))
+        return [Pair(prompt, is_by_text=not is_same) for prompt in prompts]
 
     # What is said ------------------------------------------------------------------------------
 
@@ -162,85 +163,76 @@ class ComparisonRunner(QObject):
 
     @property
     def side(self) -> int:
-        """The side that is loaded in the window."""
+        """The side that is loaded in the window; HOME where it is neither."""
         return self._switcher.side
 
     @property
     def _sides_ready(self) -> tuple[int, ...]:
+        if self.side == HOME:
+            return ()
         is_in_turn = self.decision is None or self.decision.way.is_in_turn
         return (self.side,) if is_in_turn else SIDES
 
     @property
+    def _stand(self) -> Stand | None:
+        comparison, switcher = self.comparison, self._switcher
+        if comparison is None or not self.is_running:
+            return None
+        return Stand(
+            comparison, self.phase, self._own, switcher.side, switcher.target, switcher.home,
+            is_in_turn=self.decision is not None and self.decision.way.is_in_turn,
+            stays=self.stays,
+            asked=[side for side in self._sides_ready if self._askers[side].is_asking],
+        )  # fmt: skip
+
+    @property
     def status(self) -> str:
         """What happens now, in words."""
-        comparison = self.comparison
-        if comparison is None:
-            return ""
-        names = [side.precision for side in comparison.sides]
-        match self.phase:
-            case Phase.IDLE:
-                return ""
-            case Phase.WEIGHING:
-                return "Looking whether both sides fit the memory at once"
-            case Phase.LOADING:
-                text = f"Loading {names[RIGHT]} beside the engine of the window"
-            case Phase.SWITCHING:
-                back = "back " if self._switcher.target == LEFT else ""
-                text = f"Switching {back}to {names[self._switcher.target]}"
-            case Phase.ANSWERING:
-                asked = [side for side in self._sides_ready if self._askers[side].is_asking]
-                text = answering_words(comparison, asked or [self.side])
-        return with_time(text, self.time_left_s)
+        stand = self._stand
+        return "" if stand is None else with_time(stand.words, self.time_left_s)
 
     @property
     def time_left_s(self) -> float | None:
         """Of answers and of switches; None until an answer was timed."""
-        if self.comparison is None or not self.is_running:
+        stand = self._stand
+        answers = None if stand is None else answers_left_s(stand.comparison, self._seconds)
+        if stand is None or answers is None:
             return None
-        answers = answers_left_s(self.comparison, self._seconds)
-        if answers is None:
-            return None
-        ways = [s for s in (RIGHT, LEFT) if self._will_switch_to(s)]
-        return answers + sum(self._switch_s(side) for side in ways)
-
-    def _will_switch_to(self, side: int) -> bool:
-        if self.phase is Phase.SWITCHING and self._switcher.target == side:
-            return True
-        if self.decision is None or not self.decision.way.is_in_turn:
-            return False
-        return not self.stays if side == LEFT else self._has_todo(RIGHT) and self.side == LEFT
+        return answers + sum(self._switch_s(side) for side in stand.ways_left)
 
     def _switch_s(self, side: int) -> float:
-        config = self._left if side == LEFT else self.decision and self.decision.config
+        config = self._found if side == self._switcher.home else self._switcher.config(side)
         expected = self._times.expected(config, None) if config is not None else None
-        known = self.comparison.sides[RIGHT].switch_s if self.comparison else None
-        return expected.seconds if expected is not None else known or 0.0
+        sides = self.comparison.sides if self.comparison is not None else []
+        known = max((s.switch_s for s in sides if s.switch_s is not None), default=0.0)
+        return expected.seconds if expected is not None else known
 
     # The way through ---------------------------------------------------------------------------
 
-    def _find_way(self, config: EngineConfig) -> None:
-        setup = self._setup
-        if setup.model is None and agrees(config, setup.settings):
+    @property
+    def _other(self) -> int:
+        return RIGHT if self._own == LEFT else LEFT
+
+    def _find_way(self) -> None:
+        """For the side that the engine of the window is not."""
+        taken, wanted = self._switcher.config(self._own), self._switcher.config(self._other)
+        if self._found is not None and needs_one(self._setups, self._found):
             self._go(Decision(Way.SAME, "One engine for both: they differ in sampling alone."))
-            return
-        try:
-            wanted = setup.config(config)
-        except ConfigError as error:
-            self._end(f"{error}")
             return
         if self._weigh is None and "engine.assembly" not in sys.modules:
             # no engine of this process has loaded anything, nor what is needed to look
-            self._go(in_turn(setup, "what the right side needs is not known.", wanted))
+            reason = f"what the {SIDE_NAMES[self._other]} needs is not known."
+            self._go(in_turn(reason, wanted, taken))
             return
         self.phase = Phase.WEIGHING
         weigh = self._weigh or estimate
         self._task = run_task(
-            self, lambda: weigh(wanted), partial(self._weighed, wanted),
-            lambda error: self._go(in_turn(setup, f"{error.cause}", wanted)),
+            self, lambda: weigh(wanted), partial(self._weighed, wanted, taken),
+            lambda error: self._go(in_turn(f"{error.cause}", wanted, taken)),
         )  # fmt: skip
         self.changed.emit()
 
-    def _weighed(self, wanted: EngineConfig, found: Estimate) -> None:
+    def _weighed(self, wanted: EngineConfig, taken: EngineConfig, found: Estimate) -> None:
         self._task = None
         plan = self._bridge.plan
         if self.phase is not Phase.WEIGHING:
@@ -248,7 +240,7 @@ class ComparisonRunner(QObject):
         if plan is None:
             self._end("The model was closed meanwhile.")
             return
-        self._go(decide(self._setup, wanted, plan, found))
+        self._go(decide(wanted, taken, plan, found, SIDE_NAMES[self._other]))
 
     def _go(self, decision: Decision) -> None:
         if self.comparison is None or (self._is_stopping and self.phase is Phase.IDLE):
@@ -257,12 +249,10 @@ class ComparisonRunner(QObject):
         if decision.way is Way.BESIDE and decision.config is not None:
             self._open_second(decision.config)
             return
-        if decision.way is Way.REPLACE and decision.config is not None:
-            self._switcher.replace_models(decision.config)
         if decision.way is Way.SAME:
-            left, right = self.comparison.sides
-            self.comparison.sides[RIGHT] = replace(
-                right, precision=left.precision, weights_bytes=left.weights_bytes
+            sides, own = self.comparison.sides, self.comparison.sides[self._own]
+            sides[self._other] = replace(
+                sides[self._other], precision=own.precision, weights_bytes=own.weights_bytes
             )
         self._next()
 
@@ -270,63 +260,81 @@ class ComparisonRunner(QObject):
         second = self._second = SecondEngine(self._bridge.beside(), self)
         second.ready.connect(self._second_ready)
         second.failed.connect(self._second_failed)
-        second.stopped.connect(lambda e: self._end(f"The engine beside it stopped. {e.cause}"))
-        self._askers = [self._own[LEFT], self._asker(second.bridge, RIGHT)]
+        second.stopped.connect(lambda e: self._give_up(f"The engine beside it stopped. {e.cause}"))
+        self._askers[self._other] = self._asker(second.bridge, self._other)
         self.phase, self._load_began = Phase.LOADING, time.perf_counter()
         second.load(config)
         self.changed.emit()
 
     def _second_ready(self, event: messages.Loaded) -> None:
         if self.phase is Phase.LOADING:
-            self._know_right(event.model, event.config, time.perf_counter() - self._load_began)
+            seconds = time.perf_counter() - self._load_began
+            self._know(self._other, event.model, event.config, seconds)
             self._next()
 
     def _second_failed(self, error: ErrorInfo, is_cancelled: bool) -> None:
         """What was reckoned to fit did not: one after the other then."""
-        if self.phase is not Phase.LOADING or self._left is None:
+        if self.phase is not Phase.LOADING:
             return
         self._drop_second()
         if is_cancelled or self._is_stopping:
-            self._end()
+            self._is_stopping = True
+            self._next()
         else:
             reason = f"a second engine was not loaded. {error.cause}"
-            self._go(in_turn(self._setup, reason, self._setup.config(self._left)))
+            wanted, taken = (self._switcher.config(side) for side in (self._other, self._own))
+            self._go(in_turn(reason, wanted, taken))
 
     def _drop_second(self) -> None:
         if self._second is not None:
             second, self._second = self._second, None
-            self._askers[RIGHT].forget()
-            self._askers = list(self._own)
+            self._askers[self._other].forget()
+            self._askers = list(self._by_window)
             second.let_go()
 
-    def _know_right(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
+    def _know(
+        self, side: int, model: ModelInfo, config: EngineConfig, seconds: float | None
+    ) -> None:
+        """What is loaded as a side."""
         assert self.comparison is not None
-        words = precision_words(model, config)
-        if self._setup.model is not None:
+        setup, words = self._setups[side], precision_words(model, config)
+        if any(setup.model is not None for setup in self._setups):
             words = f"{model.name} · {words}"
-        self.comparison.sides[RIGHT] = replace(
-            self.comparison.sides[RIGHT],
-            precision=" · ".join(filter(None, (words, other_words(self._setup, self._left)))),
+        self.comparison.sides[side] = replace(
+            self.comparison.sides[side],
+            precision=" · ".join(filter(None, (words, other_words(setup, self._found)))),
             weights_bytes=model.weights_bytes,
             switch_s=seconds,
         )
 
     def _has_todo(self, side: int) -> bool:
-        comparison = self.comparison
-        return comparison is not None and any(p.answers[side] is None for p in comparison.pairs)
+        return self.comparison is not None and self.comparison.has_todo(side)
 
     def _next(self) -> None:
         """Ask whom there is to ask; else change sides, or end."""
+        if self.side == HOME:
+            self._next_at_home()
+            return
         if not self._is_stopping and self._ask():
             return
         if any(asker.is_asking for asker in self._askers):
             return
+        in_turn = self.decision is not None and self.decision.way.is_in_turn
         other = RIGHT if self.side == LEFT else LEFT
-        is_in_turn = self.decision is not None and self.decision.way.is_in_turn
-        if is_in_turn and not self._is_stopping and self._has_todo(other):
+        if in_turn and not self._is_stopping and self._has_todo(other):
             self._switch(other)
-        elif is_in_turn and self.side == RIGHT and not self.stays:
-            self._switch(LEFT)
+            return
+        self._drop_second()
+        if self.side != self._switcher.home and not self.stays:
+            self._switch(self._switcher.home)
+        else:
+            self._end()
+
+    def _next_at_home(self) -> None:
+        """The end, but for prompts that were added on the way back."""
+        if not self._is_stopping and any(self._has_todo(side) for side in SIDES):
+            self.decision = None
+            self._switch(self._own)
         else:
             self._end()
 
@@ -339,7 +347,7 @@ class ComparisonRunner(QObject):
                 busy = [a.is_asking for a in self._askers]
                 free = not busy[side] if self.together else not any(busy)
                 if free and pair.answers[side] is None:
-                    params = self._setup.sampling[side]
+                    params = self._setups[side].sampling
                     params = replace(params, max_tokens=pair.prompt.max_tokens, logprobs=0)
                     self.phase = Phase.ANSWERING
                     self._askers[side].ask(pair, params)
@@ -382,17 +390,31 @@ class ComparisonRunner(QObject):
         self.changed.emit()
 
     def _switched(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
-        if self.side == RIGHT:
-            self._know_right(model, config, seconds)
-        self._next()
+        if self.side in SIDES and self.side != self._switcher.home:
+            self._know(self.side, model, config, seconds)
+        if self.decision is None and self.side == self._own and not self._is_stopping:
+            self._find_way()
+        else:
+            self._next()
 
     def _not_switched(self, error: ErrorInfo) -> None:
         assert self.comparison is not None
-        name = self.comparison.sides[self._switcher.target].precision
+        name = self.comparison.name_of(self._switcher.target)
         if error.kind == LoadCancelled.__name__:
-            self._end("" if self._is_stopping else f"Switching to {name} was cancelled.")
+            self._give_up("" if self._is_stopping else f"Switching to {name} was cancelled.")
         else:
-            self._end(f"Switching to {name} failed. {error.cause} {error.remedy}")
+            self._give_up(f"Switching to {name} failed. {error.cause} {error.remedy}")
+
+    def _give_up(self, problem: str) -> None:
+        """Go back, where the engine is in force as something that it was not found as."""
+        switcher = self._switcher
+        self._drop_second()
+        is_lost = not self._bridge.is_ready or switcher.target == switcher.home
+        if is_lost or switcher.side == switcher.home:
+            self._end(problem)
+        else:
+            self.problem, self._is_stopping = problem, True
+            self._next()
 
     def _on_state(self, state: EngineState) -> None:
         if self.is_running and state is not EngineState.READY and not self._switcher.is_replacing:

@@ -1,15 +1,18 @@
-"""`Switcher`: makes the one engine of the window the left side, the right side, and left again."""
+"""`Switcher`: makes the one engine of the window a side, the other side, and what it was again.
+
+HOME --> LEFT --> RIGHT --> HOME     where neither side is what is loaded
+LEFT --> RIGHT --> LEFT              where the left is (home is LEFT), and so for the right
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.compare.record import LEFT, RIGHT
-from app.compare.way import agrees
+from app.compare.record import HOME, LEFT, RIGHT
+from app.compare.way import Setup, agrees, is_same_model, whole_settings
 from app.engine_bridge import EngineBridge
 from app.models.session import ModelSession
 from engine import messages
@@ -28,59 +31,60 @@ class Switcher(QObject):
     def __init__(self, bridge: EngineBridge, session: ModelSession | None, parent: QObject) -> None:
         super().__init__(parent)
         self._bridge, self._session = bridge, session
-        self.side = self.target = LEFT
-        self.is_switching = False
+        self.side = self.target = self.home = LEFT
+        self.is_switching = self.is_replacing = False
         self._is_watching = False
-        self._settings: Sequence[Mapping[str, Any]] = ({}, {})
-        self._models: tuple[EngineConfig, EngineConfig] | None = None
+        self._settings: list[dict[str, Any]] = [{}, {}, {}]
+        self._configs: list[EngineConfig] = []
         self._began = 0.0
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)
         bridge.loaded.connect(self._on_loaded)
         bridge.load_failed.connect(self._on_load_failed)
 
-    @property
-    def is_replacing(self) -> bool:
-        """Whether another model is being loaded in the place of the one that is open."""
-        return self.is_switching and self._models is not None
-
-    def begin(self, settings: Sequence[Mapping[str, Any]]) -> None:
-        """The engine is the left side; `settings` of each side, to be changed in place."""
-        self.side = self.target = LEFT
-        self._settings, self._models = settings, None
-        self._is_watching, self.is_switching = True, False
-
-    def replace_models(self, right: EngineConfig) -> None:
-        """The right side is another model."""
+    def begin(self, setups: tuple[Setup, Setup], loaded: EngineConfig) -> None:
+        """The engine runs with `loaded`: as one of the sides, or as neither. Raises ConfigError."""
         known = self._session.current if self._session is not None else None
-        left = known.config() if known is not None else self._bridge.config
-        assert left is not None
-        self._models = (left, right)
+        home = known.config() if known is not None else loaded
+        settings = whole_settings(setups, loaded)
+        as_found = {name: getattr(loaded, name) for name in settings[LEFT]}
+        places = [side for side in (LEFT, RIGHT) if setups[side].is_loaded(loaded)]
+        self.side = self.target = self.home = places[0] if places else HOME
+        configs = [setup.config(home) for setup in setups]
+        self._configs, self._settings = [*configs, home], [*settings, as_found]
+        self._configs[self.home], self._settings[self.home] = home, as_found
+        self.is_switching = self.is_replacing = False
+        self._is_watching = True
+
+    def config(self, side: int) -> EngineConfig:
+        """What an engine of this side is loaded with."""
+        return self._configs[side]
 
     def to(self, side: int) -> None:
         self.target, self.is_switching = side, True
+        self.is_replacing = not is_same_model(self._configs[self.side], self._configs[side])
         self._began = time.perf_counter()
-        if self._models is None:
+        if not self.is_replacing:
             self._bridge.reconfigure(**self._settings[side])
         elif self._session is not None:
-            self._session.load(self._models[side])
+            self._session.load(self._configs[side])
         else:
-            self._bridge.load(self._models[side])
+            self._bridge.load(self._configs[side])
 
     def cancel(self) -> None:
-        """Give up going to the right; the way back is gone to its end."""
-        if self.is_switching and self.target == RIGHT:
+        """Give up going to a side; the way back is gone to its end."""
+        if self.is_switching and self.target != self.home:
             self._bridge.cancel_load()
 
     def end(self) -> None:
-        self._is_watching = self.is_switching = False
+        self._is_watching = self.is_switching = self.is_replacing = False
 
     def _done(self, model: Any, config: EngineConfig) -> None:
-        self.side, self.is_switching = self.target, False
+        self.side, self.is_switching, self.is_replacing = self.target, False, False
         self.switched.emit(model, config, time.perf_counter() - self._began)
 
     def _not_done(self, error: ErrorInfo) -> None:
-        self.is_switching = False
+        self.is_switching = self.is_replacing = False
         self.failed.emit(error)
 
     def _on_reconfigured(self, event: messages.Reconfigured) -> None:

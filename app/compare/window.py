@@ -1,10 +1,9 @@
 """The window of a comparison: prompts, what stands on the right, and both answers.
 
 +---------------------------------------------------+
-| left: fp32                           [sampling v] |
-| right: [model v] [settings v]        [sampling v] |
-|        [int8 v] [head v] [KV v]            [seed] |
-| prompt                          [Add] [File...]   |
+| left: model, settings, | right: model, settings,  |
+| precision, sampling    | precision, sampling      |
+| prompt              [longest] [seed] [Add] [File] |
 | status                  [x] back    [Compare]     |
 | prompts, and how far the answers are identical    |
 | left answer             | right answer            |
@@ -13,8 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
@@ -33,14 +33,14 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.compare.choice import PrecisionChoice
+from app.compare.choice import another, as_loaded
 from app.compare.columns import Columns
 from app.compare.export import as_json, as_markdown, verdict
 from app.compare.prompt_table import PromptTable
 from app.compare.record import Pair
 from app.compare.runner import ComparisonRunner
-from app.compare.side_choice import RightChoice, SamplingChoice
-from app.compare.way import Setup, agrees
+from app.compare.side_choice import SideChoice
+from app.compare.way import Setup, needs_one
 from app.engine_bridge import EngineBridge
 from app.panels.precision import PrecisionGuide
 from app.precision.words import precision_words
@@ -78,6 +78,7 @@ class CompareWindow(QDialog):
         self.setWindowTitle("Compare side by side")
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[Pair] = []  # prompts before the comparison begins
+        self._brought: list[RecentModel] = []  # models that somebody wants compared
         self._make_parts()
         self._arrange()
         self._timer = QTimer(self)
@@ -93,15 +94,9 @@ class CompareWindow(QDialog):
     # Building ----------------------------------------------------------------------------------
 
     def _make_parts(self) -> None:
-        self.left = ElidedLine()
-        self.choice = PrecisionChoice()
-        self.choice.changed.connect(self.refresh)
-        self.right = RightChoice()
-        self.right.changed.connect(self.refresh)
-        self.right.model_changed.connect(self._on_other_model)
-        self.sampling = (SamplingChoice("left"), SamplingChoice("right"))
-        for box in self.sampling:
-            box.activated.connect(self.refresh)
+        self.sides = (SideChoice("left"), SideChoice("right"))
+        for side in self.sides:
+            side.changed.connect(self.refresh)
         self.seed = QSpinBox()
         self.seed.setRange(0, 2**31 - 1)
         self.seed.setPrefix("seed ")
@@ -135,7 +130,7 @@ class CompareWindow(QDialog):
         self.file.clicked.connect(self.ask_for_file)
         self.back = QCheckBox("Switch back at the end")
         self.back.setChecked(True)
-        self.back.setToolTip("Off: where one engine serves both, it stays as the right side is")
+        self.back.setToolTip("Off: the engine of the window stays as the side that answered last")
         self.back.toggled.connect(self._on_back)
         self.export = _button("Export…", "Write the comparison as Markdown or JSON")
         self.export.clicked.connect(self.ask_for_export)
@@ -150,28 +145,16 @@ class CompareWindow(QDialog):
         self.columns = Columns()
 
     def _arrange(self) -> None:
-        sides = QGridLayout()
-        sides.setHorizontalSpacing(SPACE_2)
-        sides.setVerticalSpacing(SPACE_2)
-        precisions = QHBoxLayout()
-        precisions.addWidget(self.choice)
-        precisions.addStretch(1)
-        sides.addWidget(QLabel("Left"), 0, 0)
-        sides.addWidget(self.left, 0, 1)
-        sides.addWidget(self.sampling[0], 0, 2)
-        sides.addWidget(QLabel("Right"), 1, 0)
-        sides.addWidget(self.right, 1, 1)
-        sides.addWidget(self.sampling[1], 1, 2)
-        sides.addLayout(precisions, 2, 1)
-        sides.addWidget(self.seed, 2, 2)
-        sides.setColumnStretch(1, 1)
-        asking = QVBoxLayout()
+        sides = QHBoxLayout()
+        sides.setSpacing(SPACE_2)
+        for side in self.sides:
+            sides.addWidget(side, 1)
+        asking = QGridLayout()
         asking.setSpacing(SPACE_2)
-        asking.addWidget(self.max_tokens)
-        row = QHBoxLayout()
-        row.addWidget(self.add)
-        row.addWidget(self.file)
-        asking.addLayout(row)
+        asking.addWidget(self.max_tokens, 0, 0)
+        asking.addWidget(self.seed, 0, 1)
+        asking.addWidget(self.add, 1, 0)
+        asking.addWidget(self.file, 1, 1)
         prompt = QHBoxLayout()
         prompt.setSpacing(SPACE_2)
         prompt.addWidget(self.prompt, 1)
@@ -210,11 +193,26 @@ class CompareWindow(QDialog):
         if self._runner.is_running:
             self._runner.add(lines)
         else:
-            if self._runner.comparison is not None:  # what was answered is answered again
-                self._waiting = [Pair(pair.prompt) for pair in self._runner.comparison.pairs]
-                self._runner.comparison = None
+            self._again()
             self._waiting += [Pair(line) for line in lines]
         self.refresh()
+
+    def choose_sides(self, stands: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
+        """Left and right: a model, and the settings of its precision. Not while one runs."""
+        if self._runner.is_running:
+            return
+        self._again()
+        self._brought = [model for model, _ in stands]
+        self._offer()
+        for side, (model, settings) in zip(self.sides, stands, strict=True):
+            side.choose(None if self._is_loaded(model) else model, settings)
+        self.refresh()
+
+    def _again(self) -> None:
+        """What was answered is answered again."""
+        if self._runner.comparison is not None:
+            self._waiting = [Pair(pair.prompt) for pair in self._runner.comparison.pairs]
+            self._runner.comparison = None
 
     def start_or_stop(self) -> None:
         if self._runner.is_running:
@@ -225,7 +223,7 @@ class CompareWindow(QDialog):
         if prompts:
             self._runner.stays = not self.back.isChecked()
             self._runner.together = self.together.isChecked()
-            self._runner.start(prompts, self.setup)
+            self._runner.start(prompts, self.setups)
             self._waiting = []
 
     def ask_for_file(self) -> None:
@@ -266,30 +264,10 @@ class CompareWindow(QDialog):
         return PromptLine(len(self._pairs) + 1, prompt, self.max_tokens.value())
 
     @property
-    def setup(self) -> Setup:
-        """What is chosen for the right side, and how both sample."""
-        model, seed = self.right.chosen_model, self.seed.value()
-        settings = {**self.right.settings, **self.choice.settings}
-        name = self.choice.text if model is None else f"{model.title} · {self.choice.text}"
-        left, right = self.sampling
-        return Setup(
-            settings, name, model, (left.params(seed), right.params(seed)), (left.name, right.name)
-        )
-
-    def _on_other_model(self) -> None:
-        """Precisions are those of the model, or of the profile."""
-        model, own = self.right.chosen_model, self.right.settings
-        if model is not None:
-            self.choice.show_model(model.config())
-        else:
-            self.choice.forget()
-        chosen = {name: own[name] for name in self.choice.boxes if name in own}
-        if chosen:
-            self.choice.choose(chosen)
-        elif self.right.profile.currentData() is not None and self._bridge.config is not None:
-            config = self._bridge.config if model is None else model.config()
-            self.choice.choose({name: getattr(config, name) for name in self.choice.boxes})
-        self.refresh()
+    def setups(self) -> tuple[Setup, Setup]:
+        """What is chosen for both sides."""
+        left, right = (side.setup(self.seed.value()) for side in self.sides)
+        return left, right
 
     def _on_together(self, is_on: bool) -> None:
         self._runner.together = is_on
@@ -309,18 +287,19 @@ class CompareWindow(QDialog):
         runner, bridge = self._runner, self._bridge
         comparison = runner.comparison
         if not runner.is_running:
-            others = [model for model in self._store.recent if not self._is_loaded(model)]
-            self.right.offer(others, self._store.profiles.profiles)
-            if bridge.config is not None and self.right.chosen_model is None:
-                self.choice.show_engine(bridge.config, self._guide.checkpoint)
-        names = ("no model", self.setup.name)
+            self._offer()
+        setups = self.setups
+        names = [setup.name for setup in setups]
         if comparison is not None:
-            names = (comparison.sides[0].title, comparison.sides[1].title)
-        elif bridge.model is not None and bridge.config is not None:
-            names = (precision_words(bridge.model, bridge.config), self.setup.name)
+            names = [side.title for side in comparison.sides]
+        elif bridge.model is not None and (config := bridge.config) is not None:
+            loaded = precision_words(bridge.model, config)
+            names = [loaded if setup.is_loaded(config) else setup.name for setup in setups]
         self.way.set_text(comparison.way if comparison is not None else "")
         title = comparison.model if comparison is not None else getattr(bridge.model, "name", "")
-        self.left.set_text("  ·  ".join(filter(None, (title, names[0]))))
+        for side, name in zip(self.sides, names, strict=True):
+            named = side.chosen_model is not None or name.startswith(title)
+            side.what.set_text("  ·  ".join(filter(None, ("" if named else title, name))))
         self.columns.show_comparison(names, comparison)
         self.table.show_pairs(self._pairs)
         self._show_pair()
@@ -328,6 +307,19 @@ class CompareWindow(QDialog):
         self._show_buttons()
         if runner.is_running != self._timer.isActive():
             (self._timer.start if runner.is_running else self._timer.stop)()
+
+    def _offer(self) -> None:
+        """What there is to choose from, and what is loaded."""
+        recent = self._store.recent
+        brought = [m for m in self._brought if not any(m.is_same(known) for known in recent)]
+        others = [model for model in (*recent, *brought) if not self._is_loaded(model)]
+        config, known = self._bridge.config, self._guide.checkpoint
+        for side in self.sides:
+            side.offer(others, self._store.profiles.profiles)
+        if config is not None:
+            left, right = self.sides
+            left.show_engine(config, known, as_loaded(config))
+            right.show_engine(config, known, another(config, known))
 
     def _is_loaded(self, model: RecentModel) -> bool:
         config = self._bridge.config
@@ -359,7 +351,7 @@ class CompareWindow(QDialog):
             "Stop, keep what was answered, and switch back" if is_running
             else self._refusal() or "Answer all prompts on both sides"
         )  # fmt: skip
-        for widget in (self.choice, self.right, self.seed, *self.sampling):
+        for widget in (*self.sides, self.seed):
             widget.setEnabled(not is_running)
         self.add.setEnabled(bool(self.prompt.toPlainText().strip()))
         self.export.setEnabled(self._runner.comparison is not None and not is_running)
@@ -371,10 +363,9 @@ class CompareWindow(QDialog):
             return "Open a model to compare it with another, or with other settings."
         if self._bridge.look_only:
             return self._bridge.look_only
-        setup = self.setup
-        is_same = setup.model is None and agrees(config, setup.settings)
-        if is_same and setup.sampling[0] == setup.sampling[1]:
-            return "Choose another model, another precision, settings or sampling for the right."
+        left, right = self.setups
+        if needs_one((left, right), config) and left.sampling == right.sampling:
+            return "Choose another model, another precision, settings or sampling for a side."
         return ""
 
     def _say(self, text: str, role: str = "muted") -> None:

@@ -12,7 +12,8 @@ from app.connections.book import ConnectionBook
 from app.connections.connection import Connection
 from app.connections.reach import reach
 from app.connections.target import Dialect, LinkChanged, OnEvent, Probe, Target
-from app.engine_bridge import EngineBridge, EngineState, EngineThreadLike, ThreadFactory
+from app.engine_bridge import EngineBridge, EngineState
+from app.engine_seat import EngineThreadLike, ThreadFactory
 from app.models.session import ModelSession
 from app.panels.notices import Notice, error_notice
 from app.settings_store import RecentModel

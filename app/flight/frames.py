@@ -177,7 +177,7 @@ def _step(s: StepRecord) -> list[Any]:
     return [
         s.index, s.start, s.duration, s.entries, s.num_running, s.num_waiting, s.preempted,
         s.finished, s.schedule_s, s.model_s, s.sample_s, s.commit_s, s.draft_s,
-        s.held_back,
+        s.held_back, s.kv_usage,
     ]  # fmt: skip
 
 
@@ -293,10 +293,11 @@ def _read_step(fields: list[Any]) -> StepRecord:
     (index, start, duration, entries, running, waiting, preempted, finished, schedule, model,
      sample, commit, draft, *later) = fields  # fmt: skip
     held_back = later[0] if later else ()  # not in older recordings
+    kv_usage = later[1] if len(later) > 1 else None
     return StepRecord(
         index, start, duration, tuple(StepEntry(*entry) for entry in entries), running, waiting,
         tuple(preempted), tuple(finished), schedule, draft, model, sample, commit,
-        tuple(held_back),
+        tuple(held_back), kv_usage,
     )  # fmt: skip
 
 

@@ -29,7 +29,9 @@ from engine.errors import ErrorInfo
 from engine.machine import free_memory, machine_name
 from engine.snapshot import BlockSnapshot, EngineSnapshot, StepRecord
 
-SEGMENT_FRAMES = 64  # 16 s of a busy engine
+SEGMENT_FRAMES, SEGMENT_BYTES = 64, 2**23
+"""16 s of a busy engine, less of a large batch: Python's collector looks at every sample and every
+token of frames that are not packed yet."""
 MOST_PACKED_BYTES = 2**26
 MOST_FRAME_BYTES = 2**28
 """Of all frames when they are unpacked: a recording must also fit where it is replayed."""
@@ -128,7 +130,7 @@ class FlightRecorder(QObject):
             self._in_force[type(event)] = frame
         self._open.append(frame)
         self._open_bytes += num_bytes
-        if len(self._open) >= SEGMENT_FRAMES:
+        if len(self._open) >= SEGMENT_FRAMES or self._open_bytes >= SEGMENT_BYTES:
             self._close_segment()
 
     def _close_segment(self) -> None:

@@ -55,7 +55,7 @@ def state_text(download: Download) -> str:
 def subtitle(download: Download) -> str:
     """One short line for the list."""
     if download.progress.total and download.state is not State.DONE:
-        return f"{download.state.value} · {download.progress.fraction:.0%}"
+        return f"{download.state.value} · {100 * download.progress.fraction:.0f} %"
     return download.state.value
 
 

@@ -201,7 +201,7 @@ class ModelSession(QObject):
             "Close other programs on the device. The cache stays smaller until it is rebuilt: "
             "change Memory utilization or Cache size, or load the model again."
         )
-        self.notice.emit(Notice(ROOM, event.text, remedy))
+        self.notice.emit(Notice(ROOM, event.text, remedy, is_sequel=event.times > 1))
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
         log.error("the engine crashed\n%s", event.traceback)

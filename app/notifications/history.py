@@ -65,9 +65,17 @@ class NoticeHistory(QObject):
         return any(r.notice.kind == "error" for r in self._records[: self._num_unread])
 
     def add(self, notice: Notice) -> None:
+        if notice.is_sequel:
+            self._drop_last(notice.key)
         self._records = [Record(time.time(), notice), *self._records][: self._limit]
         self._num_unread = min(self._num_unread + 1, self._limit)
         self.changed.emit()
+
+    def _drop_last(self, key: str) -> None:
+        place = next((i for i, r in enumerate(self._records) if r.notice.key == key), None)
+        if place is not None:
+            self._records = [*self._records[:place], *self._records[place + 1 :]]
+            self._num_unread -= place < self._num_unread
 
     def end(self, key: str) -> None:
         """What notices of this key speak of is past."""

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.contained import Contained
 from widgets.icons import set_icon
 from widgets.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
 
@@ -62,7 +63,7 @@ class PanelDock(QDockWidget):
         super().__init__(title)
         self.setObjectName(name)
         self.setTitleBarWidget(_TitleBar(self))
-        self.setWidget(content)
+        self.setWidget(Contained(content))  # what a panel writes moves no other
 
 
 class CardDock(PanelDock):

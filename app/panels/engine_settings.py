@@ -437,6 +437,8 @@ class EngineSettingsPanel(QWidget):
 
     def show_ceilings(self, ceilings: Mapping[str, str]) -> None:
         """What each setting could win at most, in words, by its name."""
+        if ceilings == self._remarks.ceilings:
+            return
         self._remarks.ceilings = ceilings
         if self.isVisible() and self.model.applied is not None:
             self._show_hints()

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 
-from PySide6.QtCore import Qt, qVersion
+from PySide6.QtCore import QSize, Qt, qVersion
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDialog, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout
+from PySide6.QtWidgets import (
+    QDialog,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.commands import CommandRegistry
 from app.crash.report import reports_dir
@@ -18,13 +28,17 @@ from app.version import program_version
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, SPACE_6, mono_font
 
 CHANGE_KEYS = "app.keyboard"
+MOST_OF_SCREEN = 0.85
+ROWS_A_COLUMN = 34
 LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "numpy", "pyqtgraph")
+
+Rows = list[tuple[str, str]]
 
 
 class _TableDialog(QDialog):
     """Headings with rows of two columns, and a button that closes."""
 
-    def __init__(self, title: str, intro: str, sections: dict[str, list[tuple[str, str]]]) -> None:
+    def __init__(self, title: str, intro: str, sections: dict[str, Rows]) -> None:
         super().__init__()
         self.setWindowTitle(title)
         self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
@@ -36,7 +50,7 @@ class _TableDialog(QDialog):
             text = QLabel(intro)
             text.setWordWrap(True)
             layout.addWidget(text)
-        layout.addLayout(self._make_table())
+        layout.addWidget(self._make_tables(), 1)
         self.buttons = QHBoxLayout()
         self.buttons.setSpacing(SPACE_2)
         self.buttons.addStretch(1)
@@ -53,12 +67,38 @@ class _TableDialog(QDialog):
             lines += [title, *(f"  {name}: {value}" for name, value in rows)]
         return "\n".join(lines)
 
-    def _make_table(self) -> QGridLayout:
+    def _make_tables(self) -> QScrollArea:
+        """Side by side where one would be high; what the screen has no room for is scrolled to."""
+        content = QWidget()
+        content.setProperty("bare", True)
+        row = QHBoxLayout(content)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(2 * SPACE_6)
+        for part in in_columns(self.sections):
+            column = QVBoxLayout()
+            column.addLayout(self._make_table(part))
+            column.addStretch(1)
+            row.addLayout(column, 1)
+        area = QScrollArea()
+        area.setProperty("bare", True)
+        area.setFrameShape(QScrollArea.Shape.NoFrame)
+        area.setWidgetResizable(True)
+        area.setWidget(content)
+        room = QGuiApplication.primaryScreen().availableSize() * MOST_OF_SCREEN
+        for label in content.findChildren(QLabel):
+            label.ensurePolished()  # in its own font it is wider
+        bar = area.verticalScrollBar().sizeHint().width()
+        wanted = content.sizeHint() + QSize(bar, 0)
+        area.setMinimumSize(wanted.boundedTo(room))
+        return area
+
+    @staticmethod
+    def _make_table(sections: Mapping[str, Rows]) -> QGridLayout:
         grid = QGridLayout()
         grid.setHorizontalSpacing(SPACE_6)
         grid.setVerticalSpacing(SPACE_1)
         row = 0
-        for title, rows in self.sections.items():
+        for title, rows in sections.items():
             heading = QLabel(title)
             heading.setProperty("role", "small")
             if row:
@@ -75,6 +115,19 @@ class _TableDialog(QDialog):
                 row += 1
         grid.setColumnStretch(1, 1)
         return grid
+
+
+def in_columns(sections: Mapping[str, Rows]) -> list[dict[str, Rows]]:
+    """The sections in as many columns as they need, in order."""
+    columns: list[dict[str, Rows]] = [{}]
+    height = 0
+    for title, rows in sections.items():
+        if height and height + len(rows) > ROWS_A_COLUMN:
+            columns.append({})
+            height = 0
+        columns[-1][title] = rows
+        height += len(rows) + 2  # its heading, and the space before the next
+    return columns
 
 
 class ShortcutsDialog(_TableDialog):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QBrush
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QHeaderView,
@@ -101,16 +102,18 @@ class KnobTable(QTableWidget):
         if item is None:
             item = QTableWidgetItem()
             self.setItem(row, column, item)
-        item.setText(text)
-        item.setToolTip(tip)
+        if item.text() != text:  # each would lay out and paint the table anew
+            item.setText(text)
+        if item.toolTip() != tip:
+            item.setToolTip(tip)
 
     def paint_factors(self) -> None:
         """What is worth trying stands out."""
         for row, one in enumerate(self._ceilings):
-            color = theme().color("text" if one.is_worth_trying else "text_muted")
+            color = QBrush(theme().color("text" if one.is_worth_trying else "text_muted"))
             for column in range(_WHY):
                 item = self.item(row, column)
-                if item is not None:
+                if item is not None and item.foreground() != color:
                     item.setForeground(color)
 
     def why(self) -> str:

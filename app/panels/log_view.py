@@ -15,7 +15,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence
+from PySide6.QtGui import QFontMetrics, QGuiApplication, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QComboBox,
@@ -252,10 +252,11 @@ class _LogTable(QTableView):
 
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
-        metrics = self.fontMetrics()
+        metrics = QFontMetrics(self.font())
         self.verticalHeader().setDefaultSectionSize(metrics.height() + SPACE_2)
         for column, sample in enumerate(("00:00:00.000", "CRITICAL", "app.models.session")):
-            self.setColumnWidth(column, metrics.horizontalAdvance(sample) + 2 * SPACE_2)
+            # its padding, and what a cell keeps free beside it
+            self.setColumnWidth(column, metrics.horizontalAdvance(sample) + 4 * SPACE_2)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.matches(QKeySequence.StandardKey.Copy):

@@ -44,7 +44,8 @@ MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
 @dataclass(frozen=True, slots=True)
 class Notice:
     """cause: one sentence; remedy: what to do; details: more, for "Copy details"; actions: buttons
-    that do it, each of which also closes the notice."""
+    that do it, each of which also closes the notice; is_sequel: it says all that the one of its key
+    before it said, and more."""
 
     key: str
     cause: str
@@ -52,6 +53,7 @@ class Notice:
     kind: Kind = "info"
     details: str = ""
     actions: tuple[tuple[str, Callable[[], object]], ...] = ()
+    is_sequel: bool = False
 
 
 def error_notice(

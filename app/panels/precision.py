@@ -111,6 +111,17 @@ class PrecisionGuide(QObject):
             return ""
         return self._problem or (self._checkpoint.limits if self._checkpoint is not None else "")
 
+    def named(self, name: str, value: object) -> str:
+        """A value of weights or head in the words of its box; "" where it has none."""
+        known, config = self._checkpoint, self._bridge.config
+        if known is None or config is None or name not in (WEIGHTS, HEAD):
+            return ""
+        if name == WEIGHTS:
+            found = known.of_weights(config.quantization_head, config.dtype)
+        else:
+            found = known.of_head(config.quantization)
+        return next((c.text.partition(" · ")[0] for c in found if c.value == value), "")
+
     def expected(self, config: EngineConfig) -> Expected | None:
         """How long loading again with `config` will take."""
         return self.times.expected(config, self._checkpoint)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from app.panels.draft_models import METHOD, MODEL
 from app.panels.hints import Hints
 from app.panels.precision import PrecisionGuide
-from app.panels.setting_specs import matters, only_with
+from app.panels.setting_specs import matters, only_on, only_with
 from app.panels.setting_words import short
 from app.panels.settings_model import SettingsModel
 from app.precision.choices import WEIGHTS
@@ -55,11 +55,18 @@ class RowRemarks:
 
     def idle_because(self, name: str) -> str:
         """Why a setting does nothing now; "" where it does."""
+        if reason := only_on(name, self._model.shown("device")):
+            return reason
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
         if not self._precision.matters(name, self._model.shown(WEIGHTS)):
             return self._precision.only_with(name)
         return ""
+
+    def _now(self, name: str) -> str:
+        """What is in force, in the words of the row's own choices."""
+        applied = getattr(self._model.applied, name)
+        return self._precision.named(name, applied) or short(applied)
 
     def of(self, name: str) -> Remark:
         if name in self._out_of_range:
@@ -71,6 +78,6 @@ class RowRemarks:
         if name == MODEL and self.draft_note[0]:
             return self.draft_note
         if self._model.is_pending(name):
-            return f"not applied yet: now {short(getattr(self._model.applied, name))}", "warning"
+            return f"not applied yet: now {self._now(name)}", "warning"
         parts = (self.hints.hint(name), self._precision.hint(name), self.ceilings.get(name, ""))
         return "\n".join(filter(None, parts)), "small"  # one line would widen the panel

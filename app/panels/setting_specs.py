@@ -65,9 +65,18 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 }
 
 
+_OF_GPU = ("enforce_eager",)
+
+
 def only_with(name: str) -> str:
     """Why a setting that does not matter now cannot be changed."""
     return "only with " + " or ".join(_OF_METHOD[name])
+
+
+def only_on(name: str, device: str) -> str:
+    """Why a setting does nothing on `device`; "" where it does something, or is not known to."""
+    on_gpu = device == "auto" or device.startswith("cuda")
+    return "" if on_gpu or name not in _OF_GPU else "only on an NVIDIA GPU"
 
 
 def matters(name: str, speculative_method: str) -> bool:

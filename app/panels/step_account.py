@@ -10,7 +10,15 @@ from statistics import fmean, median
 from engine.ceilings import Ceiling, Situation, ceilings, verdict
 from engine.peaks import Peaks
 from engine.snapshot import EngineSnapshot, StepRecord
-from engine.step_cost import CostedStep, Split, Work, cost_step, cost_steps, model_cost
+from engine.step_cost import (
+    CostedStep,
+    ModelCost,
+    Split,
+    Work,
+    cost_step,
+    model_cost,
+    pause_between,
+)
 
 MOST_STEPS = 200
 """Of which the account is the mean: seconds of a large model, one second of a small one."""
@@ -55,6 +63,8 @@ class StepAccount:
         self.peaks: Peaks | None = None
         self._steps: deque[StepRecord] = deque(maxlen=MOST_STEPS)
         self._snapshot: EngineSnapshot | None = None
+        self._known: dict[int, CostedStep] = {}  # by the identity of their steps
+        self._known_for: tuple[ModelCost, Peaks] | None = None
 
     @property
     def has_steps(self) -> bool:
@@ -62,11 +72,13 @@ class StepAccount:
 
     def update(self, snapshot: EngineSnapshot) -> None:
         self._steps.extend(snapshot.steps)
+        self._drop_oldest()
         self._snapshot = snapshot
 
     def clear(self) -> None:
         """Another model: steps of the one before say nothing of it."""
         self._steps.clear()
+        self._known = {}
         self._snapshot = None
         self.peaks = None
 
@@ -76,16 +88,24 @@ class StepAccount:
             return None
         return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
 
-    def _newest(self) -> list[StepRecord]:
-        """As many of the last steps as MOST_ENTRIES allows, oldest first; one at least."""
-        found: list[StepRecord] = []
-        count = 0
-        for step in reversed(self._steps):
-            count += len(step.entries)
-            if found and count > MOST_ENTRIES:
-                break
-            found.append(step)
-        return found[::-1]
+    def _drop_oldest(self) -> None:
+        """Keep as many of the last steps as MOST_ENTRIES allows; one at least."""
+        over = sum(len(step.entries) for step in self._steps) - MOST_ENTRIES
+        while over > 0 and len(self._steps) > 1:
+            over -= len(self._steps.popleft().entries)
+
+    def _costed(self, model: ModelCost, peaks: Peaks) -> list[CostedStep]:
+        """The newest steps. What was worked out the last time is not worked out again."""
+        known = self._known if self._known_for == (model, peaks) else {}
+        made: dict[int, CostedStep] = {}
+        before: StepRecord | None = None
+        for step in self._steps:
+            one = known.get(id(step))
+            if one is None or one.step is not step:
+                one = cost_step(step, pause_between(before, step), model, peaks)
+            made[id(step)], before = one, step
+        self._known, self._known_for = made, (model, peaks)
+        return list(made.values())
 
     def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
         """None without peaks, or without a step of the kind chosen."""
@@ -93,8 +113,7 @@ class StepAccount:
         if snapshot is None or peaks is None:
             return None
         model = model_cost(snapshot)
-        steps = self._newest()
-        costed = [s for s in cost_steps(steps, model, peaks) if chosen.takes(s.step)]
+        costed = [s for s in self._costed(model, peaks) if chosen.takes(s.step)]
         if not costed:
             return None
         situation = Situation(costed, model, peaks, snapshot)

@@ -31,6 +31,8 @@ def quantize_command(plan: QuantizePlan) -> str:
             words += ["--calibration", plan.text.file]
         words += ["--num-sequences", str(recipe.num_sequences)]
         words += ["--sequence-length", str(recipe.sequence_length)]
+    if recipe.uses_desc_act:
+        words.append("--desc-act")
     return shlex.join(words)
 
 

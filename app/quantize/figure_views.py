@@ -22,6 +22,7 @@ from app.quality.metrics import METRICS, NOTHING, Form, Metric, text_of
 from app.quantize.fields import wrapped
 from app.quantize.tiles import Tile
 from engine.evaluation.report import EvaluationReport
+from widgets.fonts import text_scale
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 TILE_WIDTH = 190
@@ -57,7 +58,7 @@ class TileGrid(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        columns = max(1, min(len(self._tiles), self.width() // TILE_WIDTH))
+        columns = max(1, min(len(self._tiles), int(self.width() / (TILE_WIDTH * text_scale()))))
         if columns == self._columns:
             return
         for column in range(self._columns):

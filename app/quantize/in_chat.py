@@ -1,50 +1,66 @@
-"""From a report to the chat: the same prompt, answered by both of its precisions."""
+"""From a report to the chat: the same prompt, answered by the reference and by the model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from PySide6.QtCore import QObject
 
-from app.commands import CommandRegistry
+from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge
 from app.models.session import ModelSession
 from app.quality.store import StoredReport
 from app.quantize.page import QuantizePage
+from app.quantize.report_words import facts_name
+from app.settings_store import RecentModel
+from engine.evaluation.report import ModelFacts
 
-COMMAND = "chat.compare"
+Stand = tuple[RecentModel, Mapping[str, Any]]
 
 
 class CompareInChat(QObject):
-    """Offers it where the window has the command, for reports of one model at two precisions: the
-    comparison switches the model that is loaded. Loads it first where another one is."""
+    """Opens the comparison with the report's reference on the left and its model on the right. An
+    engine has to be there: where none is, the model is loaded first, and where both sides are one
+    model, that one."""
 
     def __init__(
-        self,
-        page: QuantizePage,
-        commands: CommandRegistry,
-        session: ModelSession,
-        bridge: EngineBridge,
+        self, page: QuantizePage, desk: CompareDesk, session: ModelSession, bridge: EngineBridge
     ) -> None:
         super().__init__()
-        self._commands, self._session, self._bridge = commands, session, bridge
-        self._awaited = ""  # the model that is being loaded for it
-        page.report.can_compare = any(command.id == COMMAND for command in commands)
+        self._desk, self._session, self._bridge = desk, session, bridge
+        self._awaited: StoredReport | None = None  # whose model is being loaded
+        page.report.can_compare = True
         page.compare_in_chat.connect(self.compare)
         bridge.loaded.connect(lambda event: self._on_loaded(event.config.model))
         bridge.load_failed.connect(lambda event: self._forget())
 
     def compare(self, stored: StoredReport) -> None:
-        path = stored.report.candidate.path
         current = self._session.current
-        if self._bridge.is_ready and current is not None and current.path == path:
-            self._commands.run(COMMAND)
+        loaded = current.path if self._bridge.is_ready and current is not None else ""
+        paths = {model.path for model, _ in stands_of(stored)}
+        if loaded in paths or (loaded and len(paths) > 1):
+            self._desk.show_sides(stands_of(stored))
         else:
-            self._awaited = path
-            self._session.open(path)
+            self._awaited = stored
+            self._session.open(stored.report.candidate.path)
 
     def _on_loaded(self, path: str) -> None:
-        awaited, self._awaited = self._awaited, ""
-        if awaited and awaited == path:
-            self._commands.run(COMMAND)
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None and awaited.report.candidate.path == path:
+            self._desk.show_sides(stands_of(awaited))
 
     def _forget(self) -> None:
-        self._awaited = ""
+        self._awaited = None
+
+
+def stands_of(stored: StoredReport) -> list[Stand]:
+    """Left and right of a report that has a reference."""
+    report = stored.report
+    assert report.reference is not None
+    return [_stand(report.reference), _stand(report.candidate)]
+
+
+def _stand(facts: ModelFacts) -> Stand:
+    load_format = str(facts.config.get("load_format") or "auto")
+    return RecentModel(facts.path, load_format, facts_name(facts)), facts.config

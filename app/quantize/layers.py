@@ -78,10 +78,12 @@ def _mean(linears: Sequence[Mapping[str, Any]]) -> float:
 
 
 def caption(rows: Sequence[LayerRow]) -> str:
-    """What the bars are of."""
-    if rows and rows[0].is_output:
-        return "Error of what each layer adds, %, of its norm; line: plain rounding"
-    return "Error of each layer's weights, %, of their norm"
+    """What the bars are of; empty before the first."""
+    if not rows:
+        return ""
+    if rows[0].is_output:
+        return "Error of what each layer adds, % of its norm. Line: plain rounding"
+    return "Error of each layer's weights, % of their norm"
 
 
 def in_words(rows: Sequence[LayerRow]) -> str:

@@ -36,6 +36,7 @@ class LayersPanel(QWidget):
         title = QLabel("Layers")
         title.setProperty("role", "title")
         self._line = ElidedLine("text_muted")
+        self._sum = ElidedLine("text")
         self.toggle = QPushButton("Table")
         self.toggle.setProperty("kind", "flat")
         self.toggle.setCheckable(True)
@@ -58,6 +59,7 @@ class LayersPanel(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
         column.addLayout(head)
+        column.addWidget(self._sum)
         column.addWidget(self._stack, 1)
 
     def show_rows(self, rows: Sequence[LayerRow], num_layers: int = 0) -> None:
@@ -71,14 +73,12 @@ class LayersPanel(QWidget):
 
     @property
     def words(self) -> str:
-        return self._line.text()
+        return " · ".join(filter(None, (self._line.text(), self._sum.text())))
 
     def _on_pointed(self, index: int) -> None:
-        if index != NONE:
-            self._line.set_text(self.chart.text(index))
-        else:
-            sum_ = in_words(self.rows)
-            self._line.set_text(f"{caption(self.rows)} · {sum_}" if sum_ else caption(self.rows))
+        """What the bars are of, and their sum; or the one that is pointed at."""
+        self._line.set_text(caption(self.rows))
+        self._sum.set_text(in_words(self.rows) if index == NONE else self.chart.text(index))
 
     def _fill_table(self) -> None:
         self.table.setRowCount(len(self.rows))

@@ -20,7 +20,7 @@ METHOD_WORDS = {
     "rtn": MethodWords("Rounding", "4 or 8 bits by group, in seconds. At 4 bits the most loss."),
     "int8": MethodWords("int8", "8 bits, a scale per output: half the size, hardly a loss."),
     "fp8": MethodWords("fp8", "8 bits as floats: half the size; fast on new GPUs."),
-    "nf4": MethodWords("NF4", "4 bits for normal weights, no text. Not fast anywhere."),
+    "nf4": MethodWords("NF4", "4 bits for normal weights, no text. Read by bitsandbytes."),
 }
 assert METHOD_WORDS.keys() == METHODS.keys()
 

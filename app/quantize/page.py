@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from engine.evaluation.report import EvaluationReport
     from engine.quantization.results import QuantizeResult
 
-LEFT_WIDTH, NARROW = 400, 700
+LEFT_WIDTH, NARROW = 400, 820
 HINTS = (
     "Choose a model and a method at the left. While it is made, the error of every layer comes in "
     "here; then it is measured against the model that it was made from.",
@@ -228,6 +228,8 @@ class QuantizePage(QWidget):
         run.start()
         self._offer()
         self._show_right()
+        if self.run_view.isVisible():
+            self.run_view.cancel.setFocus()  # the button that was pressed is off now
         self.commands_changed.emit()
 
     def _on_moved(self) -> None:
@@ -268,11 +270,14 @@ class QuantizePage(QWidget):
         if outcome.error is not None:
             panel.show_error(f"{outcome.error.cause} {outcome.error.remedy}".strip())
             self.ending = (f"{outcome.error.cause} {outcome.error.remedy}".strip(), True)
-        elif outcome.was_cancelled and run.result is None:
+        elif outcome.was_cancelled:
             panel.show_error("")
-            self.toast.show_message("Cancelled. Nothing was kept.")
+            kept = "Nothing was kept." if run.result is None else "The model is kept, not measured."
+            self.toast.show_message(f"Cancelled. {kept}")
         else:
             self.ending = (f"{run.title}: done in {elapsed(run.job.seconds)}.", False)
+        if self.isVisible():  # it was seen
+            self.ending = None
         self._shows_made = run.result is not None and run.report is None
         run.deleteLater()
         self._offer()

@@ -60,6 +60,8 @@ def recipe_words(recipe: Recipe) -> str:
         parts.append(f"{recipe.chosen_bits} bits")
     if recipe.facts.is_grouped:
         parts.append(f"groups of {recipe.group_size}")
+    if recipe.uses_desc_act:
+        parts.append("columns by importance")
     return ", ".join(parts)
 
 

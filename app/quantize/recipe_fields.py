@@ -67,6 +67,11 @@ class RecipeFields(QWidget):
         self.symmetric.setToolTip(
             "Groups without a zero point: read faster by some engines, a little more loss"
         )
+        self.by_importance = QCheckBox("Columns by importance")
+        self.by_importance.setToolTip(
+            "Groups are made of columns in the order of their importance, not as they lie "
+            "(act-order): a little less loss, slower to compute with"
+        )
         self.num_sequences, self.length = QSpinBox(), QSpinBox()
         self.num_sequences.setRange(1, 4096)
         self.length.setRange(MIN_LENGTH, 32_768)
@@ -85,7 +90,8 @@ class RecipeFields(QWidget):
         for combo in (self.bits, self.group_size):
             combo.setFont(figure_font())
             combo.currentIndexChanged.connect(lambda *_: self.changed.emit())
-        self.symmetric.toggled.connect(lambda *_: self.changed.emit())
+        for switch in (self.symmetric, self.by_importance):
+            switch.toggled.connect(lambda *_: self.changed.emit())
 
     def _make_methods(self) -> None:
         self.methods = QButtonGroup(self)
@@ -117,7 +123,7 @@ class RecipeFields(QWidget):
         self.by_name = {
             SOURCE: Field("Model", self.source),
             METHOD: Field("Method", self._method_rows),
-            GROUP_SIZE: Field("", bits, group, self.symmetric),
+            GROUP_SIZE: Field("", bits, group),
             TEXT: Field("Calibration text", self.text),
             MODULES: Field("Modules", self.modules),
             OUTPUT: Field("Written to", self.output, self.browse),
@@ -127,13 +133,21 @@ class RecipeFields(QWidget):
         self.by_name[METHOD].row.setStretch(0, 1)
         self.by_name[MODULES].row.setStretch(0, 1)
         numbers = self.by_name[GROUP_SIZE].row
-        for place, stretch in enumerate((1, 1, 1)):
+        for place, stretch in enumerate((1, 1)):
             numbers.setStretch(place, stretch)
+        self._switches = QWidget()
+        switches = QVBoxLayout(self._switches)
+        switches.setContentsMargins(0, 0, 0, 0)
+        switches.setSpacing(SPACE_1)
+        for switch in (self.symmetric, self.by_importance):
+            switches.addWidget(switch)
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_3)
-        for name in (SOURCE, METHOD, GROUP_SIZE, TEXT):
+        for name in (SOURCE, METHOD, GROUP_SIZE):
             column.addWidget(self.by_name[name])
+        column.addWidget(self._switches)
+        column.addWidget(self.by_name[TEXT])
         column.addWidget(reading)
         column.addWidget(self.by_name[MODULES])
         column.addWidget(self.others)
@@ -163,11 +177,14 @@ class RecipeFields(QWidget):
         """Raises ConfigError, which it should not: every control offers what is allowed."""
         facts = METHODS[self.method]
         default = Recipe(self.method)
+        by_importance = self.method == "gptq" and self.by_importance.isChecked()
         return Recipe(
             method=self.method,
             bits=self.bits.currentData(),
             group_size=self.group_size.currentData() if facts.is_grouped else default.group_size,
             symmetric=self.symmetric.isChecked() if facts.can_choose_symmetry else None,
+            desc_act=by_importance,
+            static_groups=not by_importance,
             exclude=self.exclude,
             num_sequences=self.num_sequences.value(),
             sequence_length=self.length.value(),
@@ -194,6 +211,8 @@ class RecipeFields(QWidget):
         self._bits.setVisible(len(facts.bits) > 1)
         self._group.setVisible(facts.is_grouped)
         self.symmetric.setVisible(facts.can_choose_symmetry)
+        self.by_importance.setVisible(self.method == "gptq")
+        self._switches.setVisible(facts.can_choose_symmetry)
         self.by_name[GROUP_SIZE].setVisible(facts.is_grouped)
         self.by_name[TEXT].setVisible(facts.is_calibrated)
         self._reading.setVisible(facts.is_calibrated)

@@ -9,7 +9,6 @@ from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QFrame,
-    QHBoxLayout,
     QLabel,
     QPushButton,
     QScrollArea,
@@ -20,6 +19,7 @@ from PySide6.QtWidgets import (
 
 from app.quality.store import StoredReport
 from app.quantize.answers_view import AnswersView
+from app.quantize.button_rows import ButtonRows
 from app.quantize.figure_views import FigureGrid, TileGrid, report_rows
 from app.quantize.keeping import Made
 from app.quantize.layers_panel import LayersPanel
@@ -76,7 +76,8 @@ class ReportView(QFrame):
 
         self.open = button("Open this model", "Load it, to chat with it", emit("open_wanted"),
                            "primary")  # fmt: skip
-        self.compare = button("Compare in chat", "The same prompt, answered by both precisions",
+        self.compare = button("Compare in chat",
+                              "The same prompts, answered by the reference and by this model",
                               emit("compare_wanted"))  # fmt: skip
         self.copy = button("Copy command line", "What does the same again, in a terminal",
                            self.copy_command)  # fmt: skip
@@ -86,18 +87,14 @@ class ReportView(QFrame):
         self.compare.hide()
 
     def _arrange(self) -> None:
-        buttons = QHBoxLayout()
-        buttons.setSpacing(SPACE_2)
-        for made in (self.open, self.compare, self.copy, self.export, self.delete):
-            buttons.addWidget(made)
-        buttons.addStretch(1)
+        self.buttons = ButtonRows((self.open, self.compare, self.copy, self.export, self.delete))
         head = QVBoxLayout()
         head.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_2)
         head.setSpacing(SPACE_1)
         head.addWidget(self.title)
         head.addWidget(self.about)
         head.addSpacing(SPACE_1)
-        head.addLayout(buttons)
+        head.addWidget(self.buttons)
         self._both = QBoxLayout(QBoxLayout.Direction.TopToBottom)
         self._both.setSpacing(SPACE_6)
         figures = QVBoxLayout()
@@ -139,9 +136,8 @@ class ReportView(QFrame):
         self.notices.setText("\n".join(report.notices))
         self.notices.setVisible(bool(report.notices))
         self.copy.setVisible(bool(made.commands))
-        reference = report.reference
-        same = reference is not None and reference.path == report.candidate.path
-        self.compare.setVisible(self.can_compare and same)
+        self.compare.setVisible(self.can_compare and report.reference is not None)
+        self.buttons.arrange()
         self.area.verticalScrollBar().setValue(0)
 
     def copy_command(self) -> None:

@@ -32,11 +32,9 @@ def subtitle(report: EvaluationReport) -> str:
 
 
 def side(facts: ModelFacts) -> str:
-    """ "Qwen3-0.6B, bfloat16, KV int8"."""
-    parts = [facts_name(facts), facts.dtype]
-    quantization, kv = facts.config.get("quantization"), facts.config.get("kv_cache_dtype")
-    if quantization not in (None, "", "auto", "none"):
-        parts.append(str(quantization))
+    """ "Qwen3-0.6B, bfloat16, KV int8": how the weights are held, else the dtype."""
+    parts = [facts_name(facts), facts.quantization or facts.dtype]
+    kv = facts.config.get("kv_cache_dtype")
     if kv not in (None, "", "auto"):
         parts.append(f"KV {kv}")
     return ", ".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
@@ -43,12 +43,18 @@ class StartPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
-        column.addWidget(scroll_area(holder), 1)
+        self._holder, self._area = holder, scroll_area(holder)
+        column.addWidget(self._area, 1)
         column.addSpacing(SPACE_1)
         for widget in (self._size, self._time, self._why, self.error):
             column.addWidget(widget)
         column.addLayout(buttons)
         self.say()
+
+    def minimumSizeHint(self) -> QSize:
+        """As wide as the form needs: it is scrolled up and down, never cut at its side."""
+        hint, bar = super().minimumSizeHint(), self._area.verticalScrollBar().sizeHint().width()
+        return hint.expandedTo(QSize(self._holder.minimumSizeHint().width() + bar, 0))
 
     def say(self, size: str = "", time: str = "", why: str = "") -> None:
         """`why`: what is still missing before it can be started."""

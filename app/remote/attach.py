@@ -8,7 +8,8 @@ from app.connections.target import OnEvent, Target
 from app.remote.address import address_of
 
 if TYPE_CHECKING:
-    from app.engine_bridge import EngineBridge, EngineThreadLike
+    from app.engine_bridge import EngineBridge
+    from app.engine_seat import EngineThreadLike
 
 
 def attach(bridge: EngineBridge, target: Target) -> None:

@@ -12,7 +12,15 @@ import numpy as np
 
 from app.remote.codec import History, WireEvent
 from engine import messages as m
-from engine.snapshot import BlockSnapshot, EngineSnapshot, Sample, StepRecord, Told
+from engine.snapshot import (
+    BlockSnapshot,
+    EngineSnapshot,
+    Sample,
+    StepRecord,
+    Told,
+    packed,
+    unpacked,
+)
 
 MAX_STEPS = 20_000
 """Kept of the steps, and of the samples of each kind."""
@@ -44,7 +52,7 @@ class Standing:
         match event:
             case m.SnapshotEvent(snapshot):
                 self._latest = snapshot
-                self._steps.extend(snapshot.steps)
+                self._steps.extend(map(packed, snapshot.steps))
                 self._ttft.extend(snapshot.ttft)
                 self._itl.extend(snapshot.itl)
                 if not self._past or snapshot.time - self._past[-1].time >= PAST_S:
@@ -100,7 +108,7 @@ class Standing:
         for begin in range(0, longest, _PIECE):
             end = begin + _PIECE
             yield History(
-                tuple(islice(self._steps, begin, end)),
+                tuple(map(unpacked, islice(self._steps, begin, end))),
                 tuple(islice(self._ttft, begin, end)),
                 tuple(islice(self._itl, begin, end)),
             )

@@ -13,7 +13,7 @@ from typing import Any
 from PySide6.QtCore import QSize
 
 from app.connections.connection import new_connection
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS
+from app.pace import StatePace
 from app.screenshot.camera import (
     LOAD_TIMEOUT_S,
     REPLY_TIMEOUT_S,
@@ -44,7 +44,7 @@ def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
     camera.wait(arrived, LOAD_TIMEOUT_S, "the window did not attach")
     story = camera.ask("Tell me a story about a fox and a lamp.", 200)
     camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
-    pause(2 * SNAPSHOT_INTERVAL_MS)
+    pause(StatePace.LONGEST_MS)
     window.show_page(0)
     window.resize(LAPTOP)
     yield from camera.in_both_modes(name, window)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS
+from app.engine_seat import SNAPSHOT_INTERVAL_MS
 from app.screenshot.camera import LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, Camera, pause
 
 COUNT, PLACES = 9, 4

@@ -6,8 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS, EngineBridge
+from app.engine_bridge import EngineBridge
+from app.engine_seat import SNAPSHOT_INTERVAL_MS
 from app.models.sources import is_starter, shape_sources
+from app.pace import StatePace
 from app.panels.server_dialog import ServerDialog
 from app.paths import resources_dir, starter_draft, starter_model
 from app.screenshot.camera import (
@@ -168,7 +170,7 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     camera.start_chats(model)
     began = lambda: bool(camera.chat.current.path()[-1].text)
     camera.wait(began, REPLY_TIMEOUT_S, "no reply began")
-    pause(2 * SNAPSHOT_INTERVAL_MS)
+    pause(StatePace.LONGEST_MS)
     for name, dock in (("blocks", views.blocks_dock), ("memory", views.memory_dock)):
         dock.raise_()
         yield from camera.in_both_modes(f"kv-precision-{name}", camera.window)
@@ -232,7 +234,7 @@ def _comparison(camera: Camera) -> Iterator[Path]:
     for _, prompt in suggestions_for(str(starter_model()))[:2]:
         window.prompt.setPlainText(prompt)
         window.add_prompt()
-    window.choice.choose({"quantization": "int4"})
+    window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
     camera.wait(lambda: not desk.runner.is_running, REPLY_TIMEOUT_S, "nothing was compared")
     yield from camera.in_both_modes("compare", window)

@@ -31,7 +31,7 @@ METRICS = (
     Metric("ttft", "TTFT", "ms", -1, "Arrival to first token"),
     Metric("itl", "ITL", "ms", -1, "Gap between output tokens, pooled over all requests"),
     Metric("tokens", "Output", "tok/s", 1, "Tokens generated in each whole second"),
-    Metric("kv_usage", "KV usage", "%", 0, "Blocks that requests hold, at every snapshot"),
+    Metric("kv_usage", "KV usage", "%", 0, "Blocks that requests hold, at every step"),
 )
 
 

@@ -11,7 +11,7 @@ from engine.snapshot import EngineSnapshot, Sample
 from widgets.charts.percentiles import FEWEST_FOR_P99
 from widgets.charts.ring import Floats, RingBuffer
 
-_TTFT_KEPT, _ITL_KEPT, _STATES_KEPT = 16_384, 262_144, 16_384
+_TTFT_KEPT, _ITL_KEPT, _STATES_KEPT = 16_384, 262_144, 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,9 @@ class TuneHistory:
             _extend(ring, samples)
             if len(ring) == ring.capacity:
                 self.complete_since = max(self.complete_since, float(ring.times[0]))
+        for step in snapshot.steps:  # what is held and given back between two states counts too
+            if step.kv_usage is not None:
+                self._kv_usage.append(min(step.end, snapshot.time), step.kv_usage * 100)
         self._kv_usage.append(snapshot.time, snapshot.kv_usage * 100)
 
     @property
@@ -59,7 +62,7 @@ class TuneHistory:
 
     def figures(self, start: float, end: float) -> dict[str, Figures]:
         """Of the stretch from `start` to `end`: "ttft" and "itl" in ms, "tokens" generated per
-        second in its whole seconds, "kv_usage" in percent at the snapshots."""
+        second in its whole seconds, "kv_usage" in percent at every step and state."""
         return {
             "ttft": Figures.of(self._ttft.between(start, end)),
             "itl": Figures.of(self._itl.between(start, end)),

@@ -104,7 +104,7 @@ class QuantizedPages:
 
     A step reads what it wrote itself back quantized too, so that chunks, drafts and batch mates
     change nothing; but where a key of another batch differs in the last bit of float32, it may
-    round to the code beside.
+    round to the code beside (`quantized` says why that stays).
     """
 
     def __init__(

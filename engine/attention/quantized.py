@@ -12,6 +12,16 @@ of another token or head coarsens it; one fixed scale of 1.0 can ruin a model.
 The scales are bfloat16 because it has float32's range: no key is too large or too small for it,
 where float16 ends at 65,504 and below 6e-5 loses digits. That it has few digits costs nothing, for
 codes are made with the scale as it is stored.
+
+How a vector is rounded does not depend on the batch, but what comes here does: a matrix product of
+one row sums in another order than one of many, so that a key differs in the last bits of float32
+from chunk to chunk, and an element beside the edge between two codes rounds to the other one, 6 %
+away. A coarser grid first (bfloat16) does not remove that: its own edges are as sharp, and those
+next to an edge of the codes decide as before. Summing the keys alone in a fixed order does not
+either: the states that they are made of came through every product and every attention of the
+layers before. All of these would need an order that no batch changes, which is one row at a time:
+every weight read once for each token of a prompt. So how a prompt was cut may, rarely, change a
+reply.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class _Evaluation:
         self, found: _Found, before: _Found | None, tokenizer: Tokenizer, seconds: float
     ) -> EvaluationReport:
         report = EvaluationReport(
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
             duration_s=seconds,
             candidate=found.facts,
             reference=before.facts if before else None,

@@ -9,6 +9,11 @@ from torch import Tensor
 
 from engine.kernels import int4, int8
 from engine.kernels.grouped import Fp8Weights, GroupedWeights, TableWeights
+from engine.kernels.native.decoded import DecodedWeights
+from engine.kernels.native.decoded import fits as decoded_fits
+from engine.kernels.native.library import library
+from engine.kernels.native.weights import NativeWeights
+from engine.kernels.native.weights import fits as native_fits
 from engine.kernels.select import uses_triton
 from engine.kernels.weights import PlainWeights, StackedWeights, Weights
 from engine.quantization.codes import Codes, FloatCodes, IntCodes, TableCodes, moved, stack
@@ -102,13 +107,28 @@ def _hold_packed(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weig
 
 def _hold_in_tiles(codes: Codes, dtype: torch.dtype) -> Weights:
     """For the CPU's kernels; elsewhere for torch's, made plain tile by tile."""
+    held = codes.values if isinstance(codes, FloatCodes) else codes.codes
+    is_cpu = held.device.type == "cpu"
+    found = _compiled(codes, dtype) if is_cpu else None
+    if found is not None:
+        return found
     if isinstance(codes, FloatCodes):
         return Fp8Weights(codes, dtype)
     if isinstance(codes, TableCodes):
         return TableWeights(codes, dtype)
-    if codes.codes.device.type == "cpu":
+    if is_cpu:
         if int8.fits(codes) and int8.is_supported():
             return int8.Int8Weights(codes, dtype)
         if int4.fits(codes) and int4.panel_size():
             return int4.Int4Weights(codes, dtype)
     return GroupedWeights(codes, dtype)
+
+
+def _compiled(codes: Codes, dtype: torch.dtype) -> Weights | None:
+    """For products that are compiled here; None where there are none for these codes."""
+    native = library()
+    if native is None:
+        return None
+    if isinstance(codes, IntCodes):
+        return NativeWeights.of(codes, dtype, native) if native_fits(codes, dtype) else None
+    return DecodedWeights(codes, dtype, native) if decoded_fits(codes, dtype) else None

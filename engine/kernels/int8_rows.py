@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels import int8
+from engine.kernels.native.weights import NativeWeights
 from engine.kernels.rows8 import Int8Rows
 from engine.kernels.weights import Weights
 from engine.quantization.rounding import round_int8
@@ -119,6 +120,10 @@ class Int8Table:
         return codes.mul_(self._scales.index_select(0, token_ids).unsqueeze(1)).to(self.dtype)
 
 
+RowsAndProduct = Int8Head | Int8Rows | NativeWeights
+"""An output head in int8 from whose one copy embeddings are looked up too."""
+
+
 class HeldEmbedding(nn.Module):
     """In place of an embedding: token ids [...] -> [..., width], times what its class scales by.
 
@@ -128,7 +133,7 @@ class HeldEmbedding(nn.Module):
     def __init__(
         self,
         original: nn.Module,
-        source: Int8Head | Int8Rows | Int8Table,
+        source: RowsAndProduct | Int8Table,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The small operations between the products, each under one name for every device.
 
-On a GPU each is one launch of a Triton kernel; on the CPU, and where there is no Triton, torch's
-operations compute the same.
+On a GPU each is one launch of a Triton kernel, on the CPU in 16 bits one call of code that was
+compiled there; elsewhere torch's operations compute the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels import norm as cpu_norm
+from engine.kernels.native import between
 from engine.kernels.rotary import rotate
 from engine.kernels.select import uses_triton
 
@@ -28,6 +29,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
             return norm.rms_norm(x, weight, eps, offset)
         wide = weight.float() + offset if offset else weight
         return F.rms_norm(x.float() if offset else x, weight.shape, wide, eps).to(x.dtype)
+    if (native := between.library_for(x, weight)) is not None:
+        return between.rms_norm(native, x, weight, eps, offset)
     factors = cpu_norm.factors(weight, offset)
     return cpu_norm.normed(x, eps).mul_(factors).to(x.dtype)
 
@@ -64,6 +67,12 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | Non
             return rotary.rotate_heads(heads, cos, sin)
         queries, keys, count, eps, offset = norms
         return rotary.rotate_heads(heads, cos, sin, (queries, keys), count, eps, offset)
+    weights = () if norms is None else (norms.queries, norms.keys)
+    if (native := between.library_for_heads(heads, cos, sin, *weights)) is not None:
+        if norms is None:
+            return between.rotate_heads(native, heads, cos, sin)
+        queries, keys, count, eps, offset = norms
+        return between.rotate_heads(native, heads, cos, sin, (queries, keys), count, eps, offset)
     if norms is not None:
         wide = cpu_norm.normed(heads, norms.eps)
         count = norms.num_queries
@@ -79,6 +88,8 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
         from engine.kernels.triton import activation
 
         return activation.silu_and_mul(gate_up)
+    if (native := between.library_for(gate_up)) is not None:
+        return between.silu_and_mul(native, gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate, inplace=True).mul_(up)
 

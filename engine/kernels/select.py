@@ -16,13 +16,15 @@ import torch
 
 from engine.devices import gpus
 from engine.kernels import blocked
+from engine.kernels.native.library import find
 
 CANDIDATES = {
     torch.float32: ("torch", "transposed"),
     torch.bfloat16: ("torch", "transposed", "upcast", "upcast_wide"),
     torch.float16: ("torch", "transposed", "upcast", "upcast_wide"),
 }
-"""Linear implementations that may be the fastest on a CPU, by number format."""
+"""Linear implementations that may be the fastest on a CPU, by number format; in 16 bits also
+"native", where code was compiled here."""
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of rows from which another implementation may take over; a product of n rows uses the
@@ -42,6 +44,7 @@ _HOPELESS = 2.5  # times the fastest: such a candidate is not tried on more rows
 _HOPELESS_FROM = 16  # ... from here on, where the conversion of the weight is shared by enough
 _MARGIN = 0.95
 _FEW_ROWS, _MANY_ROWS_OF_BLOCKS = (1, 8), (64, 128, 256, 512)
+_NATIVE_DOUBT = 16  # rows: below, reading the weight decides
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _INT4 = "linear, 4 bits"
 _INT4_ROWS = (16, 32, 64, 128, 256, 512)
@@ -124,9 +127,38 @@ def choose_int4(rows: int) -> str:
 
 
 def int4_choices() -> tuple[Choice, ...]:
-    """The choices on the CPU for weights of 4 bits and activations in bfloat16."""
+    """The choices on the CPU for weights of 4 bits, where they are not multiplied by code that was
+    compiled here."""
     with _lock:
         return _int4_choices()
+
+
+def native_choices() -> tuple[Choice, ...]:
+    """Whether products with few bits are code that was compiled here (`engine.kernels.native`)."""
+    found = find()
+    operation = "linear, few bits in 16-bit models, int8"
+    if found.library is None:
+        why = f"without code compiled here: {found.problem}"
+        return (Choice(operation, "any", 1, "torch", why),)
+    why = (
+        f"compiled here by {found.library.compiler} for {found.library.instructions}: weights are "
+        "read once and as they are, a row's result depends on no other"
+    )
+    once = "compiled here: each in one pass, float32 inside, rounded once"
+    return (
+        Choice(operation, "any", 1, "native", why),
+        Choice("norms, rotary embedding, SiLU in 16-bit models", "any", 1, "native", once),
+    )
+
+
+def tiled_choices() -> tuple[Choice, ...]:
+    """Which products with few bits are left to tiles that are made plain."""
+    why = "made plain tile by tile in the last-level cache: no rounding beside that of the weights"
+    in_groups = Choice("linear, 4 and 8 bits in groups", "float32", 1, "tiled", why)
+    if find().library is not None:
+        return (in_groups,)
+    others = ("linear, 8 bits in groups", "linear, fp8 and nf4")
+    return (in_groups, *(Choice(operation, "any", 1, "tiled", why) for operation in others))
 
 
 def int8_choices() -> tuple[Choice, ...]:
@@ -152,7 +184,9 @@ def choices() -> list[Choice]:
     formats = (torch.float32, torch.bfloat16, torch.float16)
     plain = [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
     attention = [c for dtype in formats for c in attention_choices(dtype)]
-    return [*plain, *int8_choices(), *int4_choices(), *attention, *gpu_choices()]
+    native = native_choices()
+    torch_s = () if find().library else (*int8_choices(), *int4_choices())
+    return [*plain, *native, *torch_s, *tiled_choices(), *attention, *gpu_choices()]
 
 
 def gpu_choices() -> list[Choice]:
@@ -198,15 +232,27 @@ def _16bit_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
     """Without 16-bit instructions torch's own product costs the same for every row; converting
     the weight pays from some number of rows on. With them it can still pay for many rows. All
     candidates split alike over threads, so one thread decides: on several, a busy machine makes
-    parallel regions wait, and a wrong choice here costs a factor of five."""
+    parallel regions wait, and a wrong choice here costs a factor of five.
+
+    What was compiled here reads a weight once for a few rows; it is in doubt from some number on,
+    and not taken again once something else is faster: the rows whose result does not depend on
+    their number are those from 1 on."""
     result: list[Choice] = []
-    candidates, chosen = CANDIDATES[dtype], "torch"
+    candidates, chosen, in_doubt = CANDIDATES[dtype], "torch", 1
+    if find().library is not None:
+        why = f"few rows: compiled here, weights are read once; in doubt from {_NATIVE_DOUBT} on"
+        result.append(Choice("linear", name, 1, "native", why))
+        candidates, chosen, in_doubt = ("native", *candidates), "native", _NATIVE_DOUBT
     for rows in ROW_BUCKETS:
+        if rows < in_doubt:
+            continue
         with _one_thread():
             times = _milliseconds(candidates, dtype, rows, time.thread_time)
         fastest = _faster(chosen, times)
         if fastest != chosen or not result:
             result.append(Choice("linear", name, rows, fastest, _measured(times, 1)))
+        if chosen == "native" and fastest != chosen:
+            candidates = tuple(key for key in candidates if key != "native")
         chosen = fastest
         if rows >= _HOPELESS_FROM:
             limit = _HOPELESS * min(times.values())
@@ -220,6 +266,8 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     pay clearly, for arranging them takes time when a model is loaded. Measured on all threads: one
     alone cannot read memory as fast as they all can, and hides what blocks gain."""
     if not blocked.is_supported(dtype):
+        return ()
+    if _chosen(_linear_choices(dtype), 1) == "native":  # reads plain weights as fast
         return ()
     name = str(dtype).removeprefix("torch.")
     plain, inside, slower, reasons = 0.0, 0.0, False, []

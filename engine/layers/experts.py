@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from engine.kernels.experts import Route, StackedExperts, stacked
 from engine.kernels.weights import PlainWeights, Weights
 from engine.layers.swap import ModuleSwap
-from engine.quantization.scheme import is_experts
+from engine.quantization.experts import is_experts
 
 EXPERTS = "experts"
 

@@ -37,6 +37,7 @@ def block_weights(
         m
         for m in model.modules()
         if isinstance(m, Linear)
+        and m.held is None  # asking what is held for its weight would make it plain
         and m.weight.dtype is dtype
         and uses[m.weight.data_ptr()] == 1
         and blocked.fits(m.weight)

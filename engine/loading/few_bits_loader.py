@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from engine.errors import UnsupportedModelError
 from engine.kernels import int4
 from engine.kernels.int8_rows import CHUNK_ROWS
+from engine.kernels.native.library import library, remedy
+from engine.kernels.native.weights import is_group_known
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
 from engine.loading.agreement import kinds_that_agree
@@ -33,7 +35,7 @@ from engine.loading.safetensors_file import TensorInfo
 from engine.loading.streaming import convert, left_out_notices, stream, untie_different
 from engine.loading.tensor_reader import TensorReader
 from engine.loading.weight_map import Placement, WeightMap, map_weights
-from engine.quantization.codes import Codes
+from engine.quantization.codes import Codes, in_turns
 from engine.quantization.formats import CheckpointFormat
 from engine.quantization.formats.tensor import QuantizedTensor
 from engine.quantization.scheme import Scheme, scheme_like, weights_to_hold
@@ -46,6 +48,9 @@ def build_few_bits(
 ) -> Built:
     """Raises as `load_model`."""
     reference = build_on_meta(request.checkpoint.config)
+    if torch.device(request.device).type == "cpu":
+        request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
+        library()
     request.progress("Checking", 0, 0)
     config, dtype = request.checkpoint.config, request.dtype
     agreed, kernels = kinds_that_agree(config, request.max_model_len, dtype, request.device)
@@ -58,7 +63,9 @@ def build_few_bits(
     else:
         prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
     if stored is None:
-        notices += _slow_groups(scheme, request.device)
+        notices += _slow_groups(scheme, request.device, dtype)
+    if torch.device(request.device).type == "cpu":
+        notices += _without_compiler()
     model = prepared.model
     compute_buffers(model, request.device)
     notices += freeze_rotary(model, request.max_model_len)
@@ -68,16 +75,25 @@ def build_few_bits(
     return Built(model, notices, kernels)
 
 
-def _slow_groups(scheme: Scheme, device: str) -> list[str]:
-    if scheme.method != "int4" or scheme.group_size in int4.GROUP_SIZES:
+def _slow_groups(scheme: Scheme, device: str, dtype: torch.dtype) -> list[str]:
+    size = scheme.group_size
+    if scheme.method != "int4" or size in int4.GROUP_SIZES:
         return []
-    if device != "cpu" and scheme.group_size % min(int4.GROUP_SIZES) == 0:
+    if device != "cpu" and size % min(int4.GROUP_SIZES) == 0:
+        return []
+    if device == "cpu" and library() and is_group_known(4, size, dtype):
         return []
     *sizes, last = map(str, int4.GROUP_SIZES)
     return [
-        f"Groups of {scheme.group_size} are made plain in each product, which is slow: the kernels "
+        f"Groups of {size} are made plain in each product, which is slow: the kernels "
         f"for 4 bits know groups of {', '.join(sizes)} and {last}."
     ]
+
+
+def _without_compiler() -> list[str]:
+    why = remedy()
+    left = f"Products with few bits are left to PyTorch, which takes longer: {why}."
+    return [left] if why else []
 
 
 def _read(
@@ -95,6 +111,8 @@ def _read(
         coded = {p.name for p in weights.placements if p.info in matrices}
         _check_places(coded, shapes, reference, weights, matrices)
         to_hold = {name: tuple(reference.state_dict()[name].shape) for name in coded}
+        if any(len(shape) == 3 for shape in to_hold.values()):  # what is plain of them is held too
+            to_hold |= {name: shape for name, shape in shapes.items() if len(shape) == 3}
     prepared = _prepared(request, agreed, to_hold)
     wanted = targets(prepared, to_hold)
     notices = left_out_notices(weights)
@@ -261,14 +279,12 @@ class DiskValues:
 
     def __call__(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
         is_turned = self._is_turned(name)
-        for info in self._infos(name, expert):
-            matrix = self._matrices.get(info)
-            if matrix is not None:
-                yield matrix.read(self._reader)
-            elif is_turned:
-                yield self._reader.read(info).t().contiguous()
-            else:
-                yield self._reader.read(info)
+        infos, is_in_turns = self._infos(name, expert)
+        parts = (self._part(info, is_turned and not self._is_cut(name)) for info in infos)
+        if is_in_turns:
+            yield in_turns(list(parts))
+        else:
+            yield from parts
         if name in self._conversions:
             found = convert(self._conversions[name], self._reference, self._reader)[name]
             plain = found if expert is None else found[expert]
@@ -280,11 +296,23 @@ class DiskValues:
             for info in rows_of(placement.info):
                 yield self._reader.read(info)
 
-    def _infos(self, name: str, expert: int | None) -> list[TensorInfo]:
-        """What fills this weight, row after row."""
+    def _part(self, info: TensorInfo, is_turned: bool) -> Codes | Tensor:
+        matrix = self._matrices.get(info)
+        if matrix is not None:
+            return matrix.read(self._reader)
+        plain = self._reader.read(info)
+        return plain.t().contiguous() if is_turned else plain
+
+    def _is_cut(self, name: str) -> bool:
+        """Whether experts lie on disk one by one, and so as [out, in] whatever the class keeps."""
+        return any(placement.part for placement in self._placements[name])
+
+    def _infos(self, name: str, expert: int | None) -> tuple[list[TensorInfo], bool]:
+        """What fills this weight, row after row; or, if the second is true, rows in turns."""
         if expert is None:
-            return [placement.info for placement in self._placements[name]]
+            return [placement.info for placement in self._placements[name]], False
         mine: list[tuple[int, TensorInfo]] = []
+        is_in_turns = False
         for info, _, part in self._placements[name]:
             if not part:  # all experts in one tensor on disk
                 size = info.nbytes // info.shape[0]
@@ -295,8 +323,9 @@ class DiskValues:
             elif part[0] == expert:
                 rows = part[1] if len(part) > 1 else slice(0)
                 assert isinstance(rows, slice)
+                is_in_turns = (rows.step or 1) > 1
                 mine.append((rows.start or 0, info))
-        return [info for _, info in sorted(mine, key=lambda pair: pair[0])]
+        return [info for _, info in sorted(mine, key=lambda pair: pair[0])], is_in_turns
 
     def _is_turned(self, name: str) -> bool:
         """Whether the class keeps this weight as [in, out]."""

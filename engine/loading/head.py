@@ -14,9 +14,12 @@ from engine.kernels.int8_rows import (
     HeldEmbedding,
     Int8Head,
     Int8Table,
+    RowsAndProduct,
     is_plain_embedding,
 )
 from engine.kernels.linear import Linear
+from engine.kernels.native.library import library
+from engine.kernels.native.weights import NativeWeights
 from engine.kernels.rows8 import Int8Rows
 from engine.kernels.select import uses_triton
 from engine.loading.safetensors_file import TensorInfo
@@ -42,7 +45,7 @@ class Head:
 def find_head(model: nn.Module, device: torch.device | str = "cpu") -> Head | str:
     """Head and embeddings of a model; or why they cannot be held in int8 on `device`."""
     device = torch.device(device)
-    if device.type == "cpu" and not int8.is_supported():
+    if device.type == "cpu" and library() is None and not int8.is_supported():
         return "this CPU's integer products are not exact"
     if device.type != "cpu" and not uses_triton(device):
         return "without Triton there are no integer products on a GPU"
@@ -67,18 +70,25 @@ def hold_head(
     device = torch.device(device)
     is_tied = bool({found.head_name, found.embedding_name} & set(tied))
     (name,) = found.names(tied) if is_tied else (found.head_name,)
-    held: Int8Head | Int8Rows
-    if uses_triton(device):
-        held = Int8Rows.from_chunks(chunks(name), dtype, device)
-    else:
-        held = Int8Head(chunks(name), dtype)
+    held = _held(found.head, chunks(name), dtype, device)
     found.head.hold(held)
-    source: Int8Head | Int8Rows | Int8Table = held
+    source: RowsAndProduct | Int8Table = held
     if not is_tied:
         rows = (plain.to(device) for plain in chunks(found.embedding_name))
         source = Int8Table(rows, dtype)
     embedding = HeldEmbedding(found.embedding, source, device)
     model.set_input_embeddings(embedding)  # type: ignore[operator]
+
+
+def _held(
+    head: Linear, chunks: Iterator[Tensor], dtype: torch.dtype, device: torch.device
+) -> RowsAndProduct:
+    if uses_triton(device):
+        return Int8Rows.from_chunks(chunks, dtype, device)
+    native, shape = library(), (head.out_features, head.in_features)
+    if native is not None and shape[1] % 4 == 0:
+        return NativeWeights.int8_rows(shape, chunks, dtype, native)
+    return Int8Head(chunks, dtype)
 
 
 def rows_of(info: TensorInfo) -> Iterator[TensorInfo]:

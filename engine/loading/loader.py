@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from engine.errors import ConfigError
+from engine.kernels.native.library import library
+from engine.kernels.native.plain import FORMATS
 from engine.kernels.select import Choice, blocked_choices, linear_choices
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
@@ -101,6 +103,9 @@ def _build_plain(request: LoadRequest) -> Built:
     checkpoint, dtype, device = request.checkpoint, request.dtype, request.device
     progress, cancelled = request.progress, request.cancelled
     notices: list[str] = []
+    if torch.device(device).type == "cpu" and dtype in FORMATS:
+        progress("Compiling", 0, 0)  # a few seconds, once on a machine
+        library()
     # `reference` keeps the class's own names and shapes; `model` gets the replacements
     reference = build_on_meta(checkpoint.config)
     prepared = prepare(build_on_meta(checkpoint.config), device=device)

@@ -11,7 +11,7 @@ from torch import nn
 from engine.errors import CheckpointError, InferdeckError
 from engine.loading.materialise import Slots
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import Conversion, WeightMap
+from engine.loading.weight_map import Conversion, WeightMap, is_turned
 
 
 def stream(
@@ -30,6 +30,8 @@ def stream(
         if name in weights.tied or name in elsewhere:
             continue  # the same bytes as the tensor that it shares
         view = slots[name].view()
+        if part and is_turned(reference, name):
+            view = view.mT
         reader.copy_into(info, view[part] if part else view)
     for conversion in weights.conversions:
         if conversion.name in elsewhere:

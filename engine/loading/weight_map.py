@@ -12,6 +12,7 @@ can be streamed one at a time.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from torch import nn
 from engine.errors import CheckpointError
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.safetensors_file import TensorInfo
+from engine.quantization.experts import find_part
 
 Index = tuple[int | slice, ...]
 
@@ -43,8 +45,13 @@ _HARMLESS = re.compile(
 )
 
 
+CODES = "CODES"
+"""The dtype of what stands for a matrix in few bits: always [out, in]."""
+
+
 class Placement(NamedTuple):
-    """One tensor on disk fills `name`[part] of the model (all of it where part is empty)."""
+    """One tensor on disk fills `name`[part] of the model (all of it where part is empty). Where the
+    class keeps [in, out] (`is_turned`), a part is one of [out, in], and so is its tensor."""
 
     info: TensorInfo
     name: str
@@ -96,6 +103,7 @@ def map_weights(checkpoint: Checkpoint, reference: nn.Module) -> WeightMap:
     _resolve_tied(result, reference)
     _check_complete(result, reference, checkpoint)
     _check_shapes(result, reference)
+    _check_experts(result, reference)
     return result
 
 
@@ -140,7 +148,11 @@ def _assign(
         name, pattern = rename_source_key(disk_name, renamings, converters, prefix, expected)
         if name not in expected and disk_name in expected:
             name, pattern = disk_name, None
-        if name not in expected:
+        part = find_part(reference, name) if name not in expected else None
+        if part is not None and part.name in expected:
+            result.placements.append(Placement(names[disk_name], part.name, part.part))
+            result.filled.add(part.name)
+        elif name not in expected:
             result.unexpected.append(disk_name)
         elif pattern is None:
             result.placements.append(Placement(names[disk_name], name))
@@ -156,6 +168,22 @@ def _assign(
         else:
             result.conversions.append(Conversion(converter, name, members))
             result.filled |= _conversion_targets(converter, name, expected)
+
+
+def _check_experts(result: WeightMap, reference: nn.Module) -> None:
+    """That experts which are cut into matrices are all there."""
+    expected = reference.state_dict()
+    found: dict[str, int] = defaultdict(int)
+    for info, name, part in result.placements:
+        if part:
+            found[name] += math.prod(info.shape)
+    for name, count in found.items():
+        wanted = expected[name].numel()
+        if count != wanted:
+            raise CheckpointError(
+                f"{name} needs {wanted:,} numbers, and the experts that are there have {count:,}.",
+                "Download the model again: it is incomplete.",
+            )
 
 
 def _split_merge(
@@ -230,7 +258,10 @@ def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
     expected = reference.state_dict()
     wrong: list[str] = []
     for info, name, part in result.placements:
-        wanted = tuple(expected[name][part].shape if part else expected[name].shape)
+        whole = expected[name]
+        if is_turned(reference, name) and (part or info.dtype == CODES):
+            whole = whole.mT
+        wanted = tuple(whole[part].shape if part else whole.shape)
         if wanted != info.shape:
             wrong.append(f"{name} is {list(info.shape)} and should be {list(wanted)}")
     if wrong:
@@ -238,6 +269,15 @@ def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
             f"{len(wrong)} tensors do not have the shape that config.json asks for: {few(wrong)}.",
             "Check that config.json belongs to these weights.",
         )
+
+
+def is_turned(model: nn.Module, name: str) -> bool:
+    """Whether `model` keeps this weight as [in, out]: GPT-2's Conv1D, and some experts."""
+    path, _, attribute = name.rpartition(".")
+    owner = model.get_submodule(path)
+    if type(owner).__name__ == "Conv1D":
+        return attribute == "weight"
+    return attribute.endswith("_proj") and bool(getattr(owner, "is_transposed", False))
 
 
 def _without_patterns(names: list[str], patterns: Any) -> list[str]:

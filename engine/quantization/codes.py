@@ -157,6 +157,29 @@ def stack(parts: Sequence[Codes]) -> Codes | None:
     return None
 
 
+def in_turns(parts: Sequence[Codes | Tensor]) -> Codes | Tensor:
+    """Matrices of one shape as one: the first row of each, the second of each, and so on."""
+    count = parts[0].shape[0]
+    order = torch.arange(len(parts) * count).view(len(parts), count).t().flatten()
+    codes = [part for part in parts if not isinstance(part, Tensor)]
+    joined = stack(codes) if len(codes) == len(parts) else None
+    found = None if joined is None else _rows(joined, order)
+    if found is not None:
+        return found
+    plain = [part if isinstance(part, Tensor) else part.dequantize() for part in parts]
+    return torch.cat(plain)[order]
+
+
+def _rows(codes: Codes, rows: Tensor) -> Codes | None:
+    """The matrix of `rows`, int64, of `codes`; None where scales belong to several of them."""
+    if isinstance(codes, IntCodes):
+        zeros = None if codes.zeros is None else codes.zeros[rows]
+        return replace(codes, codes=codes.codes[rows], scales=codes.scales[rows], zeros=zeros)
+    if isinstance(codes, FloatCodes) and codes.block[0] == 1:
+        return replace(codes, values=codes.values[rows], scales=codes.scales[rows])
+    return None
+
+
 def _stack_ints(parts: list[IntCodes]) -> IntCodes | None:
     first = parts[0]
     for part in parts[1:]:

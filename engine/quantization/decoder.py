@@ -21,7 +21,7 @@ from engine.loading.checkpoint import Checkpoint
 from engine.loading.materialise import compute_buffers, freeze_rotary
 from engine.loading.streaming import convert
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import Conversion, Placement, WeightMap
+from engine.loading.weight_map import Conversion, Placement, WeightMap, is_turned
 from engine.quantization.targets import layer_list
 
 Arguments = dict[str, Any]
@@ -88,7 +88,7 @@ class Decoder:
         """A parameter's values on disk, into `into`."""
         for placement in self._weights.placements:
             if placement.name == name:
-                target = into[placement.part] if placement.part else into
+                target = self._target(placement, into)
                 self._reader.copy_into(placement.info, target)
 
     def run(self, index: int, sequence: int) -> Tensor:
@@ -179,7 +179,12 @@ class Decoder:
     def _read(self, placement: Placement) -> None:
         owner, attribute = _owner(self.model, placement.name)
         tensor: Tensor = getattr(owner, attribute).data
-        self._reader.copy_into(placement.info, tensor[placement.part] if placement.part else tensor)
+        self._reader.copy_into(placement.info, self._target(placement, tensor))
+
+    def _target(self, placement: Placement, tensor: Tensor) -> Tensor:
+        if not placement.part:
+            return tensor
+        return (tensor.mT if is_turned(self.model, placement.name) else tensor)[placement.part]
 
     def _convert(self, conversion: Conversion, names: set[str]) -> None:
         for name, value in convert(conversion, self.model, self._reader).items():

@@ -26,7 +26,7 @@ from engine.quantization.output_folder import OutputFolder
 from engine.quantization.recipe import Recipe
 from engine.quantization.results import LayerResult, LinearResult
 from engine.quantization.rounding import round_fp8, round_int8, round_nf4
-from engine.quantization.targets import LayerTargets, Piece, Targets
+from engine.quantization.targets import Bias, LayerTargets, Piece, Targets
 from engine.quantization.work import STORED, LayerWork
 
 Progress = Callable[[str, int, int], None]
@@ -49,7 +49,8 @@ class LayerByLayer:
     on_layer: OnLayer
 
     def __post_init__(self) -> None:
-        self.writer: Writer = writer(self.recipe.facts.format)
+        layout = "float-quantized" if self.recipe.method == "fp8" else ""
+        self.writer: Writer = writer(self.recipe.facts.format, layout)
         self.grid = Grid(
             self.recipe.chosen_bits, self.recipe.group_size, self.recipe.is_symmetric,
             _scale_dtype(self.recipe, self.checkpoint),
@@ -65,8 +66,8 @@ class LayerByLayer:
             for piece in layer.pieces:
                 self.check()
                 self.progress("Rounding", layer.index, len(self.targets.layers))
-                weight = self.reader.read(piece.info)
-                linears.append(self._round(piece, weight.t() if piece.is_transposed else weight))
+                weight = piece.of_disk(self.reader.read(piece.info))
+                linears.append(self._round(piece, weight))
             results.append(
                 LayerResult(layer.index, layer.path, time.perf_counter() - began, tuple(linears))
             )
@@ -105,7 +106,17 @@ class LayerByLayer:
     def store(self, piece: Piece, codes: Codes) -> None:
         for name, tensor in self.writer.tensors(piece.disk_name, codes).items():
             self.folder.tensors.add(name, tensor)
-        self._written.add(piece.disk_name)
+        self._written.add(piece.cut_from or piece.disk_name)
+        if piece.bias is not None:
+            self._store_bias(piece, piece.bias)
+
+    def _store_bias(self, piece: Piece, bias: Bias) -> None:
+        values = self.model.get_parameter(bias.parameter).data
+        if values.is_meta:
+            values = self.reader.read(bias.info)
+        own = values[bias.part].to(STORED[bias.info.dtype]).contiguous()
+        self.folder.tensors.add(f"{piece.module}.bias", own)
+        self._written.add(bias.disk_name)
 
     def _calibrated_layer(self, decoder: Decoder, layer: LayerTargets) -> LayerResult:
         began = time.perf_counter()
@@ -135,13 +146,12 @@ class LayerByLayer:
 
     def _store_changed(self, work: LayerWork) -> None:
         """Norms, routers and the like that took scales in."""
-        quantized = {piece.info for piece in work.targets.pieces}
         names = {(i.file, i.offset): name for name, i in self.checkpoint.tensors.items()}
         for info, name, part in work.targets.placements:
-            if work.local(name) in work.changed and info not in quantized:
+            disk_name = names[info.file, info.offset]
+            if work.local(name) in work.changed and disk_name not in self._written:
                 tensor = self.model.get_parameter(name).data
                 value = (tensor[part] if part else tensor).to(STORED[info.dtype])
-                disk_name = names[info.file, info.offset]
                 self.folder.tensors.add(disk_name, value)
                 self._written.add(disk_name)
 

@@ -20,14 +20,17 @@ from engine.loading.architecture import build_on_meta, resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.streaming import left_out_notices
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import few, map_weights
+from engine.loading.weight_map import map_weights
 from engine.quantization.calibration import Text, make_sequences
 from engine.quantization.layer_by_layer import LayerByLayer, OnLayer, Progress, is_cancelled
 from engine.quantization.output_folder import output_folder
 from engine.quantization.recipe import Recipe
 from engine.quantization.results import RESULT_FILE, QuantizeResult
 from engine.quantization.targets import Targets, find_targets
+from engine.quantization.work import STORED
 from engine.tokenization import Tokenizer
+
+_READ_TURNED = ("gptq", "bitsandbytes")
 
 
 def quantize(
@@ -77,7 +80,6 @@ def _quantize(
     model = build_on_meta(checkpoint.config)
     weights = map_weights(checkpoint, model)
     targets = find_targets(checkpoint, model, weights, recipe)
-    _check_readable(checkpoint, targets)
     check()
     sequences = _sequences(checkpoint, recipe, texts)
     expected = _expected_bytes(checkpoint, targets, recipe)
@@ -102,7 +104,7 @@ def _quantize(
             num_tokens=sum(len(s) for s in sequences),
             layers=tuple(layers),
             kept=dict(sorted(targets.reasons.items())),
-            notes=(*left_out_notices(weights), *_notes(recipe, sequences)),
+            notes=(*left_out_notices(weights), *_notes(recipe, sequences, targets)),
         )
         folder.write_json("config.json", run.config())
         folder.copy_companions(checkpoint.path)
@@ -121,17 +123,6 @@ def _open(path: str | Path) -> Checkpoint:
         )
     resolve_class(checkpoint)
     return checkpoint
-
-
-def _check_readable(checkpoint: Checkpoint, targets: Targets) -> None:
-    """Raise UnsupportedModelError for matrices that no reader would put in their place again."""
-    transposed = [piece.module for piece in targets.pieces if piece.is_transposed]
-    if transposed:
-        raise UnsupportedModelError(
-            f"{checkpoint.architecture} keeps {len(transposed)} matrices transposed "
-            f"({few(transposed, 1)}), which quantized checkpoints have no sign for.",
-            "Use it in 16 bits.",
-        )
 
 
 def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) -> list[list[int]]:
@@ -153,7 +144,13 @@ def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) ->
     )
 
 
-def _notes(recipe: Recipe, sequences: list[list[int]]) -> Iterator[str]:
+def _notes(recipe: Recipe, sequences: list[list[int]], targets: Targets) -> Iterator[str]:
+    is_turned = any(piece.is_transposed and not piece.cut_from for piece in targets.pieces)
+    if is_turned and recipe.facts.format not in _READ_TURNED:
+        yield (
+            "The model keeps its matrices transposed (Conv1D). Other readers know such a model "
+            f"in GPTQ and NF4 alone; what {recipe.method} made is read by this program."
+        )
     if recipe.facts.is_calibrated and len(sequences) < recipe.num_sequences:
         tokens = sum(len(s) for s in sequences)
         wanted = recipe.num_sequences * recipe.sequence_length
@@ -166,5 +163,5 @@ def _expected_bytes(checkpoint: Checkpoint, targets: Targets, recipe: Recipe) ->
         rows, columns = piece.shape
         group = recipe.group_size if recipe.facts.is_grouped else 64
         total += rows * columns * recipe.chosen_bits // 8 + rows * -(-columns // group) * 4
-        total -= piece.info.nbytes
+        total -= rows * columns * STORED[piece.info.dtype].itemsize
     return total

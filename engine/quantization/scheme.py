@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import ConfigError
+from engine.kernels.native.build import is_expected
 from engine.quantization.codes import Codes, stack
+from engine.quantization.experts import is_experts
 from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 
 if TYPE_CHECKING:
@@ -70,8 +72,9 @@ class Scheme(NamedTuple):
             return count * dtype.itemsize
         if self.method == "int4":
             groups = outputs * -(-inputs // fitting_group(inputs, self.group_size))
-            # scale (2) and zero (1), and for bfloat16 the pair that torch's kernel reads (4)
-            return count // 2 + groups * (7 if dtype is torch.bfloat16 else 3)
+            # scale (2) and zero (1), and the pair that torch's kernel for bfloat16 reads (4)
+            pairs = dtype is torch.bfloat16 and not is_expected()
+            return count // 2 + groups * (7 if pairs else 3)
         if self.method == "nf4":
             return count // 2 + count // 64 * 4
         return count + 4 * outputs
@@ -156,10 +159,3 @@ def weights_to_hold(reference: nn.Module) -> dict[str, tuple[int, ...]]:
                         outputs, inputs = inputs, outputs
                     found[f"{path}.{name}"] = (count, outputs, inputs)
     return found
-
-
-def is_experts(module: nn.Module) -> bool:
-    """Whether `module` is a mixture's experts as transformers writes them since version 5: weights
-    of all experts in one tensor, with the flags that its decorator sets."""
-    down = getattr(module, "down_proj", None)
-    return hasattr(module, "is_transposed") and isinstance(down, nn.Parameter) and down.dim() == 3

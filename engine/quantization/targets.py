@@ -10,31 +10,53 @@ parameter of the model, of which it may be a part.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from engine.errors import ConfigError, UnsupportedModelError
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.safetensors_file import TensorInfo
-from engine.loading.weight_map import Index, Placement, WeightMap, few
+from engine.loading.weight_map import Index, Placement, WeightMap, few, is_turned
+from engine.quantization.experts import ExpertPart, is_experts, parts_of
 from engine.quantization.recipe import Recipe, matches
 
 _ROUTER_WORDS = ("gate", "router", "shared_expert_gate", "wg")
+_CUTS_EXPERTS = ("awq", "gptq", "compressed-tensors")
+"""Formats for which others write experts one by one; bitsandbytes leaves them as they are."""
+
 _FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+@dataclass(frozen=True)
+class Bias:
+    """The bias of a matrix that is cut from experts: `info` is on disk, `part` belongs to it."""
+
+    disk_name: str
+    info: TensorInfo
+    parameter: str
+    part: Index
 
 
 @dataclass(frozen=True)
 class Piece:
     """A matrix on disk, and the part of a parameter that it fills. `shape` is [N, K]: outputs,
-    inputs; a GPT-2 Conv1D lies transposed on disk."""
+    inputs; a GPT-2 Conv1D lies transposed on disk.
+
+    cut_from: the name of the tensor of all experts on disk that the matrix is cut from, for which
+    `disk_name` is what it will be called; `info` is then where its expert lies, with rows of other
+    matrices. `bias` is cut with it.
+    """
 
     disk_name: str
     info: TensorInfo
     parameter: str
     part: Index
     is_transposed: bool
+    cut_from: str = ""
+    bias: Bias | None = None
 
     @property
     def module(self) -> str:
@@ -43,11 +65,17 @@ class Piece:
     @property
     def shape(self) -> tuple[int, int]:
         rows, columns = self.info.shape
-        return (columns, rows) if self.is_transposed else (rows, columns)
+        rows, columns = (columns, rows) if self.is_transposed else (rows, columns)
+        return (len(range(rows)[self.rows]) if self.cut_from else rows), columns
 
     @property
     def expert(self) -> int | None:
         return int(self.part[0]) if self.part and isinstance(self.part[0], int) else None
+
+    def of_disk(self, tensor: Tensor) -> Tensor:
+        """[N, K] of what `info` holds."""
+        matrix = tensor.t() if self.is_transposed else tensor
+        return matrix[self.rows] if self.cut_from else matrix
 
     @property
     def rows(self) -> slice:
@@ -114,6 +142,10 @@ def find_targets(
         if index is not None:
             by_layer[index].append(placement)
         disk_name = disk_names[placement.info.file, placement.info.offset, placement.info.nbytes]
+        experts = _experts(model, placement, disk_name, recipe) if index is not None else None
+        if experts is not None:
+            candidates += _cut(experts, placement, disk_name, weights)
+            continue
         reason = _reason_to_keep(model, placement, disk_name, index)
         if reason is None:
             is_transposed = _is_conv1d(model, placement.name)
@@ -130,7 +162,7 @@ def find_targets(
             targets.kept.append(name.removesuffix(".weight"))
     for name in (n for conversion in weights.conversions for n, _, _ in conversion.members):
         targets.reasons[name] = "it is computed from several tensors when it is loaded"
-    pieces = _without_excluded(candidates, recipe, targets)
+    pieces = _whole_experts(_without_excluded(candidates, recipe, targets), candidates, targets)
     _check_groups(pieces, recipe)
     if not pieces:
         raise ConfigError(
@@ -143,6 +175,63 @@ def find_targets(
         own = tuple(p for p in pieces if _layer_of(p.parameter, path) == index)
         targets.layers.append(LayerTargets(index, prefix, own, tuple(by_layer[index])))
     return targets
+
+
+def _experts(
+    model: nn.Module, placement: Placement, disk_name: str, recipe: Recipe
+) -> nn.Module | None:
+    """The experts of which a tensor on disk is a whole parameter, where the format has names for
+    the matrices of each."""
+    path, _, attribute = placement.name.rpartition(".")
+    module = model.get_submodule(path)
+    if placement.part or len(placement.info.shape) != 3 or placement.info.dtype not in _FLOATS:
+        return None
+    if not is_experts(module) or disk_name.rpartition(".")[2] != attribute:
+        return None
+    if recipe.facts.format not in _CUTS_EXPERTS:
+        return None
+    outputs = placement.info.shape[2 if is_turned(model, placement.name) else 1]
+    matrices = sum(name == attribute for name, _, _ in parts_of(module))
+    return module if outputs % (8 * matrices) == 0 else None
+
+
+def _cut(
+    experts: nn.Module, placement: Placement, disk_name: str, weights: WeightMap
+) -> Iterator[Piece]:
+    """The matrices of each expert in a tensor of all."""
+    prefix, _, attribute = disk_name.rpartition(".")
+    bias = weights.placement(f"{placement.name}_bias")
+    info = placement.info
+    size = info.nbytes // info.shape[0]
+    for expert in range(info.shape[0]):
+        own = info._replace(shape=info.shape[1:], nbytes=size, offset=info.offset + expert * size)
+        for name, matrix, rows in parts_of(experts):
+            if name != attribute:
+                continue
+            part = ExpertPart(placement.name, expert, rows).part
+            module = f"{prefix}.{expert}.{matrix}"
+            cut_bias = None
+            if bias is not None:
+                cut_bias = Bias(f"{disk_name}_bias", bias.info, bias.name, part)
+            yield Piece(f"{module}.weight", own, placement.name, part,
+                        is_turned(experts, attribute), disk_name, cut_bias)  # fmt: skip
+
+
+def _whole_experts(pieces: list[Piece], all_pieces: list[Piece], targets: Targets) -> list[Piece]:
+    """Experts that are one tensor are cut or not: what is left of a layer's goes too."""
+    left = {piece.module for piece in pieces}
+    kept = {_experts_of(p) for p in all_pieces if p.cut_from and p.module not in left}
+    gone = [p.module for p in pieces if p.cut_from and _experts_of(p) in kept]
+    targets.kept += gone
+    for piece in all_pieces:
+        if piece.cut_from and _experts_of(piece) in kept:
+            targets.reasons.pop(piece.module, None)
+            targets.reasons[piece.cut_from] = "excluded: experts are cut all or not at all"
+    return [p for p in pieces if not p.cut_from or _experts_of(p) not in kept]
+
+
+def _experts_of(piece: Piece) -> str:
+    return piece.cut_from.rpartition(".")[0]
 
 
 def _is_matrix(model: nn.Module, placement: Placement, disk_name: str) -> bool:
@@ -173,6 +262,8 @@ def _reason_to_keep(
     if layer is None or info.dtype not in _FLOATS or not len(info.shape) >= 2:
         return ""
     if "Experts" in type(owner).__name__ and isinstance(owner, nn.Module) and placement.part:
+        if is_turned(model, placement.name):
+            return "its class keeps it transposed, and the file does not"
         return None
     if len(info.shape) == 3:
         return "all experts are one tensor on disk, which the format has no names for"

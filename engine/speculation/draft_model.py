@@ -19,9 +19,9 @@ from torch import Tensor
 from engine.batch import Span, pack
 from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
-from engine.scheduler import Grant
 from engine.speculation.drafting import Drafting, draw
 from engine.speculation.proposer import Proposal, Proposer
+from engine.step_plan import Grant
 
 
 class DraftModelProposer(Proposer):

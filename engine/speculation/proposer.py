@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.scheduler import Grant, Outcome, StepPlan
+from engine.step_plan import Grant, Outcome, StepPlan
 
 
 class Proposal(NamedTuple):

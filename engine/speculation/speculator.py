@@ -17,12 +17,12 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.request import Request
-from engine.scheduler import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.acceptance import Acceptance, Places, num_accepted
 from engine.speculation.lengths import CostModel, choose_lengths
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
 from engine.speculation.speedup import SpeedMeter
+from engine.step_plan import Grant, Outcome, StepPlan
 
 PROBE_ROUNDS = 16
 """A request for which drafting does not pay is tried again with one draft after so many steps."""

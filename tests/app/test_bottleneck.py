@@ -90,8 +90,9 @@ def test_large_batches_count_for_fewer_steps(sizes: list[int]) -> None:
         StepRecord(index, index * 0.1, 0.01, (entry,) * size, size, 0)
         for index, size in enumerate(sizes)
     ]
-    account.update(seen(1.0, *records))
-    found = account._newest()
+    for part in (records[: len(records) // 2], records[len(records) // 2 :]):
+        account.update(seen(1.0, *part))
+    found = list(account._steps)
     assert found == records[-len(found) :] and found
     count = sum(len(step.entries) for step in found)
     assert len(found) == 1 or count <= MOST_ENTRIES
@@ -195,7 +196,7 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         qtbot.waitUntil(views.bottleneck.isVisible)
         with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
             application.session.open("/models/tiny")
-        thread = application.bridge._thread
+        thread = application.bridge.engine
         assert isinstance(thread, FakeEngineThread)
         qtbot.waitUntil(lambda: MeasurePeaks() in thread.commands, timeout=3000)
         measured = dataclasses.replace(PEAKS, dtype="float32", machine=machine_name())

@@ -29,7 +29,7 @@ class Listener(QObject):
         self.other: list[tuple[str, Any]] = []
         self.snapshots: list[tuple[float, EngineSnapshot]] = []
         bridge.outputs.connect(lambda b: self.batches.append((time.perf_counter(), b)))
-        bridge.snapshot.connect(lambda s: self.snapshots.append((bridge._last_snapshot_at, s)))
+        bridge.snapshot.connect(lambda s: self.snapshots.append((bridge.snapshot_at, s)))
         for name in ("loaded", "load_failed", "request_failed", "reconfigured", "crashed",
                      "reconfigure_failed", "load_progress"):  # fmt: skip
             signal = getattr(bridge, name)
@@ -145,9 +145,8 @@ def test_the_timer_rests_when_nothing_is_pending(qtbot: QtBot, bridge: EngineBri
     bridge.add_request("r", "hello")
     heard = Listener(bridge)
     qtbot.waitUntil(lambda: bool(heard.events and heard.events[-1].finish_reason), timeout=5000)
-    timers = (bridge._timer, bridge._state_timer)
-    qtbot.waitUntil(lambda: not any(timer.isActive() for timer in timers), timeout=1000)
-    assert not bridge._inbox and not bridge._snapshots
+    qtbot.waitUntil(lambda: bridge.is_at_rest, timeout=1000)
+    assert not bridge.num_waiting
 
 
 def test_failures_leave_what_still_serves(
@@ -211,7 +210,7 @@ def test_shutdown_in_mid_reply_hands_on_the_end_of_every_request(
     ends = {e.request_id: e.finish_reason for e in heard.events if e.finish_reason}
     assert ends == {"a": FinishReason.ABORT, "b": FinishReason.ABORT}
     bridge.add_request("late", "hello")  # does nothing, and starts no thread
-    assert bridge._thread is None
+    assert bridge.engine is None
 
 
 def test_a_state_is_shown_in_another_turn_than_text(qtbot: QtBot, bridge: EngineBridge) -> None:
@@ -221,14 +220,15 @@ def test_a_state_is_shown_in_another_turn_than_text(qtbot: QtBot, bridge: Engine
     qtbot.waitUntil(lambda: any(e.finish_reason for e in heard.events))
     last = heard.events[-1].step_index
     qtbot.waitUntil(lambda: bool(heard.snapshots) and heard.snapshots[-1][1].step_index == last)
-    qtbot.waitUntil(lambda: not (bridge._timer.isActive() or bridge._state_timer.isActive()))
+    qtbot.waitUntil(lambda: bridge.is_at_rest)
     order: list[str] = []
     bridge.outputs.connect(lambda batch: order.append("text"))
     bridge.snapshot.connect(lambda snapshot: order.append("state"))
     event = m.OutputEvent("r", "word", (1,), time.perf_counter(), 1, 4, 0)
-    bridge._inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
-    bridge._last_snapshot_at = 0.0
-    bridge._on_timer()
+    deliveries = bridge._deliveries
+    deliveries._inbox.extend([event, m.SnapshotEvent(heard.snapshots[-1][1])])
+    deliveries.snapshot_at = 0.0
+    deliveries.flush()
     assert order == ["text"]  # a first token may come now: the state waits, and not for long
     qtbot.waitUntil(lambda: order == ["text", "state"], timeout=1000)
 

@@ -80,7 +80,7 @@ def runs(draw: st.DrawFn) -> list[Frame]:
         )  # fmt: skip
         entry = StepEntry("a", "decode", 1, 0, 0, 0, 77, 1)
         step = StepRecord(at, at + 0.3, 0.02, (entry,), 1, 0, ("b",), ("c",), 0.1, 0.2, 0.3, 0.4,
-                          held_back=("d",))  # fmt: skip
+                          held_back=("d",), kv_usage=0.25)  # fmt: skip
         snapshot = dataclasses.replace(
             synthetic.snapshot(at / 3), config=CONFIG, requests=tuple(requests), blocks=blocks,
             steps=(step,), ttft=(Sample(at, 0.1),), itl=(Sample(at, 0.2), Sample(at, 0.3)),
@@ -116,6 +116,19 @@ def test_a_recording_from_before_gpus_were_watched_is_read() -> None:
     older = "".join(json.dumps(line) + "\n" for line in lines).encode()
     for frame in decode(older):
         assert isinstance(frame.event, m.SnapshotEvent) and frame.event.snapshot.gpus == ()
+
+
+@pytest.mark.parametrize("num_later", [0, 1])
+def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
+    step = StepRecord(3, 0.5, 0.1, (), 1, 0, held_back=("d",), kv_usage=0.5)
+    snapshot = dataclasses.replace(synthetic.snapshot(1.0), steps=(step,))
+    line = json.loads(encode([Frame(1.0, m.SnapshotEvent(snapshot))]))
+    line["steps"] = [fields[: 13 + num_later] for fields in line["steps"]]
+    (frame,) = decode(json.dumps(line).encode() + b"\n")
+    assert isinstance(frame.event, m.SnapshotEvent)
+    (read,) = frame.event.snapshot.steps
+    held_back = step.held_back if num_later else ()
+    assert read == dataclasses.replace(step, held_back=held_back, kv_usage=None)
 
 
 def test_every_kind_of_event_comes_back() -> None:
@@ -245,7 +258,7 @@ def wait_for_rest(
     qtbot.waitUntil(lambda: bool(snapshots) and snapshots[-1].config == bridge.config)
     qtbot.waitUntil(lambda: not snapshots[-1].requests and strip.state[0] == "Ready")
     qtbot.wait(300)  # one that is on its way
-    qtbot.waitUntil(lambda: not (bridge._timer.isActive() or bridge._state_timer.isActive()))
+    qtbot.waitUntil(lambda: bridge.is_at_rest)
 
 
 def test_a_recording_of_a_real_run_replays_to_equal_views(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.pace import LONGEST_MS, SHARE, SHORTEST_MS, Pace
+from app.pace import LONGEST_MS, SHARE, SHORTEST_MS, Pace, StatePace
 
 
 class Thread:
@@ -59,3 +59,28 @@ def test_work_in_a_pause_does_not_count() -> None:
     thread.work += 30
     thread.pace.mark()
     assert thread.pace.interval_ms == SHORTEST_MS
+
+
+def cost_states(pace: StatePace, work: list[float], *costs: float) -> None:
+    for cost in costs:
+        with pace.account():
+            work[0] += cost
+
+
+def test_states_that_cost_nothing_are_shown_as_often_as_they_come() -> None:
+    work = [0.0]
+    pace = StatePace(lambda: work[0])
+    assert pace.interval_ms == StatePace.SHORTEST_MS
+    cost_states(pace, work, *[0.0005] * 5)
+    assert pace.interval_ms == StatePace.SHORTEST_MS
+
+
+def test_states_that_cost_are_shown_as_often_as_their_share_allows() -> None:
+    work = [0.0]
+    pace = StatePace(lambda: work[0])
+    cost_states(pace, work, *[0.003] * 5)
+    assert pace.interval_ms == round(3 / StatePace.SHARE)
+    cost_states(pace, work, 0.2)  # something done once in a while
+    assert pace.interval_ms == round(3 / StatePace.SHARE)
+    cost_states(pace, work, *[0.2] * 5)
+    assert pace.interval_ms == StatePace.LONGEST_MS

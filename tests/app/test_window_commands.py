@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
+from app.panels.help_dialogs import in_columns
 from app.window import Application
 from tests.app.window_fixtures import application, script
 
@@ -21,7 +22,7 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
     assert wanted <= set(shortcuts)
     menus = [action.text() for action in application.window.menuBar().actions()]
-    assert menus == ["File", "View", "Chat", "Tune", "Help"]
+    assert menus == ["&File", "&View", "&Chat", "&Tune", "&Help"]
 
 
 def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:
@@ -50,5 +51,18 @@ def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Ap
     texts = [dialog.text() for dialog in dialogs]
     assert any("Open model: Ctrl+O" in text for text in texts)
     assert any("torch:" in text and "Qt: 6" in text for text in texts)
+    room = application.window.screen().availableSize()
     for dialog in dialogs:
+        assert dialog.sizeHint().height() <= room.height() and dialog.isVisible()
         dialog.reject()
+
+
+def test_long_lists_stand_in_columns_in_their_order() -> None:
+    def rows(count: int) -> list[tuple[str, str]]:
+        return [(f"{place}", "") for place in range(count)]
+
+    sections = {"A": rows(9), "B": rows(20), "C": rows(22), "D": rows(4)}
+    columns = in_columns(sections)
+    assert [title for column in columns for title in column] == ["A", "B", "C", "D"]
+    assert [list(column) for column in columns] == [["A", "B"], ["C", "D"]]
+    assert in_columns({"A": rows(3)}) == [{"A": rows(3)}]

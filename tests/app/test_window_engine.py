@@ -27,16 +27,16 @@ LOAD_MS, REPLY_MS = 120_000, 120_000
 ROOT = Path(__file__).parents[2]
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every token take a while, and the more so while the window is busy with those before,
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.015) -> None:
+    """Make every token take `seconds`, and the more so while the window is busy with those before,
     so that "in mid-reply" is that on any machine."""
     deliver = EngineBridge.on_event
 
     def late(bridge: EngineBridge, event: messages.Event) -> None:
         if isinstance(event, messages.OutputEvent):
-            time.sleep(0.015)
+            time.sleep(seconds)
             until = time.monotonic() + 2.0
-            while len(bridge._inbox) > 8 and not bridge._closed and time.monotonic() < until:
+            while bridge.num_waiting > 8 and not bridge._closed and time.monotonic() < until:
                 time.sleep(0.005)
         deliver(bridge, event)
 
@@ -180,8 +180,9 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
 
 
 def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
-    qtbot: QtBot, application: Application
+    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    slow_down(monkeypatch, 0.06)  # the reply goes on until the last of three changes is shown
     panel, strip = application.window.engine_settings, application.window.strip
     row = panel.rows["kv_cache_dtype"]
     control = row.control

@@ -58,13 +58,17 @@ def test_a_cache_that_became_smaller_is_told_of(qtbot: QtBot, application: Appli
     bridge = application.bridge
     assert bridge.model is not None and bridge.plan is not None
     plan = dataclasses.replace(bridge.plan, num_blocks=102)
-    thread = bridge._thread
+    thread = bridge.engine
     assert isinstance(thread, FakeEngineThread)
     thread.on_event(MadeRoom("The memory ran out in a step. 128 → 102 blocks.", bridge.model, plan))
     qtbot.waitUntil(lambda: application.window.notices.notice("room") is not None)
     notice = application.window.notices.notice("room")
     assert notice is not None and "128 → 102" in notice.cause and "other programs" in notice.remedy
     assert bridge.plan.num_blocks == 102 and bridge.state is EngineState.READY
+    thread.on_event(MadeRoom("It ran out in 2 steps. 128 → 81 blocks.", bridge.model, plan, 2))
+    kept = application.window.history
+    told = lambda: [r.notice.cause for r in kept.records if r.notice.key == "room"]
+    qtbot.waitUntil(lambda: told() == ["It ran out in 2 steps. 128 → 81 blocks."])
 
 
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
@@ -301,7 +305,7 @@ def test_closing_in_mid_reply_saves_it_and_ends_the_thread(
     send(qtbot, application, "a long story")
     reply = application.pages.chat.current.path()[-1]
     qtbot.waitUntil(lambda: len(reply.text) > 200, timeout=5000)
-    thread = application.bridge._thread
+    thread = application.bridge.engine
     application.window.close()
     application.shutdown()
     assert isinstance(thread, FakeEngineThread) and not thread.is_alive()

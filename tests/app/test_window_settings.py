@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -11,12 +12,14 @@ from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.engine_bridge import EngineBridge
+from app.panels.row_remarks import RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import sections
+from app.panels.settings_model import SettingsModel
 from app.servers.speculation import SETTINGS_OF_IT
 from app.settings_store import SettingsStore
 from app.window import Application
-from engine.config import SETTINGS
+from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import GpuFigures
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send
@@ -29,7 +32,7 @@ __all__ = ["application", "script"]
 def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     row = application.window.engine_settings.rows["max_num_seqs"]
-    thread = application.bridge._thread
+    thread = application.bridge.engine
     assert isinstance(thread, FakeEngineThread)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         for position in (5, 6, 7, 8):
@@ -253,3 +256,13 @@ def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
         assert memory._gpus == () and panel.machine.gpus == ()
         application.gpu.figures.emit(3.0, (own,))
         assert memory._gpus == (own,)
+
+
+def test_eager_steps_are_for_a_gpu() -> None:
+    model = SettingsModel()
+    everything = SimpleNamespace(matters=lambda name, weights: True)
+    remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
+    for device, why in (("cpu", "only on an NVIDIA GPU"), ("cuda:0", ""), ("auto", "")):
+        model.open(EngineConfig(model="any", device=device), {})
+        assert remarks.idle_because("enforce_eager") == why
+        assert remarks.idle_because("block_size") == ""

@@ -23,7 +23,7 @@ from typing import Any
 from PySide6.QtCore import QEvent, QEventLoop, QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QWidget
 
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS
+from app.engine_seat import SNAPSHOT_INTERVAL_MS
 from app.window import Application, make_application
 
 HEARTBEAT_MS = 50

@@ -8,7 +8,9 @@ their own, which has no need of this repository's packages. All compute in float
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +22,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.quantization.recipe import Recipe
 
-PEERS = {"autoawq": ("awq",), "llmcompressor": ("awq", "gptq")}
+PEERS = {
+    "autoawq": ("awq",),
+    "gptqmodel": ("awq", "gptq"),
+    "llmcompressor": ("awq", "gptq"),
+}
 """What each of them makes."""
 
 MAX_S = 1200
@@ -31,18 +37,22 @@ def run_peer(
 ) -> None:
     """Let `python` make `output` of `model`. Raises RuntimeError with what it said last."""
     task = {
-        "model": str(model),
-        "output": str(output),
+        "model": str(model.absolute()),
+        "output": str(output.absolute()),
         "method": recipe.method,
         "group_size": recipe.group_size,
+        "symmetric": recipe.is_symmetric,
         "tokens": list(tokens),
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as written:
-        json.dump(task, written)
-        written.flush()
-        command = [python, str(Path(__file__).resolve()), name, written.name]
+    with tempfile.TemporaryDirectory() as folder:  # some write logs to where they run
+        written = Path(folder, "task.json")
+        written.write_text(json.dumps(task))
+        program = str(Path(shutil.which(python) or python).absolute())
+        command = [program, str(Path(__file__).resolve()), name, str(written)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=MAX_S)
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=MAX_S
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise RuntimeError(str(error)) from error
     if done.returncode:
@@ -51,10 +61,32 @@ def run_peer(
         shutil.copy(file, output)
 
 
+def peer_argument(text: str) -> tuple[str, str]:
+    """NAME=PYTHON of a command line."""
+    name, _, python = text.partition("=")
+    if name not in PEERS or not python:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PYTHON with one of {list(PEERS)}")
+    return name, python
+
+
 def autoawq(task: dict[str, Any]) -> None:
     import torch
     from awq import AutoAWQForCausalLM
+    from awq.quantize.quantizer import AwqQuantizer
 
+    search = AwqQuantizer._compute_best_scale
+
+    def search_apart(self: Any, x: Any, w: Any, mean: Any, module: Any, *rest: Any) -> Any:
+        # it keeps the weights to restore with `.cpu()`, which on a GPU copies them and on a CPU
+        # does not: there the first scales tried would stay in the weights, and ruin the model
+        of_module = module.state_dict
+        module.state_dict = lambda: {name: t.clone() for name, t in of_module().items()}
+        try:
+            return search(self, x, w, mean, module, *rest)
+        finally:
+            del module.state_dict
+
+    AwqQuantizer._compute_best_scale = search_apart
     model = AutoAWQForCausalLM.from_pretrained(
         task["model"], torch_dtype=torch.float32, device_map="cpu", safetensors=True
     )
@@ -65,6 +97,23 @@ def autoawq(task: dict[str, Any]) -> None:
         max_calib_samples=len(task["tokens"]), max_calib_seq_len=len(task["tokens"][0]),
     )  # fmt: skip
     model.save_quantized(task["output"])
+
+
+def gptqmodel(task: dict[str, Any]) -> None:
+    os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # it fails with one, its own on 2 cores
+    from gptqmodel import GPTQModel, QuantizeConfig
+    from gptqmodel.quantization import FORMAT, METHOD
+
+    is_awq = task["method"] == "awq"
+    settings = QuantizeConfig(
+        bits=4, group_size=task["group_size"], sym=task["symmetric"],
+        method=METHOD.AWQ if is_awq else METHOD.GPTQ, format=FORMAT.GEMM if is_awq else FORMAT.GPTQ,
+        device="cpu", offload_to_disk=False,
+    )  # fmt: skip
+    model = GPTQModel.load(task["model"], settings, dtype="float32")
+    tokens = [{"input_ids": t, "attention_mask": [1] * len(t)} for t in task["tokens"]]
+    model.quantize(tokens, batch_size=1)
+    model.save(task["output"])
 
 
 def llmcompressor(task: dict[str, Any]) -> None:
@@ -80,7 +129,7 @@ def llmcompressor(task: dict[str, Any]) -> None:
     is_awq = task["method"] == "awq"
     weights = {
         "num_bits": 4, "type": "int", "strategy": "group", "group_size": task["group_size"],
-        "symmetric": not is_awq,
+        "symmetric": task["symmetric"],
     }  # fmt: skip
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     modifier = AWQModifier if is_awq else GPTQModifier
@@ -98,7 +147,7 @@ def llmcompressor(task: dict[str, Any]) -> None:
 def main() -> None:
     name, file = sys.argv[1:]
     task = json.loads(Path(file).read_text())
-    {"autoawq": autoawq, "llmcompressor": llmcompressor}[name](task)
+    {"autoawq": autoawq, "gptqmodel": gptqmodel, "llmcompressor": llmcompressor}[name](task)
 
 
 if __name__ == "__main__":

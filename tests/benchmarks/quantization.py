@@ -10,17 +10,17 @@ kv: tokens that a cache of the same size holds.
 
 quality: what every precision costs the starter model (`quality.py`); AWQ and GPTQ also as other
 programs make them, with `--peer autoawq=PYTHON --peer llmcompressor=PYTHON` of environments that
-have them.
+have them. It measures no time: with `--keep FOLDER --minutes N` it may be made in portions.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,11 @@ from app.bench.bandwidth import read_bandwidth
 from app.paths import shapes_dir
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.machine import default_threads
-from tests.benchmarks.peer_quantizers import PEERS
+from tests.benchmarks.peer_quantizers import PEERS, peer_argument
 from tests.benchmarks.quality import print_quality, quality, quality_goals
 from tests.benchmarks.report import (
     Goal,
+    Interference,
     arguments,
     at_least,
     at_most,
@@ -203,13 +204,6 @@ def kv(shape: str, threads: int) -> dict[str, float]:
     return {name: count / tokens["auto"] for name, count in tokens.items()}
 
 
-def _peer(text: str) -> tuple[str, str]:
-    name, _, python = text.partition("=")
-    if name not in PEERS or not python:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PYTHON with one of {list(PEERS)}")
-    return name, python
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--part", action="append", choices=("speed", "kv", "quality"))
@@ -218,8 +212,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, metavar="FOLDER",
                         help="of the quality part: what is made and measured stays there, and is "
                         "not made again")  # fmt: skip
-    parser.add_argument("--peer", action="append", type=_peer, default=[], metavar="NAME=PYTHON",
+    parser.add_argument("--peer", action="append", type=peer_argument, default=[],
+                        metavar="NAME=PYTHON",
                         help=f"of the quality part: {' or '.join(PEERS)}")  # fmt: skip
+    parser.add_argument("--minutes", type=float,
+                        help="of the quality part: begin no case after so many")  # fmt: skip
     args = parser.parse_args(argv)
     parts = args.part or ["speed", "kv", "quality"]
     threads = args.num_threads or default_threads()
@@ -227,7 +224,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds, tokens = (1, 10) if args.quick else (5, 16)
     report: dict[str, Any] = context() | {"num_threads": threads}
     goals: list[Goal] = []
-    with watch_others() as others:
+    is_timed = "speed" in parts
+    with watch_others() if is_timed else nullcontext(Interference()) as others:
         for shape in args.shape or SHAPES:
             if "speed" in parts:
                 found = speed(shape, [BASE, *formats], rounds, tokens, threads)
@@ -247,10 +245,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory() as folder:
                 kept = args.keep or Path(folder)
                 kept.mkdir(parents=True, exist_ok=True)
-                report["quality"] = quality(threads, kept, dict(args.peer))
+                report["quality"] = quality(threads, kept, dict(args.peer), args.minutes)
             print_quality(report["quality"])
             goals += quality_goals(report["quality"])
-    report["others_share"] = others.share
+    if is_timed:
+        report["others_share"] = others.share
     report["goals"] = [goal.as_dict() for goal in goals]
     print_goals(goals)
     write_json(args.output_json, report)

@@ -24,10 +24,10 @@ from app.paths import shapes_dir, starter_draft, starter_head, starter_model
 from app.suggestions import long_prompts, suggestions_for
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.machine import default_threads
-from engine.scheduler import Grant
 from engine.snapshot import StepRecord
 from engine.speculation.acceptance import expected_tokens
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
+from engine.step_plan import Grant
 from tests.benchmarks.report import (
     Goal,
     arguments,

@@ -10,8 +10,9 @@ from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
 from engine.request import Request
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Grant, Outcome, Scheduler, StepPlan
+from engine.scheduler import Scheduler
 from engine.snapshot import FinishReason
+from engine.step_plan import Grant, Outcome, StepPlan
 
 VOCAB = 50
 

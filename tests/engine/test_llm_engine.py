@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from engine.errors import (
     OutOfMemoryError,
 )
 from engine.snapshot import FinishReason
+from tests import heap
 from tests.engine import tiny_models
 from tests.engine.tiny_models import reference
 
@@ -165,6 +168,8 @@ def test_a_snapshot_shows_blocks_memory_and_what_is_new(make_engine: MakeEngine)
     after = engine.snapshot()
     assert [s.index for s in after.steps] == list(range(1, 12)) and len(after.itl) == 11
     assert after.blocks.num_used == 0 and after.blocks.num_cached == 3
+    held = [step.kv_usage * blocks.num_blocks for step in (*shot.steps, *after.steps)]
+    assert held == pytest.approx([3] * 5 + [4] * 7)  # token 25 opened one; the last counts too
     assert after.counters.generation_tokens == 12 and after.counters.prompt_tokens == 20
     assert after.counters.finished == {"length": 1}
 
@@ -374,19 +379,17 @@ def test_nan_logits_end_one_request_and_never_reach_another(
 
 
 def test_shutdown_gives_the_cache_and_the_weights_back(tiny_folder: Path) -> None:
-    import gc
-    import weakref
-
-    engine = LLMEngine(EngineConfig(model=str(tiny_folder), num_threads=1))
-    weights = [weakref.ref(p) for p in engine._host.runner.model.parameters()]
-    caches = [weakref.ref(c.keys.elements) for c in engine._host.runner.backend.caches.values()]
-    assert weights and caches
-    engine.add_request([5, 6, 7], GREEDY)
-    engine.step()
-    engine.shutdown()
-    assert engine.step()[-1].finish_reason is FinishReason.ABORT
-    gc.collect()
-    assert not any(ref() is not None for ref in weights + caches)
+    with heap.as_it_is():
+        engine = LLMEngine(EngineConfig(model=str(tiny_folder), num_threads=1))
+        weights = [weakref.ref(p) for p in engine._host.runner.model.parameters()]
+        caches = [weakref.ref(c.keys.elements) for c in engine._host.runner.backend.caches.values()]
+        assert weights and caches
+        assert gc.get_freeze_count() > len(weights), "the model is not looked at in every step"
+        engine.add_request([5, 6, 7], GREEDY)
+        engine.step()
+        engine.shutdown()
+        assert engine.step()[-1].finish_reason is FinishReason.ABORT
+        assert not any(ref() is not None for ref in weights + caches)
 
 
 def test_errors_of_ours_have_a_cause_and_a_remedy() -> None:

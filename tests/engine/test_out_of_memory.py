@@ -77,12 +77,15 @@ def test_no_request_and_no_token_is_lost(
         outputs = engine.generate(prompts, GREEDY)
     assert [o.token_ids for o in outputs] == wanted
     met = sum(number <= failing.calls for number in fails)
-    said = [n for n in engine.model_info.notices if "ran out in a step" in n]
-    assert met >= 1 and len(said) == met
+    said = [n for n in engine.model_info.notices if "ran out in" in n]
+    assert met >= 1 and len(said) == 1 and engine.times_shrunk == met
+    assert (f"{met} times, {blocks:,} → {engine.plan.num_blocks:,}" in said[0]) == (met > 1)
     assert engine.plan.num_blocks == round_down(blocks, met)
     assert engine.plan.kv_cache == engine.plan.num_blocks * engine.plan.bytes_per_block
     assert "CUDA out of memory" in said[0] and "no request was lost" in said[0]
     engine.check_integrity()
+    engine.reconfigure(block_size=engine.config.block_size * 2)
+    assert not any("ran out in" in n for n in engine.model_info.notices)
 
 
 def round_down(blocks: int, times: int) -> int:

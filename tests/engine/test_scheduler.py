@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from engine.config import EngineConfig
-from engine.scheduler import Outcome, StepPlan, waste
+from engine.scheduler import waste
 from engine.snapshot import FinishReason, RequestState
+from engine.step_plan import Outcome, StepPlan
 from tests.engine.scheduler_driver import VOCAB, Driver, next_token
 
 configs = st.builds(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.lookahead import Flight
+from engine.flight import Flight
 
 pytestmark = pytest.mark.gpu
 

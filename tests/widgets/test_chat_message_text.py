@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,7 +135,24 @@ def test_a_selection_survives_streaming(qtbot: QtBot) -> None:
     text.copy()
     copied = QGuiApplication.clipboard().mimeData()
     assert copied.text() == "first paragraph\nsecond goes on\nthird"
-    assert not copied.hasHtml()
+    assert copied.formats() == ["text/plain"]
+
+
+def test_a_program_whose_text_is_on_the_clipboard_ends_without_a_fault() -> None:
+    code = """
+from PySide6.QtWidgets import QApplication
+from widgets.chat.message_text import MessageText
+app = QApplication([])
+text = MessageText()
+text.set_markdown("a *word*")
+text.selectAll()
+text.copy()
+print(app.clipboard().text())
+"""
+    done = subprocess.run(  # destroyed last of all, when there is no interpreter any more
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "a word\n"), done.stderr
 
 
 def test_the_height_fits_the_width(qtbot: QtBot) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QTextCursor
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from widgets.chat.composer import MAX_LINES, Composer
+from widgets.chat.message_text import MessageText
 from widgets.chat.records import MessageRecord
 from widgets.chat.toast import Toast
 from widgets.chat.transcript import FIRST, Transcript
+from widgets.restyling import restyling
+from widgets.text_size import apply_text_size
+from widgets.theme import apply_theme
 
 
 def records(count: int) -> list[MessageRecord]:
@@ -184,12 +193,82 @@ def test_a_toast_ends_once(qtbot: QtBot) -> None:
     qtbot.addWidget(host)
     host.resize(500, 300)
     host.show()
+    host.activateWindow()
+    qtbot.waitUntil(host.isActiveWindow)
     toast, said = Toast(host), []
     toast.show_message("one", "Undo", lambda: said.append("undo"), lambda: said.append("gone 1"))
     toast.show_message("two", "Undo", lambda: said.append("undo"), lambda: said.append("gone 2"))
     assert said == ["gone 1"] and toast.text() == "two"
-    toast.act()
-    assert said == ["gone 1", "undo"] and toast.isHidden()
+    qtbot.keyClick(host, Qt.Key.Key_U, Qt.KeyboardModifier.AltModifier)
+    qtbot.waitUntil(lambda: said == ["gone 1", "undo"])
+    assert toast.isHidden()
     toast.show_message("three", expired=lambda: said.append("gone 3"), shown_ms=10)
     qtbot.waitUntil(lambda: said[-1] == "gone 3")
     assert toast.text() == ""
+
+
+def test_of_a_long_conversation_only_records_near_the_screen_are_made(qtbot: QtBot) -> None:
+    messages, made = records(1000), []
+    transcript = Transcript()
+    qtbot.addWidget(transcript)
+
+    def record_of(place: int) -> MessageRecord:
+        made.append(place)
+        return messages[place]
+
+    transcript.set_rows([message.id for message in messages], record_of)
+    assert made == list(range(1000 - FIRST, 1000))
+    transcript.set_rows([message.id for message in messages], record_of)
+    assert len(made) == 2 * FIRST
+    transcript.reveal("m500")
+    assert transcript.view("m500") is not None and len(made) < 4 * FIRST
+
+
+@pytest.fixture
+def body_size(qapp: QApplication) -> Iterator[QApplication]:
+    apply_theme(qapp, "light")
+    yield qapp
+    restyling().is_gradual = False
+    restyling().finish()
+    apply_text_size(qapp, 100)
+
+
+@pytest.mark.parametrize("is_gradual", [False, True])
+def test_the_line_at_the_top_stays_there_when_text_grows(
+    qtbot: QtBot, body_size: QApplication, is_gradual: bool
+) -> None:
+    words = " ".join(f"word{n}" for n in range(400))
+    transcript = shown(qtbot, [MessageRecord(f"m{n}", n % 2 == 0, words) for n in range(12)])
+    settle(qtbot, transcript)
+    view = transcript.view("m8")
+    assert view is not None
+    transcript.verticalScrollBar().setValue(transcript.top_of(view) + view.text.height() // 2)
+    settle(qtbot, transcript)
+    assert transcript.first_in_view is view and not transcript.follows
+    text = view.text
+    edge = lambda: text.mapFrom(transcript, QPoint(0, 0))
+    at_top = text.cursorForPosition(QPoint(0, edge().y()))
+    distance = text.cursorRect(at_top).top() - edge().y()
+    character = at_top.position()  # the cursor moves when all is written again
+    selected = text.textCursor()
+    selected.setPosition(10)
+    selected.setPosition(60, QTextCursor.MoveMode.KeepAnchor)
+    text.setTextCursor(selected)
+    chosen = text.textCursor().selectedText()
+    height = text.height()
+    now = lambda: text.cursorRect(cursor_at(text, character)).top() - edge().y()
+    restyling().is_gradual = is_gradual
+    for percent in (150, 100):
+        apply_text_size(body_size, percent)
+        qtbot.waitUntil(lambda: not restyling().is_busy)
+        settle(qtbot, transcript)
+        assert (text.height() > height) == (percent > 100)
+        assert transcript.first_in_view is view and not transcript.follows
+        qtbot.waitUntil(lambda: now() == distance)  # when the layout has come to rest
+        assert text.textCursor().selectedText() == chosen
+
+
+def cursor_at(text: MessageText, position: int) -> QTextCursor:
+    cursor = QTextCursor(text.document())
+    cursor.setPosition(position)
+    return cursor

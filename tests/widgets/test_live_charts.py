@@ -10,7 +10,7 @@ import time
 import pytest
 from PySide6.QtWidgets import QApplication
 
-from engine.snapshot import Counters, GpuFigures, Sample
+from engine.snapshot import Counters, GpuFigures, Sample, StepRecord
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts, columns_for
@@ -58,6 +58,20 @@ def values(strip: StatStrip) -> dict[str, str]:
 
 
 # Charts ---------------------------------------------------------------------------------------
+
+
+def test_blocks_that_were_held_between_two_states_are_in_the_chart(charts: LiveCharts) -> None:
+    now = time.perf_counter()
+    usage = (0.1, 0.7, 0.3, 0.2)
+    steps = tuple(
+        StepRecord(i, now - 1 + i / 10, 0.05, (), 0, 0, kv_usage=u) for i, u in enumerate(usage)
+    )
+    idle = snapshot(now)
+    charts.update_snapshot(dataclasses.replace(idle, steps=steps))
+    used = charts.cache.data.history["kv_usage"]
+    assert used.values.max() == pytest.approx(70)
+    assert used.last() == (idle.time, pytest.approx(idle.kv_usage * 100))
+    assert list(used.times) == sorted(used.times)
 
 
 def test_the_charts_show_what_the_snapshots_say(charts: LiveCharts) -> None:

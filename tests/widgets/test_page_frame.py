@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QSplitter
+import pytest
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtWidgets import QApplication, QLabel, QSplitter
 from pytestqt.qtbot import QtBot
 
 from widgets.page_frame import PageFrame
@@ -29,3 +30,25 @@ def test_tabs_choose_the_form_and_a_narrow_page_stacks(qtbot: QtBot) -> None:
     frame.resize(900, 400)
     assert split.orientation() is Qt.Orientation.Horizontal
     assert abs(split.sizes()[0] - left) < 20  # as it was, not as high as it was
+
+
+def test_a_page_that_was_laid_out_small_at_first_begins_with_its_width(qtbot: QtBot) -> None:
+    frame = PageFrame("", (("List", QLabel()),), QLabel(), left_width=300, narrow=500)
+    qtbot.addWidget(frame)
+    for width in (200, 640, 1000):
+        frame.resize(width, 400)
+    frame.show()
+    assert abs(frame.findChild(QSplitter).sizes()[0] - 300) < 40
+
+
+def test_larger_text_wants_wider_halves(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = PageFrame("", (("List", QLabel()),), QLabel(), left_width=300, narrow=500)
+    qtbot.addWidget(frame)
+    frame.resize(1000, 400)
+    frame.show()
+    split = frame.findChild(QSplitter)
+    assert abs(split.sizes()[0] - 300) < 40
+    monkeypatch.setattr("widgets.page_frame.text_scale", lambda: 1.5)
+    QApplication.sendEvent(frame, QEvent(QEvent.Type.LayoutRequest))
+    qtbot.waitUntil(lambda: abs(split.sizes()[0] - 450) < 40, timeout=10_000)
+    assert split.orientation() is Qt.Orientation.Horizontal

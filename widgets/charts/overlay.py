@@ -70,8 +70,12 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
     lefts = [_beside(x, width, plot) for x, width in zip(lines, widths, strict=True)]
     rights = [left + width for left, width in zip(lefts, widths, strict=True)]
     pen = view.text_pen.use(painter)
-    rows = mark_rows(lefts, rights, _MARK_ROWS)
-    for mark, text, left, row in zip(shown, texts, lefts, rows, strict=True):
+    count = _count_above(view)  # stands at the left of the first row, whatever the marks say
+    if count:
+        lefts.append(plot.left())
+        rights.append(plot.left() + SPACE_1 + view.small_pen.width(count) + SPACE_1)
+    rows = mark_rows(lefts, rights, _MARK_ROWS)[: len(shown)]
+    for mark, text, left, row in zip(shown, texts, lefts[: len(shown)], rows, strict=True):
         if row is None:
             continue  # its line is there; the cross-line near it gives the text
         painter.setPen(view.color(_MARK_COLORS[mark.kind]))
@@ -124,12 +128,17 @@ def draw_limit(painter: QPainter, view: PlotView, value: float) -> None:
 
 def draw_count_above(painter: QPainter, view: PlotView) -> None:
     """How many samples lie beyond the axis (they are drawn at its upper end)."""
-    if not view.num_above:
+    text = _count_above(view)
+    if not text:
         return
     plot = view.plot_rect
     painter.setPen(view.color("text_muted"))
     place = QRectF(plot.left() + SPACE_1, plot.top(), plot.width(), view.small_metrics.height())
-    view.small_pen.use(painter).left(painter, place, f"▲ {number(view.num_above, 0)} above")
+    view.small_pen.use(painter).left(painter, place, text)
+
+
+def _count_above(view: PlotView) -> str:
+    return f"▲ {number(view.num_above, 0)} above" if view.num_above else ""
 
 
 def draw_empty(painter: QPainter, view: PlotView) -> None:

@@ -13,6 +13,7 @@ from PySide6.QtCore import (
     QPersistentModelIndex,
     QRect,
     QSize,
+    QStringListModel,
     Qt,
     Signal,
 )
@@ -38,9 +39,13 @@ RECORD = Qt.ItemDataRole.UserRole
 RowKey = tuple[str, str]  # of a line: see ConversationRecord.key
 
 
-class ConversationModel(QAbstractListModel):
+class ConversationModel(QStringListModel):
     """A line is made when it is looked at: of ten thousand conversations the view asks for those
-    on the screen."""
+    on the screen.
+
+    Of the base class only the number of rows is used: a layout of ten thousand asks for it eighty
+    thousand times, which Python would answer too slowly. Its strings are empty.
+    """
 
     renamed = Signal(str, str)
 
@@ -52,9 +57,6 @@ class ConversationModel(QAbstractListModel):
         nothing: list[ConversationRecord] = []
         self._record_of: Callable[[int], ConversationRecord] = nothing.__getitem__
         self._made: dict[int, ConversationRecord] = {}  # what was looked at
-
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
-        return 0 if parent.isValid() else len(self._keys)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         match role:
@@ -78,7 +80,7 @@ class ConversationModel(QAbstractListModel):
         return True
 
     def flags(self, index: Index) -> Qt.ItemFlag:
-        return super().flags(index) | Qt.ItemFlag.ItemIsEditable
+        return QAbstractListModel.flags(self, index) | Qt.ItemFlag.ItemIsEditable
 
     def record(self, index: Index) -> ConversationRecord:
         return self.record_at(index.row())
@@ -102,11 +104,10 @@ class ConversationModel(QAbstractListModel):
             for row in list(self._made):
                 self._put(row, record_of(row))
             return
-        self.beginResetModel()
         self._keys, self._made = keys, {}
         self._rows = {key: row for row, key in enumerate(keys)}
-        self._first = {key[0]: row for row, key in reversed(list(enumerate(keys)))}
-        self.endResetModel()
+        self._first = {key[0]: len(keys) - 1 - i for i, key in enumerate(reversed(keys))}
+        self.setStringList([""] * len(keys))
 
     def update_record(self, record: ConversationRecord) -> None:
         row = self._rows.get(record.key)

@@ -1,11 +1,14 @@
-"""What a new conversation shows: what answers here, and what one could ask."""
+"""What a new conversation shows: what answers here, and what one could ask.
+
+Where the room is low the cards are their titles alone, three in a row, so that all are seen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -19,6 +22,8 @@ from PySide6.QtWidgets import (
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
 
 COLUMN_WIDTH = 640
+_LINES_AROUND, _LINES_OF_ROW = 6, 5  # lines of text that title and margins take, and a row of cards
+_LINES_OF_THREE = 30  # as wide as so many lines are high: room for three titles in a row
 
 
 class EmptyState(QScrollArea):
@@ -40,11 +45,10 @@ class EmptyState(QScrollArea):
         self._text.setWordWrap(True)
         self._hint = QLabel("Try one of these, or write your own.")
         self._hint.setProperty("role", "small")
+        self.cards: list[SuggestionCard] = []
+        self.is_low, self._columns = False, 2
         self._grid = QGridLayout()
         self._grid.setSpacing(SPACE_2)
-        for number in (0, 1):
-            self._grid.setColumnStretch(number, 1)
-            self._grid.setColumnMinimumWidth(number, 100)
         inner = QWidget()
         inner.setMaximumWidth(COLUMN_WIDTH)
         column = QVBoxLayout(inner)
@@ -56,8 +60,7 @@ class EmptyState(QScrollArea):
         column.addWidget(self._hint)
         column.addSpacing(SPACE_1)
         column.addLayout(self._grid)
-        outer = QGridLayout(content)
-        outer.setContentsMargins(SPACE_4, SPACE_8, SPACE_4, SPACE_4)
+        self._outer = outer = QGridLayout(content)
         outer.setColumnStretch(0, 1)
         outer.setColumnStretch(1, 1000)
         outer.setColumnStretch(2, 1)
@@ -74,21 +77,39 @@ class EmptyState(QScrollArea):
 
     def set_suggestions(self, suggestions: Sequence[tuple[str, str]]) -> None:
         """(title, prompt) of each card."""
-        while (item := self._grid.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
-        for number, (title, prompt) in enumerate(suggestions):
-            card = SuggestionCard(title, prompt)
+        for card in self.cards:
+            self._grid.removeWidget(card)
+            card.hide()
+            card.deleteLater()
+        self.cards = [SuggestionCard(title, prompt) for title, prompt in suggestions]
+        for card in self.cards:
             card.chosen.connect(self.chosen)
-            self._grid.addWidget(card, number // 2, number % 2)
-        self._hint.setVisible(bool(suggestions))
+        self._lay_out()
 
-    @property
-    def cards(self) -> list[SuggestionCard]:
-        items = [self._grid.itemAt(position) for position in range(self._grid.count())]
-        widgets = [item.widget() for item in items if item is not None]
-        return [widget for widget in widgets if isinstance(widget, SuggestionCard)]
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if self._shape() != (self.is_low, self._columns):
+            self._lay_out()
+
+    def _shape(self) -> tuple[bool, int]:
+        """Whether the room is low, and the cards of a row."""
+        line, room = self.fontMetrics().height(), self.viewport().size()
+        rows = -(-len(self.cards) // 2)
+        is_low = room.height() < line * (_LINES_AROUND + _LINES_OF_ROW * rows)
+        return is_low, 3 if is_low and room.width() >= line * _LINES_OF_THREE else 2
+
+    def _lay_out(self) -> None:
+        self.is_low, self._columns = self._shape()
+        for number in range(3):
+            is_used = number < self._columns
+            self._grid.setColumnStretch(number, int(is_used))
+            self._grid.setColumnMinimumWidth(number, 100 if is_used else 0)
+        for number, card in enumerate(self.cards):
+            card.set_low(self.is_low)
+            self._grid.addWidget(card, *divmod(number, self._columns))
+        above, below = (SPACE_2, SPACE_2) if self.is_low else (SPACE_8, SPACE_4)
+        self._outer.setContentsMargins(SPACE_4, above, SPACE_4, below)
+        self._hint.setVisible(bool(self.cards) and not self.is_low)
 
 
 class SuggestionCard(QFrame):
@@ -101,7 +122,8 @@ class SuggestionCard(QFrame):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(f"{title}: {prompt}")
-        heading, text = QLabel(title), QLabel(prompt)
+        heading, self._text = QLabel(title), QLabel(prompt)
+        text = self._text
         heading.setProperty("role", "title")
         text.setProperty("role", "muted")
         text.setTextFormat(Qt.TextFormat.PlainText)
@@ -112,6 +134,11 @@ class SuggestionCard(QFrame):
         column.setSpacing(SPACE_1)
         column.addWidget(heading)
         column.addWidget(text, 1, Qt.AlignmentFlag.AlignTop)
+
+    def set_low(self, is_low: bool) -> None:
+        """The title alone, or with the prompt."""
+        self._text.setVisible(not is_low)
+        self.setToolTip(self.prompt if is_low else "")
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if event.button() is Qt.MouseButton.LeftButton and self.rect().contains(event.pos()):

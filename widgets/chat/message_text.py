@@ -71,6 +71,7 @@ class MessageText(QTextBrowser):
         self._has_caret = False
         self._cost = self._rendered_at = 0.0
         self._pending = ""
+        self._words: tuple[str, ...] = ()  # marked
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.timeout.connect(self.render_now)
@@ -130,6 +131,7 @@ class MessageText(QTextBrowser):
         """Mark every one of `words`, in any case; where the first of them stands, or None. The
         marks before go."""
         self.render_now()
+        self._words = tuple(words)
         look = QTextCharFormat()
         look.setBackground(theme().color("selection"))
         look.setForeground(theme().color("selection_text"))
@@ -280,7 +282,15 @@ class MessageText(QTextBrowser):
         return QRectF(x, corner.y() + 1, _CARET_WIDTH, min(height, line.ascent() + line.descent()))
 
     def _theme_changed(self) -> None:
+        selected = self.textCursor()
+        start, end = selected.anchor(), selected.position()
         self._written.rewrite()
+        if start != end:
+            selected.setPosition(start)
+            selected.setPosition(end, QTextCursor.MoveMode.KeepAnchor)
+            self.setTextCursor(selected)
+        if self._words:
+            self.mark(self._words)
         self._arrange()
 
     # Input -----------------------------------------------------------------------------------
@@ -299,8 +309,14 @@ class MessageText(QTextBrowser):
             super().keyPressEvent(event)
 
     def createMimeDataFromSelection(self) -> QMimeData:
-        """Plain text: colours of a theme have no place in someone's document."""
-        data = QMimeData()
+        """Plain text: colours of a theme have no place in someone's document.
+
+        In Qt's own object: the clipboard destroys what it holds after the interpreter has ended,
+        and with one that was made here, by Python, the program ended with a segmentation fault.
+        """
+        data = super().createMimeDataFromSelection()
+        data.text()  # the formats are worked out when the first is asked for, and would come back
+        data.clear()
         data.setText(self.textCursor().selection().toPlainText())
         return data
 

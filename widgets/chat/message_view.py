@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QObject, QPoint, QRect, Qt, Signal
-from PySide6.QtGui import QEnterEvent, QFontMetrics, QKeyEvent, QResizeEvent
+from PySide6.QtGui import QEnterEvent, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 
 from widgets.chat.attachments import SentFiles
 from widgets.chat.buttons import CopyButton, IconButton, QuietButton
+from widgets.chat.figures_line import FiguresLine
 from widgets.chat.marks import with_marks
 from widgets.chat.message_text import MessageText
 from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
@@ -170,12 +171,7 @@ class AssistantMessageView(MessageView):
         self.reasoning.text.link_activated.connect(self.link_activated)
         self._answer = ""  # what of it `text` shows
         self._error = ErrorBox()
-        self._status = QLabel()
-        self._status.setProperty("role", "small")
-        self._status.setFont(figure_font("small"))
-        self._status.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self._status.setMinimumWidth(60)
-        self._status.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._status = FiguresLine()
         self._regenerate = IconButton(
             "regenerate",
             "Write this reply again",
@@ -235,29 +231,13 @@ class AssistantMessageView(MessageView):
         if not record.is_open:
             self.text.render_now()
         self._error.show_error(record.error)
-        self._say(record.status or record.figures)
+        self._status.show_line(record.status or record.figures)
         self._status.setToolTip(record.details)
         self._status.setAccessibleDescription(record.details)
         self.latency.setVisible(record.has_latency)
         self.tokens.setVisible(record.has_tokens)
         self._regenerate.setEnabled(not record.is_open)
         self._copy.setEnabled(bool(record.text))
-
-    def _say(self, line: str) -> None:
-        """As many groups of figures as there is room for, from the left; the last one cut."""
-        parts, width = line.split("    "), self._status.width()
-        metrics = QFontMetrics(self._status.font())
-        while len(parts) > 1 and metrics.horizontalAdvance("    ".join(parts)) > width > 60:
-            parts.pop()
-        text = "    ".join(parts)
-        if width > 60:
-            text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, width)
-        self._status.setText(text)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._column.activate()
-        self._say(self.record.status or self.record.figures)
 
 
 class VersionSwitcher(QWidget):

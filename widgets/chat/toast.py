@@ -16,7 +16,8 @@ SHOWN_MS = 10_000
 class Toast(QFrame):
     """`show_message` shows one message; the one before it is over, and its `expired` is called.
 
-    `expired` is called once, when the message goes without its action having been taken.
+    `expired` is called once, when the message goes without its action having been taken. Alt and
+    the first letter of the action take it, wherever the keyboard is.
     """
 
     def __init__(self, parent: QWidget) -> None:
@@ -51,7 +52,9 @@ class Toast(QFrame):
     ) -> None:
         self.dismiss()
         self._label.setText(text)
-        self._action.setText(action)
+        self._action.setText(f"&{action}" if action else "")
+        self._action.setToolTip(f"{action} (Alt+{action[:1]})" if action else "")
+        self._action.setAccessibleName(action)
         self._action.setVisible(bool(action))
         self._callback, self._expired = callback, expired
         self.show()

@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
 
 from widgets.chat.jump_button import JumpButton
 from widgets.chat.message_view import AssistantMessageView, MessageView, UserMessageView
+from widgets.chat.reading_place import ReadingPlace
 from widgets.chat.records import MessageRecord
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4
 
@@ -33,6 +34,7 @@ COLUMN_WIDTH = 820
 SIDE_MARGIN = SPACE_4
 FIRST = 6
 """Views that are made at once: about a screen."""
+_TEND_MS = 8  # from one view to the next: what is scrolled meanwhile is painted
 _AHEAD, _KEPT = 2, 6
 """Screens beyond what is seen that are made ahead, and that are kept."""
 _NEAR = 24  # pixels from the end that count as the end
@@ -70,12 +72,15 @@ class Transcript(QScrollArea):
         self._column.addStretch(1)
         self.setWidget(content)
         self._margins = row
-        self._records: list[MessageRecord] = []
+        self._ids: list[str] = []  # of all records
+        self._record_of: Callable[[int], MessageRecord] = list[MessageRecord]().__getitem__
+        self._made: dict[int, MessageRecord] = {}  # those that were looked at
         self._places: dict[str, int] = {}  # of records by id
         self._first = 0  # record of the first view
         self._views: dict[str, MessageView] = {}  # in order, of a stretch of the records
         self._follows = True
-        self._is_moving = False  # views come and go, what is read stays where it is
+        self.is_moving = False
+        """Views come and go, what is read stays where it is."""
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.timeout.connect(self._tend)
@@ -84,41 +89,53 @@ class Transcript(QScrollArea):
         bar = self.verticalScrollBar()
         bar.rangeChanged.connect(self._range_changed)
         bar.valueChanged.connect(self._value_changed)
+        self._reading = ReadingPlace(self)
 
     # Content ---------------------------------------------------------------------------------
 
     def set_messages(self, records: Sequence[MessageRecord]) -> None:
         """Show `records`. Views of messages that stay are kept, and with them what is selected."""
-        had_end, had = self._has_end, bool(self._records)
-        is_same = had and bool(records) and self._records[0].id == records[0].id
-        shown = [i for i, r in enumerate(records) if r.id in self._views] if is_same else []
-        wanted = {record.id for record in records} if shown else set()
+        self.set_rows([record.id for record in records], list(records).__getitem__)
+        self._made = dict(enumerate(records))  # what is appended goes there
+
+    def set_rows(self, ids: Sequence[str], record_of: Callable[[int], MessageRecord]) -> None:
+        """The same for records that are made when they come near the screen, as they are then."""
+        had_end = self._has_end
+        is_same = self._ids[:1] == list(ids[:1])
+        shown = [i for i, view_id in enumerate(ids) if view_id in self._views] if is_same else []
+        wanted = set(ids) if shown else set()
         for view_id in [view_id for view_id in self._views if view_id not in wanted]:
             self._remove(view_id)
-        self._records = list(records)
-        self._places = {record.id: place for place, record in enumerate(self._records)}
+        self._ids, self._record_of, self._made = list(ids), record_of, {}
+        self._places = {view_id: place for place, view_id in enumerate(self._ids)}
         if not shown:
-            self._show_stretch(len(records) - FIRST, len(records))
+            self._show_stretch(len(ids) - FIRST, len(ids))
             self.jump_to_end()
             return
         self._first = shown[0]
-        end = min(len(records), shown[-1] + 1 + FIRST) if had_end else shown[-1] + 1
+        end = min(len(ids), shown[-1] + 1 + FIRST) if had_end else shown[-1] + 1
         for place in range(self._first, end):
-            view = self._views.get(records[place].id)
+            view = self._views.get(ids[place])
             if view is None:
                 self._insert(place)
             else:
-                view.show_record(records[place])
+                view.show_record(self._record(place))
         self._sort_views()
         if self._follows and not self._has_end:
             self.jump_to_end()
         self._tend_soon()
 
+    def _record(self, place: int) -> MessageRecord:
+        made = self._made.get(place)
+        if made is None:
+            made = self._made[place] = self._record_of(place)
+        return made
+
     def update_message(self, record: MessageRecord) -> None:
         """Show a changed state of one message; its text is extended by `append_text` alone."""
         place = self._places.get(record.id)
         if place is not None:
-            self._records[place] = record
+            self._made[place] = record
         if (view := self._views.get(record.id)) is not None:
             view.show_record(record)
 
@@ -130,9 +147,9 @@ class Transcript(QScrollArea):
             view.append(text)
             if is_first:
                 self.paint_now(view)
-        elif place is not None:  # far from what is read: it is there when a view is made again
-            record = self._records[place]
-            self._records[place] = record._replace(text=record.text + text)
+        elif place is not None and (record := self._made.get(place)) is not None:
+            # far from what is read: it is there when a view is made again
+            self._made[place] = record._replace(text=record.text + text)
 
     def paint_now(self, view: QWidget) -> None:
         """Lay out and paint what has changed, without waiting for the event loop."""
@@ -143,6 +160,10 @@ class Transcript(QScrollArea):
 
     def view(self, message_id: str) -> MessageView | None:
         return self._views.get(message_id)
+
+    def top_of(self, view: QWidget) -> int:
+        """Where a view begins, in the values of the scroll bar."""
+        return view.y() + self._column_widget.y()
 
     @property
     def views(self) -> list[MessageView]:
@@ -167,7 +188,7 @@ class Transcript(QScrollArea):
         view = self._views[message_id]
         self.unmark()
         word = view.mark(words)
-        top = view.y() + self._column_widget.y()
+        top = self.top_of(view)
         if word is not None and word.bottom() > self.viewport().height() - SPACE_4:
             top += word.top() - self.viewport().height() // 2
         self.verticalScrollBar().setValue(top - SPACE_4)
@@ -179,6 +200,12 @@ class Transcript(QScrollArea):
             QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
             self.ensureWidgetVisible(view, 0, SPACE_4)
 
+    @property
+    def first_in_view(self) -> MessageView | None:
+        """The view that is at the top of the screen."""
+        top = self.verticalScrollBar().value()
+        return next((v for v in self.views if self.top_of(v) + v.height() > top), None)
+
     # Scrolling -------------------------------------------------------------------------------
 
     @property
@@ -188,7 +215,7 @@ class Transcript(QScrollArea):
 
     def jump_to_end(self) -> None:
         if not self._has_end:
-            self._show_stretch(len(self._records) - FIRST, len(self._records))
+            self._show_stretch(len(self._ids) - FIRST, len(self._ids))
         self._follows = True
         bar = self.verticalScrollBar()
         bar.setValue(bar.maximum())
@@ -213,7 +240,7 @@ class Transcript(QScrollArea):
         self._tend_soon()
 
     def _value_changed(self, value: int) -> None:
-        if self._is_moving:
+        if self.is_moving:
             return
         bar = self.verticalScrollBar()
         self._follows = self._has_end and value >= bar.maximum() - _NEAR
@@ -251,20 +278,20 @@ class Transcript(QScrollArea):
 
     @property
     def _has_end(self) -> bool:
-        return self._end == len(self._records)
+        return self._end == len(self._ids)
 
     def _show_stretch(self, first: int, end: int) -> None:
         """Views of these records, and of no others."""
         for view_id in list(self._views):
             self._remove(view_id)
         self._first = max(0, first)
-        for place in range(self._first, min(end, len(self._records))):
+        for place in range(self._first, min(end, len(self._ids))):
             self._insert(place)
         self._tend_soon()
 
-    def _tend_soon(self) -> None:
+    def _tend_soon(self, milliseconds: int = 0) -> None:
         if not self._later.isActive():
-            self._later.start(0)
+            self._later.start(milliseconds)
 
     def _tend(self) -> None:
         """Make one view, or take one down, where there are too few or too many around what is
@@ -284,23 +311,22 @@ class Transcript(QScrollArea):
             self._change(lambda: self._remove(views[-1].record.id), views)
         else:
             return
-        self._tend_soon()
+        self._tend_soon(_TEND_MS)
 
     def _change(self, do: Callable[[], object], views: Sequence[MessageView]) -> None:
         """Change the views; what is at the top of the screen is at the same place afterwards."""
         bar = self.verticalScrollBar()
-        offset = self._column_widget.y()
-        held = next((v for v in views if v.y() + v.height() + offset > bar.value()), views[-1])
-        place = held.y() + offset - bar.value()
-        self._is_moving = True
+        held = self.first_in_view or views[-1]
+        place = self.top_of(held) - bar.value()
+        self.is_moving = True
         do()
         QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
-        bar.setValue(bar.maximum() if self._follows else held.y() + offset - place)
-        self._is_moving = False
+        bar.setValue(bar.maximum() if self._follows else self.top_of(held) - place)
+        self.is_moving = False
 
     def _insert(self, place: int) -> None:
         """The view of the record at `place`, which is before, after or between those there are."""
-        record = self._records[place]
+        record = self._record(place)
         view = UserMessageView(record) if record.is_user else AssistantMessageView(record)
         view.copy_requested.connect(self.copy_requested)
         view.edit_requested.connect(self.edit_requested)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from engine.snapshot import RequestTimes, StepEntry, StepRecord
+from engine.snapshot import RequestTimes, StepEntry, StepRecord, entry_of
 
 SLOW = 1.5
 """A gap is slow that is longer than the median by this factor ..."""
@@ -113,8 +113,8 @@ class ReplyLatency:
 
     def num_recomputed(self, gap: Gap) -> int:
         """Tokens of this request that were computed again, after a preemption."""
-        own = (e for s in gap.steps for e in s.entries if e.request_id == self.request_id)
-        return sum(entry.num_tokens for entry in own if entry.kind == "prefill")
+        own = (entry_of(step, self.request_id) for step in gap.steps)
+        return sum(e.num_tokens for e in own if e is not None and e.kind == "prefill")
 
     def cause(self, gap: Gap) -> Cause:
         """Why a gap is slow: the first of these that holds. The request was preempted; half of
@@ -144,7 +144,7 @@ def reply_latency(
     end = times.tokens[-1].time if times.tokens else times.arrival
     first = bisect_left(starts, _begin(times))
     # a step is entered a moment before its request counts as scheduled
-    while first > 0 and steps[first - 1].start + steps[first - 1].duration > _begin(times):
+    while first > 0 and steps[first - 1].end > _begin(times):
         first -= 1
     own = steps[first : bisect_left(starts, end)]
     gaps = tuple(_gaps(times, own))
@@ -156,7 +156,7 @@ def reply_latency(
         gaps,
         usual_s=median(lengths) if lengths else 0.0,
         usual_batch=median(batches) if batches else 0.0,
-        is_complete=bool(own) and any(e.request_id == request_id for e in own[0].entries),
+        is_complete=bool(own) and entry_of(own[0], request_id) is not None,
     )
 
 
@@ -173,9 +173,11 @@ def _stretches(
     found: list[Stretch] = []
     at = 0.0
     for step in steps:
-        entry = next((e for e in step.entries if e.request_id == request_id), None)
-        start, end = step.start - zero, min(step.start + step.duration - zero, first_token)
-        if entry is None or start >= first_token:
+        start, end = step.start - zero, min(step.end - zero, first_token)
+        if start >= first_token:
+            break
+        entry = entry_of(step, request_id)
+        if entry is None:
             continue
         if start > at:
             found.append(Stretch(Stage.WAIT if found else Stage.QUEUE, at, start))

@@ -38,7 +38,7 @@ class PositionBars(QWidget):
             return
         self._drafted, self._accepted = counts
         text = "\n".join(
-            f"Place {i}: {kept:,} of {made:,} accepted ({kept / made:.0%})"
+            f"Place {i}: {kept:,} of {made:,} accepted ({100 * kept / made:.0f} %)"
             for i, (made, kept) in enumerate(zip(*counts, strict=True), start=1)
             if made
         )
@@ -102,7 +102,7 @@ class PositionBars(QWidget):
             painter.setPen(table.color("text"))
             above = QRectF(area.left(), 0, area.width(), area.top() - SPACE_1)
             above.moveBottom(outline.top() - 2)
-            self._centered(painter, above, f"{share:.0%}")
+            self._centered(painter, above, f"{100 * share:.0f} %")
 
     def _centered(self, painter: QPainter, area: QRectF, text: str) -> None:
         width = self._pen.width(text)

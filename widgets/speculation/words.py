@@ -74,7 +74,7 @@ def acceptance(figures: SpeculationSnapshot) -> str:
     accepted = f"{figures.accepted:,} of {figures.drafted:,} drafts accepted"
     parts = [
         "" if length is None else f"{length:.2f} tokens a round",
-        "" if rate is None else f"{accepted} ({rate:.0%})",
+        "" if rate is None else f"{accepted} ({100 * rate:.0f} %)",
     ]
     return " · ".join(filter(None, parts))
 

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.snapshot import RequestSnapshot, RequestState, StepEntry, StepRecord
+from engine.snapshot import PackedEntries, RequestSnapshot, RequestState, StepRecord, packed
 
 CAPACITY = 10_000
 FINISHED = 0x80
@@ -94,7 +94,7 @@ class StepHistory:
     def between(self, start: float, end: float) -> list[StepRecord]:
         """The steps that ran at some moment from `start` to `end`, in the engine's clock."""
         last = bisect_left(self._records, end, key=lambda step: step.start)
-        first = bisect_left(self._records, start, key=lambda step: step.start + step.duration)
+        first = bisect_left(self._records, start, key=lambda step: step.end)
         return list(islice(self._records, first, last))
 
     def ordinal_of(self, index: int) -> int | None:
@@ -141,15 +141,28 @@ class StepHistory:
         self._arrivals = {name: at for name, at in self._arrivals.items() if name in known}
 
     def _add_step(self, step: StepRecord) -> None:
-        ordinal = self.end
-        numbers, kinds = [], []
+        step, ordinal = packed(step), self.end
+        entries = cast("PackedEntries", step.entries)
+        numbers = self._begin_all(entries.request_ids, ordinal)
+        kinds = _kinds(entries)
         finished = set(step.finished)
-        for entry in step.entries:
-            number = self._begin(entry.request_id, ordinal)
-            is_last = entry.request_id in finished
-            numbers.append(number)
-            kinds.append(_kind(entry) | (FINISHED if is_last else 0))
-            self._last_seen[number] = ordinal
+        if finished:
+            is_last = [request_id in finished for request_id in entries.request_ids]
+            kinds[is_last] |= FINISHED
+        self._last_seen.update(dict.fromkeys(numbers, ordinal))
+        others, waits = self._add_waits(step, ordinal)
+        self._records.append(step)
+        self._columns.append(
+            Column(np.array(numbers + others, np.int64), np.append(kinds, waits))
+        )
+        for request_id in finished:
+            self._numbers.pop(request_id, None)
+        if len(self._records) > self.capacity:
+            self._forget_oldest()
+
+    def _add_waits(self, step: StepRecord, ordinal: int) -> tuple[list[int], NDArray[np.uint8]]:
+        """Numbers and kinds of the requests that a step sent back to wait, or left waiting."""
+        numbers, kinds = [], []
         for request_id in step.preempted:
             number = self._number(request_id)
             numbers.append(number)
@@ -163,12 +176,7 @@ class StepHistory:
             self._last_seen[number] = ordinal
             if request_id not in self._waiting:  # no snapshot has shown that it waits
                 self._open(request_id, number, self._ordinal_at(request_id))
-        self._records.append(step)
-        self._columns.append(Column(np.array(numbers, np.int64), np.array(kinds, np.uint8)))
-        for request_id in finished:
-            self._numbers.pop(request_id, None)
-        if len(self._records) > self.capacity:
-            self._forget_oldest()
+        return numbers, np.array(kinds, np.uint8)
 
     def _number(self, request_id: str) -> int:
         if request_id not in self._numbers:
@@ -177,6 +185,13 @@ class StepHistory:
             self._last_seen[self._next_number] = self.end
             self._next_number += 1
         return self._numbers[request_id]
+
+    def _begin_all(self, request_ids: Sequence[str], ordinal: int) -> list[int]:
+        """Numbers of requests that take part in a step."""
+        numbers = list(map(self._numbers.get, request_ids))
+        if None in numbers or not self._waiting.keys().isdisjoint(request_ids):
+            return [self._begin(request_id, ordinal) for request_id in request_ids]
+        return cast("list[int]", numbers)  # as in the step before, mostly
 
     def _begin(self, request_id: str, ordinal: int) -> int:
         """The request takes part in a step: a wait ends, also one that no snapshot has shown."""
@@ -242,8 +257,8 @@ class StepHistory:
             del self._numbers[name]
 
 
-def _kind(entry: StepEntry) -> int:
-    mark = RESUMED if entry.is_resumed else 0
-    if entry.kind == "prefill":
-        return mark | (Kind.CACHED if entry.num_cached_tokens else Kind.PREFILL)
-    return mark | (Kind.DRAFT if entry.num_accepted else Kind.DECODE)
+def _kinds(entries: PackedEntries) -> NDArray[np.uint8]:
+    is_cached, has_drafts = entries.numbers("num_cached_tokens"), entries.numbers("num_accepted")
+    prefills = np.where(is_cached, np.uint8(Kind.CACHED), np.uint8(Kind.PREFILL))
+    decodes = np.where(has_drafts, np.uint8(Kind.DRAFT), np.uint8(Kind.DECODE))
+    return np.where(entries.is_prefill, prefills, decodes) | entries.is_resumed * np.uint8(RESUMED)

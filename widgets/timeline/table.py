@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.snapshot import StepRecord
+from engine.snapshot import StepRecord, unpacked
 from widgets.charts.table import Cell, ValuesTable
 from widgets.timeline.history import StepHistory
 from widgets.timeline.words import Name, batch_words
@@ -23,6 +23,7 @@ def steps_table(history: StepHistory, start: int, end: int, name: Name) -> Value
 
 
 def _row(step: StepRecord, name: Name) -> tuple[Cell, ...]:
+    step = unpacked(step)
     return (
         step.index, 1e3 * step.duration, len(step.entries), step.num_prefill_tokens,
         step.num_decode_tokens, sum(e.num_draft for e in step.entries),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from engine.snapshot import StepEntry, StepRecord
+from engine.snapshot import StepEntry, StepRecord, unpacked
 
 Name = Callable[[str], str]
 """The name of a request, as the user knows it, from its id."""
@@ -12,6 +12,7 @@ Name = Callable[[str], str]
 
 def step_words(step: StepRecord) -> str:
     """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
+    step = unpacked(step)
     parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
     decode, prefill = step.num_decode_tokens, step.num_prefill_tokens
     drafts = sum(entry.num_draft for entry in step.entries)

@@ -102,7 +102,7 @@ def _int8(module: str, members: Members) -> QuantizedTensor:
                 f"its weight_format is {int(order.flatten()[0])}, an order of one kind of GPU "
                 f"(read is {_ROW}, row by row)"
             )
-        codes = (parts["weight"].to(torch.int16) + 128).to(torch.uint8)
+        codes = parts["weight"].view(torch.uint8) ^ 128  # -128 becomes 0
         scales = (parts["SCB"] / 127).unsqueeze(1)
         return IntCodes(8, codes, scales, None, width)
 

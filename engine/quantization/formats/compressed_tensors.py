@@ -218,7 +218,7 @@ def _unsigned(numbers: Tensor, bits: int) -> Tensor:
     lowest, highest = int(numbers.min()), int(numbers.max())
     if lowest < -middle or highest >= middle:
         raise Misfit(f"its codes go from {lowest} to {highest}, which {bits} bits do not hold")
-    return (numbers.to(torch.int16) + middle).to(torch.uint8)
+    return numbers.view(torch.uint8) + middle  # which wraps, as it should
 
 
 def _own_order(g_idx: Tensor | None, group_size: int) -> Tensor | None:

@@ -60,13 +60,14 @@ class QuantizedTensor:
 
 def check_values(codes: Codes) -> None:
     """Raise Misfit where the numbers of a matrix cannot be right."""
-    bad = int((~torch.isfinite(codes.scales)).sum())
+    bad = int((~torch.isfinite(codes.scales)).count_nonzero())
     if bad:
         raise Misfit(f"{bad} of its {codes.scales.numel()} scales are not finite")
     if isinstance(codes, IntCodes):
         _check_ints(codes)
     elif isinstance(codes, FloatCodes):
-        bad = int(codes.values.view(torch.uint8).bitwise_and(0x7F).eq(0x7F).sum())
+        # a sum of booleans is made of 8 bytes each
+        bad = int(codes.values.view(torch.uint8).bitwise_and(0x7F).eq(0x7F).count_nonzero())
         if bad:
             raise Misfit(f"{bad} of its {codes.values.numel()} float8 values are not numbers")
     elif isinstance(codes, TableCodes) and not bool(torch.isfinite(codes.table).all()):

@@ -25,13 +25,13 @@ from engine.attention.interface import PagedBackend
 from engine.batch import Batch, Span, pack
 from engine.request import Request
 from engine.sampler import Sampler
-from engine.scheduler import Grant, Outcome, StepPlan
 from engine.snapshot import FinishReason
 from engine.speculation.drafting import Drafting, draw
 from engine.speculation.eagle3.head import Eagle3Head, Entries
 from engine.speculation.eagle3.taps import Taps
 from engine.speculation.proposer import Proposal, Proposer
 from engine.staging import Staging
+from engine.step_plan import Grant, Outcome, StepPlan
 from engine.transfer import CPU, upload_places
 
 

@@ -108,37 +108,27 @@ def step(index: int, *entries: StepEntry, preempted: tuple[str, ...] = ()) -> St
     return StepRecord(index, float(index), 0.5, entries, len(entries), 0, preempted)
 
 
-def test_the_steps_tell_blocks_concurrency_and_bytes_of_decoding() -> None:
+def test_the_steps_tell_concurrency_and_bytes_of_decoding() -> None:
     steps = [
-        step(0, StepEntry("a", "prefill", 20)),  # 2 blocks of 16
-        step(1, StepEntry("a", "decode", 1), StepEntry("b", "prefill", 33)),  # 2 + 3
+        step(0, StepEntry("a", "prefill", 20)),
+        step(1, StepEntry("a", "decode", 1), StepEntry("b", "prefill", 33)),
         step(2, StepEntry("a", "decode", 1), StepEntry("b", "decode", 1)),  # 22 and 34 tokens
         step(3, StepEntry("b", "decode", 1)),  # a was gone after step 2: 35 tokens
     ]
-    totals = _replay(steps, {"a": 2, "b": 3}, block_size=16)
-    assert totals.peak_blocks == 5
+    totals = _replay(steps, {"a": 2, "b": 3})
     assert totals.max_concurrent_requests == 2
     assert totals.num_decode_steps == 2
     assert totals.decode_s == 1.0
     assert totals.decode_context_tokens == 22 + 34 + 35
 
 
-def test_shared_blocks_are_counted_once() -> None:
-    steps = [
-        step(0, StepEntry("a", "prefill", 40)),  # 3 blocks
-        step(1, StepEntry("b", "prefill", 8, num_cached_tokens=32)),  # 2 of a's, 1 of its own
-    ]
-    assert _replay(steps, {}, block_size=16).peak_blocks == 4
-
-
-def test_a_preempted_request_gave_its_blocks_back() -> None:
+def test_a_preempted_request_does_not_run() -> None:
     steps = [
         step(0, StepEntry("a", "prefill", 16), StepEntry("b", "prefill", 16)),
         step(1, StepEntry("a", "decode", 1), preempted=("b",)),
         step(2, StepEntry("b", "prefill", 17)),
     ]
-    totals = _replay(steps, {"a": 1}, block_size=16)
-    assert totals.peak_blocks == 2
+    totals = _replay(steps, {"a": 1})
     assert totals.max_concurrent_requests == 2
 
 

@@ -89,7 +89,7 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
     application.bridge.snapshot.connect(lambda s: snapshots.append(len(s.requests)))
     wait_for_end(qtbot, window)
     assert max(snapshots) == 5  # all in the engine together
-    thread = application.bridge._thread
+    thread = application.bridge.engine
     assert isinstance(thread, FakeEngineThread)
     sent = [c for c in thread.commands if isinstance(c, messages.AddRequest)]
     assert [c.params.seed for c in sent] == [0, 1, 2, 3, 4]

@@ -41,7 +41,7 @@ def write(window: CompareWindow, *prompts: str) -> None:
 
 def commands(application: Application) -> list[str]:
     """What the engine was told, in words."""
-    thread = application.bridge._thread
+    thread = application.bridge.engine
     assert isinstance(thread, FakeEngineThread)
     found = []
     for command in thread.commands:
@@ -60,7 +60,7 @@ def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
     qtbot: QtBot, application: Application, window: CompareWindow
 ) -> None:
     write(window, "one", "two")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     write(window, "three")  # while it runs
     wait_for_end(qtbot, window)
@@ -77,7 +77,7 @@ def test_it_stays_on_the_right_where_it_is_to(
 ) -> None:
     window.back.click()
     window.prompt.setPlainText("one")  # written, not added: it is taken along
-    window.choice.choose({"quantization": "int4"})
+    window.sides[1].precision.choose({"quantization": "int4"})
     window.start.click()
     wait_for_end(qtbot, window)
     assert commands(application) == ["one", "-> int4", "one"]
@@ -85,9 +85,9 @@ def test_it_stays_on_the_right_where_it_is_to(
 
 def test_the_same_precision_is_not_compared_with_itself(window: CompareWindow) -> None:
     write(window, "one")
-    window.choice.choose({"quantization": "none"})
+    window.sides[1].precision.choose({"quantization": "none"})
     assert not window.start.isEnabled() and "another precision" in window.status.text()
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     assert window.start.isEnabled()
 
 
@@ -96,7 +96,7 @@ def test_stopping_keeps_what_was_answered_and_goes_back(
 ) -> None:
     script.replies, script.step_s = 60, 0.01
     write(window, "one", "two")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     runner = window._runner
     qtbot.waitUntil(lambda: runner.side == 1 and runner.phase is Phase.ANSWERING, timeout=8000)
@@ -114,7 +114,7 @@ def test_a_switch_that_fails_ends_it_with_the_reason(
 ) -> None:
     script.failing_settings = ("quantization",)
     write(window, "one")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
     assert "9 GiB of 3 GiB" in window.status.text()
@@ -126,7 +126,7 @@ def test_a_refused_prompt_is_told_beside_the_others(
     qtbot: QtBot, window: CompareWindow, script: Script
 ) -> None:
     write(window, script.rejected_prompt, "two")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
     item = window.table.item(0, 2)
@@ -140,7 +140,7 @@ def test_a_change_of_precision_from_elsewhere_ends_it(
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     application.bridge.reconfigure(quantization="nf4")
     wait_for_end(qtbot, window)
@@ -152,7 +152,7 @@ def test_closing_the_model_ends_it(
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     application.session.unload()
     wait_for_end(qtbot, window)
@@ -169,7 +169,7 @@ def test_prompts_come_from_a_file_and_results_go_to_one(
     file.write_text('{"prompt": 3}\n')
     window.read(file)
     qtbot.waitUntil(lambda: "line 1" in window.status.text(), timeout=3000)
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
     for name in ("a.json", "a.md"):
@@ -183,7 +183,7 @@ def test_closing_the_window_forgets_the_results(
     qtbot: QtBot, application: Application, window: CompareWindow
 ) -> None:
     write(window, "one")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
     window.close()
@@ -199,7 +199,7 @@ def test_the_program_ends_in_the_middle_of_it(
 ) -> None:
     script.replies, script.step_s = 200, 0.01
     write(window, "one")
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     qtbot.waitUntil(lambda: application.bridge.is_ready and window._timer.isActive(), timeout=3000)
     application.window.close()

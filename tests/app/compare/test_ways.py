@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QComboBox
 from pytestqt.qtbot import QtBot
 
 from app.compare.record import LEFT, RIGHT, Answer, Pair, Piece
@@ -15,7 +14,6 @@ from app.compare.runner import Phase
 from app.compare.way import Setup, Way, decide, other_words
 from app.compare.window import CompareWindow
 from app.models.estimate import Estimate, Need
-from app.settings_store import RecentModel
 from app.window import Application
 from engine import messages
 from engine.config import EngineConfig
@@ -39,18 +37,21 @@ def needs(weights: int, limit: int = 2**40) -> Estimate:
 def test_two_engines_at_once_only_where_both_fit_the_budget() -> None:
     setup = Setup({"quantization": "int8"}, "int8 weights")
     wanted = setup.config(CONFIG)
-    both = decide(setup, wanted, plan(1000 * MIB), needs(100 * MIB))
+    both = decide(wanted, CONFIG, plan(1000 * MIB), needs(100 * MIB), "right")
     assert both.way is Way.BESIDE and both.config is not None
     assert both.config.kv_cache_memory_bytes == 90 * MIB
-    assert "600 MiB" in both.why and "200 MiB" in both.why and "1000 MiB" in both.why
-    tight = decide(setup, wanted, plan(700 * MIB), needs(100 * MIB))
+    assert "the left has planned 600 MiB" in both.why
+    assert "200 MiB" in both.why and "1000 MiB" in both.why
+    tight = decide(wanted, CONFIG, plan(700 * MIB), needs(100 * MIB), "left")
+    assert "the right has planned" in tight.why and "the left needs" in tight.why
     assert tight.way is Way.SWITCH and "do not fit at once" in tight.why
     assert "600 MiB" in tight.why and "200 MiB" in tight.why and "700 MiB" in tight.why
-    other = dataclasses.replace(setup, model=RecentModel("/models/other"))
-    assert decide(other, wanted, plan(700 * MIB), needs(100 * MIB)).way is Way.REPLACE
-    busy = decide(setup, wanted, plan(1000 * MIB), needs(100 * MIB, limit=150 * MIB))
+    other = CONFIG.replace(model="/models/other")
+    assert decide(other, CONFIG, plan(700 * MIB), needs(100 * MIB), "right").way is Way.REPLACE
+    busy = decide(wanted, CONFIG, plan(1000 * MIB), needs(100 * MIB, limit=150 * MIB), "right")
     assert busy.way is Way.SWITCH  # others hold the memory now
-    unknown = decide(setup, wanted, plan(10**12), Estimate(None, None, "No config."))  # type: ignore[arg-type]
+    nothing = Estimate(None, None, "No config.")  # type: ignore[arg-type]
+    unknown = decide(wanted, CONFIG, plan(10**12), nothing, "right")
     assert unknown.way is Way.SWITCH and "No config." in unknown.why
 
 
@@ -135,10 +136,10 @@ def reconfigured(engine: FakeEngineThread) -> bool:
 def test_sampling_alone_needs_one_engine(
     qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
 ) -> None:
-    window.choice.choose({"quantization": "none"})
+    window.sides[1].precision.choose({"quantization": "none"})
     assert not window.start.isEnabled()
-    window.sampling[1].setCurrentIndex(2)
-    window.sampling[1].activated.emit(2)
+    window.sides[1].sampling.setCurrentIndex(2)
+    window.sides[1].sampling.activated.emit(2)
     window.seed.setValue(7)
     window.together.click()
     assert "One engine for both" in run(qtbot, window)
@@ -146,7 +147,7 @@ def test_sampling_alone_needs_one_engine(
     assert (first.params.temperature, first.params.seed) == (0.0, 7)
     assert second.params.temperature > 0 and second.params.seed == 7
     assert len(engines) == 1 and not reconfigured(engines[0])
-    assert window.sampling[1].name in window.columns.sides[1].name.text()
+    assert window.sides[1].sampling.name in window.columns.sides[1].name.text()
     assert "TTFT" in window.columns.line.text()
 
 
@@ -154,7 +155,7 @@ def test_two_engines_are_loaded_at_once_where_they_fit(
     qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
 ) -> None:
     fit(window, MIB)
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     assert "Two engines at once" in run(qtbot, window)
     left, right = engines
     assert len(requests(left)) == len(requests(right)) == 1 and not reconfigured(left)
@@ -167,10 +168,83 @@ def test_they_go_one_after_the_other_where_they_do_not(
     qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
 ) -> None:
     fit(window, 2**45)
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     said = run(qtbot, window)
     assert "One engine after the other: they do not fit at once" in said and "TiB" in said
     assert len(engines) == 1 and len(requests(engines[0])) == 2 and reconfigured(engines[0])
+
+
+def pick(box: QComboBox, text: str) -> None:
+    """As the user chooses it."""
+    box.setCurrentIndex(box.findText(text))
+    box.activated.emit(box.currentIndex())
+
+
+def told(engine: FakeEngineThread) -> list[str]:
+    """What an engine was asked and made into, in words."""
+    found = []
+    for command in engine.commands:
+        match command:
+            case messages.AddRequest():
+                found.append("ask")
+            case messages.Reconfigure(changes):
+                found.append(str(changes["quantization"]))
+            case messages.Load(config):
+                found.append(config.model.rpartition("/")[2])
+    return found
+
+
+def test_the_left_begins_as_what_is_loaded_and_can_be_another(
+    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+) -> None:
+    fit(window, 2**45)
+    left, right = (side.precision for side in window.sides)
+    assert left.settings["quantization"] == "auto" and right.settings["quantization"] == "int8"
+    left.choose({"quantization": "int8"})
+    assert not window.start.isEnabled() and "for a side" in window.status.text()
+    right.choose({"quantization": "int4"})
+    assert "One engine after the other" in run(qtbot, window)
+    assert told(engines[0])[2:] == ["int8", "ask", "int4", "ask", "auto"]
+
+
+def test_where_the_right_is_what_is_loaded_nothing_is_switched_first(
+    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread]
+) -> None:
+    fit(window, 2**45)
+    window.sides[0].precision.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "auto"})
+    assert "the right has planned" in run(qtbot, window)
+    assert told(engines[0])[2:] == ["ask", "int8", "ask", "auto"]
+
+
+def test_two_engines_that_are_both_not_the_one_of_the_window(
+    qtbot: QtBot, application: Application, window: CompareWindow,
+    engines: list[FakeEngineThread],
+) -> None:  # fmt: skip
+    fit(window, MIB)
+    pick(window.sides[0].model, "other")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    assert "Two engines at once" in run(qtbot, window)
+    assert told(engines[0]) == ["other", "tiny", "other", "ask", "tiny"]
+    assert told(engines[1]) == ["tiny", "ask"]
+    lines = [*(c.name for c in window.columns.sides), *(side.what for side in window.sides)]
+    assert [line.text().split(" ·")[0] for line in lines] == 2 * ["other", "tiny"]
+    assert all(line.text().count("tiny") < 2 for line in lines)
+    assert application.bridge.config is not None
+    assert application.bridge.config.model == "/models/tiny"
+
+
+def test_what_cannot_be_the_left_leaves_the_engine_as_it_was(
+    qtbot: QtBot, window: CompareWindow, engines: list[FakeEngineThread], script: Script
+) -> None:
+    fit(window, 2**45)
+    window.sides[0].precision.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int4"})
+    script.failing_settings = ("quantization",)
+    window.start.click()
+    qtbot.waitUntil(lambda: not window._runner.is_running, timeout=8000)
+    assert "Switching to" in window.status.text() and "failed" in window.status.text()
+    assert told(engines[0])[2:] == ["int8"]
 
 
 @pytest.mark.parametrize("weights", [MIB, 2**45])
@@ -179,11 +253,11 @@ def test_another_model_beside_or_in_place_of_the_one_that_is_open(
     engines: list[FakeEngineThread], weights: int,
 ) -> None:  # fmt: skip
     fit(window, weights)
-    other = window.right.model.findText("other")
-    window.right.model.setCurrentIndex(other)
-    window.right.model.activated.emit(other)
-    window.right.drafts.setCurrentIndex(2)
-    window.right.drafts.activated.emit(2)
+    other = window.sides[1].model.findText("other")
+    window.sides[1].model.setCurrentIndex(other)
+    window.sides[1].model.activated.emit(other)
+    window.sides[1].drafts.setCurrentIndex(2)
+    window.sides[1].drafts.activated.emit(2)
     run(qtbot, window)
     loads = [c.config for e in engines for c in e.commands if isinstance(c, messages.Load)]
     asked = next(c for c in loads[2:] if c.model == "/models/other")
@@ -206,7 +280,7 @@ def test_a_second_engine_that_is_not_loaded_leaves_the_other_way(
 ) -> None:
     fit(window, MIB)
     script.broken_models = ("/models/tiny",)  # from now on
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     assert "a second engine was not loaded" in run(qtbot, window)
     assert len(engines) == 2 and reconfigured(engines[0])
 
@@ -216,7 +290,7 @@ def test_stopping_while_a_second_engine_loads_ends_it(
 ) -> None:
     fit(window, MIB)
     script.load_steps, script.load_step_s = 10_000, 0.02
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     qtbot.waitUntil(lambda: window._runner.phase is Phase.LOADING, timeout=5000)
     window.start.click()
@@ -230,7 +304,7 @@ def test_the_program_can_end_in_the_middle(
 ) -> None:  # fmt: skip
     fit(window, MIB)
     script.replies, script.step_s = 100_000, 0.01
-    window.choice.choose({"quantization": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     qtbot.waitUntil(lambda: window._runner.phase is Phase.ANSWERING, timeout=5000)
     application.window.close()
@@ -256,7 +330,7 @@ def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Applicatio
     assert window is not None
     window.max_tokens.setValue(16)
     window.prompt.setPlainText("What is TTFT?")
-    window.choice.choose({"quantization": "int8", "quantization_head": "int8"})
+    window.sides[1].precision.choose({"quantization": "int8", "quantization_head": "int8"})
     window.together.click()
     window.start.click()
     qtbot.waitUntil(lambda: not window._runner.is_running, timeout=120_000)

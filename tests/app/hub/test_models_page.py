@@ -335,7 +335,7 @@ def test_downloads_of_an_earlier_run_wait_in_the_list(
         end.callback(page.close_down)
         page.show()
         first = page.library.list.sources[0]
-        assert (first.title, first.subtitle) == ("acme/tiny", "paused · 25%")
+        assert (first.title, first.subtitle) == ("acme/tiny", "paused · 25 %")
         page.library.list.choose(first)
         qtbot.waitUntil(lambda: page.inspector.estimate is not None, timeout=5000)
         with qtbot.waitSignal(queue.finished, timeout=5000):

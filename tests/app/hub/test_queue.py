@@ -203,7 +203,7 @@ def test_a_download_in_words(qtbot: QtBot, queue: DownloadQueue) -> None:
     running = Download("a/b", State.RUNNING, Progress(1, 4, 0.0, "checking what is there"))
     assert state_text(running) == "checking what is there"
     assert how_far(Download("a/b", State.PAUSED, Progress(1, 4, 2.0))) == "1 B of 4 B"
-    assert subtitle(running) == "downloading · 25%"
+    assert subtitle(running) == "downloading · 25 %"
     failed = Download("a/b", State.FAILED, error=ErrorInfo("It broke.", "Mend it."))
     assert state_text(failed) == "It broke. Mend it."
     assert actions(queue, Download("a/b", State.CANCELLING)) == ()

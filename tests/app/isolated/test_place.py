@@ -11,8 +11,8 @@ from pytestqt.qtbot import QtBot
 from app import engine_place
 from app.chat.conversation import State
 from app.cli.main import build_parser
-from app.engine_bridge import OnEvent, ThreadFactory, engine_thread
 from app.engine_place import KEY, factory_of
+from app.engine_seat import OnEvent, ThreadFactory, engine_thread
 from app.isolated.engine import IsolatedEngine
 from app.preferences.schema import PROCESS, THREAD
 from app.window import Application
@@ -75,7 +75,7 @@ def test_it_is_for_the_next_model_and_said_so(qtbot: QtBot, application: Applica
     notice = application.window.notices.notice(KEY)
     assert notice is not None and "a process of its own from the next model on" in notice.cause
     beside = application.bridge.beside()
-    assert beside._make_own is application.bridge._make_own  # of the kind that runs
+    assert beside._seat.make_own is application.bridge._seat.make_own  # of the kind that runs
     beside.shutdown()
     beside.deleteLater()
     assert not is_isolated(application)

@@ -16,7 +16,8 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.chat.conversation import State
-from app.engine_bridge import EngineBridge, EngineState, OnEvent, ThreadFactory
+from app.engine_bridge import EngineBridge, EngineState
+from app.engine_seat import OnEvent, ThreadFactory
 from app.isolated.engine import IsolatedEngine
 from app.models.session import ENGINE
 from app.paths import starter_model

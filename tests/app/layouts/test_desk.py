@@ -30,7 +30,7 @@ def answer(application: Application, text: str) -> None:
 
 def entries(application: Application) -> list[str]:
     """The texts of the Layout menu, a checked one marked."""
-    view = next(a for a in application.window.menuBar().actions() if a.text() == "View").menu()
+    view = next(a for a in application.window.menuBar().actions() if a.text() == "&View").menu()
     assert isinstance(view, QMenu)
     menu = next(a for a in view.actions() if a.text() == "Layout").menu()
     assert isinstance(menu, QMenu)

@@ -10,10 +10,8 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.commands import Command
 from app.paths import starter_model
 from app.quality.store import StoredReport
-from app.quantize.in_chat import COMMAND, CompareInChat
 from app.quantize.keeping import Made
 from app.quantize.page import QuantizePage
 from app.window import Application
@@ -62,10 +60,11 @@ def of_one_model() -> StoredReport:
     found = make_report()
     assert found.reference is not None
     path = str(starter_model())
+    settings = {"quantization": "int8"}
     found = replace(
         found,
-        candidate=replace(found.candidate, path=path),
-        reference=replace(found.reference, path=path),
+        candidate=replace(found.candidate, path=path, config=settings),
+        reference=replace(found.reference, path=path, config={"quantization": "auto"}),
     )
     return StoredReport("1", "x", found)
 
@@ -73,23 +72,40 @@ def of_one_model() -> StoredReport:
 def test_a_report_leads_to_the_comparison_in_chat(
     qtbot: QtBot, application: Application, page: QuantizePage
 ) -> None:
-    asked: list[int] = []
-    registry = application.window.commands
-    if all(command.id != COMMAND for command in registry):
-        registry.add(Command(COMMAND, "Compare side by side…", lambda: asked.append(1), "Chat"))
-    else:
-        registry.action(COMMAND).triggered.connect(lambda: asked.append(1))
-    desk = CompareInChat(page, registry, application.session, application.bridge)
     stored = of_one_model()
+    desk = application.window.compare
     page.report.show_report(stored, Made())
     assert not page.report.compare.isHidden()
-    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
-        desk.compare(stored)
-    assert asked == [1]
-    desk.compare(stored)  # the model is there now
-    assert asked == [1, 1]
-    other = stored.report.reference
-    assert other is not None
-    elsewhere = replace(stored.report, reference=replace(other, path="/models/other"))
-    page.report.show_report(StoredReport("2", "y", elsewhere), Made())
-    assert page.report.compare.isHidden()  # two folders are not one model switched
+    with qtbot.waitSignal(application.bridge.loaded, timeout=RUN_MS):
+        page.report.compare.click()
+    qtbot.waitUntil(lambda: desk.window is not None, timeout=RUN_MS)
+    assert desk.window is not None
+    left, right = desk.window.setups
+    assert (left.model, right.model) == (None, None)  # the one that is loaded now
+    assert (left.settings["quantization"], right.settings["quantization"]) == ("auto", "int8")
+    desk.window.close()
+    page.report.compare.click()  # the model is there now
+    assert desk.window is not None
+    desk.window.close()
+
+
+def test_a_new_model_is_compared_with_the_one_it_was_made_from(
+    qtbot: QtBot, application: Application, page: QuantizePage
+) -> None:
+    """Two folders: the source is loaded, the model that was made was never opened."""
+    stored = of_one_model()
+    made = replace(stored.report.candidate, path="/models/starter-awq", config={}, name="awq")
+    stored = StoredReport("2", "y", replace(stored.report, candidate=made))
+    with qtbot.waitSignal(application.bridge.loaded, timeout=RUN_MS):
+        application.session.open(str(starter_model()))
+    page.report.show_report(stored, Made())
+    page.report.compare.click()
+    window = application.window.compare.window
+    assert window is not None
+    left, right = window.setups
+    assert left.model is None
+    assert right.model is not None and right.model.path == "/models/starter-awq"
+    assert "awq" in window.sides[1].what.text()
+    window.prompt.setPlainText("What is TTFT?")
+    assert window.start.isEnabled()
+    window.close()

@@ -183,6 +183,7 @@ def test_the_suggested_folder_is_named_after_what_it_holds_and_new(tmp_path: Pat
 @pytest.mark.parametrize("recipe", [
     Recipe("awq", bits=4, group_size=64, exclude=("down_proj", "layers.0"), num_sequences=7),
     Recipe("gptq", bits=8, symmetric=False, group_size=32, sequence_length=99),
+    Recipe("gptq", desc_act=True, static_groups=False),
     Recipe("rtn", bits=8, symmetric=True), Recipe("int8"), Recipe("nf4"),
 ])  # fmt: skip
 def test_the_command_line_makes_the_same_recipe(recipe: Recipe) -> None:

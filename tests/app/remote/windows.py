@@ -23,6 +23,10 @@ from tests.app.server.conftest import wait_until
 E = TypeVar("E")
 SLOW_BYTES, SLOW_S = 256, 0.05
 
+SLOW = Script(step_s=0.01, replies=120)
+ENDLESS = Script(step_s=0.01, replies=100_000)
+"""A reply that is still written whenever a busy machine looks."""
+
 
 class Lab:
     """A scripted engine behind a server."""
@@ -176,6 +180,32 @@ class Proxy:
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+class Bench:
+    """Makes labs, windows and proxies, and takes them down."""
+
+    def __init__(self) -> None:
+        self._made: list[Any] = []
+
+    def lab(self, script: Script | None = None, **options: Any) -> Lab:
+        made = Lab(script, **options)
+        self._made.append(made)
+        return made
+
+    def window(self, url: str, key: str | None = None) -> Window:
+        made = Window(url, key)
+        self._made.append(made)
+        return made
+
+    def proxy(self, url: str) -> Proxy:
+        made = Proxy(url)
+        self._made.append(made)
+        return made
+
+    def close(self) -> None:
+        for one in reversed(self._made):
+            one.close()
 
 
 def text_of(outputs: list[m.OutputEvent]) -> str:

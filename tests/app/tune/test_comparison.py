@@ -23,7 +23,7 @@ from app.tune.comparison import (
     tone,
 )
 from app.tune.history import Figures, TuneHistory
-from engine.snapshot import Sample
+from engine.snapshot import Sample, StepRecord
 from tests.widgets.synthetic import snapshot
 from widgets.charts.series import Mark
 
@@ -68,6 +68,15 @@ def test_no_token_is_lost_between_two_ranges(times: list[float], cut: int) -> No
     history = fed([], [Sample(at, 0.01) for at in sorted(times)])
     counted = [history._tokens_per_second(*r).sum() for r in ((0.0, cut), (cut, 10.0))]
     assert sum(counted) == len(times)
+
+
+def test_blocks_count_also_when_they_were_given_back_before_the_next_state() -> None:
+    history = fed([], [], until=2.0)
+    step = StepRecord(0, 2.2, 0.1, (), 1, 0, kv_usage=0.4)
+    history.update(replace(snapshot(3.0), steps=(step, replace(step, kv_usage=None))))
+    usage = history.figures(2.0, 3.0)["kv_usage"]
+    assert (usage.num_samples, usage.largest) == (3, pytest.approx(40))
+    assert history.figures(0.0, 2.0)["kv_usage"].largest == 0
 
 
 def test_before_any_state_there_is_nothing() -> None:

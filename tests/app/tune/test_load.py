@@ -42,7 +42,7 @@ def load(qtbot: QtBot, bridge: EngineBridge) -> Iterator[BackgroundLoad]:
 
 
 def sent(bridge: EngineBridge, kind: type) -> list:
-    thread = bridge._thread
+    thread = bridge.engine
     assert isinstance(thread, FakeEngineThread)
     return [c for c in thread.commands if isinstance(c, kind)]
 

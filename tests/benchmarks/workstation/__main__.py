@@ -6,6 +6,7 @@ views     a frame of every view with 100,000 KV blocks, 256 requests and 10,000 
 messages  a conversation of 1,000 messages: opening it, scrolling through it
 reply     a reply of 20,000 tokens at 200 tokens/s: its frames at the beginning and at the end
 sidebar   ten thousand conversations: the window opens, the list scrolls, finds, and a chat is sent
+look      another theme, and another size of all text, while a reply is written
 memory    what the process holds over a run of generation
 engine    throughput with all docks open against headless in its own process (gui_overhead)
 
@@ -34,7 +35,7 @@ from tests.benchmarks.report import (
 )
 from tests.benchmarks.workstation import engine
 
-PARTS = ("views", "messages", "reply", "sidebar", "memory", "engine")
+PARTS = ("views", "messages", "reply", "sidebar", "look", "memory", "engine")
 
 
 def run_part(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 
-from app.engine_bridge import SNAPSHOT_INTERVAL_MS
+from app.engine_seat import SNAPSHOT_INTERVAL_MS
 from app.paths import starter_model
 from app.window import Application, make_application
 from tests.benchmarks.gui_cases import script

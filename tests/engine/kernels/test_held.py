@@ -15,6 +15,7 @@ from engine.kernels import int4, int8, select, tiles
 from engine.kernels.held import ReorderedWeights, hold
 from engine.kernels.int4 import Int4Weights
 from engine.kernels.int8 import Int8Weights, quantize_rows
+from engine.kernels.native.weights import NativeWeights
 from engine.kernels.weights import StackedWeights
 from engine.quantization.codes import NF4_TABLE, Codes, IntCodes, TableCodes, stack
 from engine.quantization.rounding import (
@@ -24,6 +25,7 @@ from engine.quantization.rounding import (
     round_nf4,
     round_symmetric,
 )
+from tests.engine.kernels.compiled import leave_to_torch
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPSILON = {torch.float32: 1e-6, torch.bfloat16: 6e-3, torch.float16: 1e-3}
@@ -55,6 +57,7 @@ def random(outputs: int, inputs: int, seed: int = 0) -> Tensor:
     rows=st.integers(1, 70),
     has_bias=st.booleans(),
     tile_bytes=st.sampled_from([4, 20_000, 2**22]),
+    is_compiled=st.booleans(),
 )
 def test_values_and_products_are_those_of_the_codes(
     kind: str,
@@ -64,11 +67,14 @@ def test_values_and_products_are_those_of_the_codes(
     rows: int,
     has_bias: bool,
     tile_bytes: int,
+    is_compiled: bool,
 ) -> None:
     codes: Codes = KINDS[kind](random(outputs, inputs))
     x = random(rows, inputs, seed=1).to(dtype)
     bias = random(1, outputs, seed=2)[0].to(dtype) if has_bias else None
     with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            leave_to_torch(patch)
         patch.setattr(tiles, "TILE_BYTES", tile_bytes)
         patch.setattr(tiles, "WIDE_TILE_BYTES", tile_bytes)
         patch.setattr(int4, "TILE_BYTES", tile_bytes)
@@ -77,7 +83,8 @@ def test_values_and_products_are_those_of_the_codes(
         assert torch.equal(held.dense(), codes.dequantize(dtype))  # bit by bit
     assert found.shape == (1, rows, outputs) and found.dtype == dtype
     seen = x.float()
-    if isinstance(held, Int8Weights):  # which rounds activations too
+    rounds = isinstance(held, NativeWeights) and held.rounds_activations
+    if rounds or isinstance(held, Int8Weights):
         steps, scales = quantize_rows(x)
         seen = (steps.float() - 128) * scales
     weight, offset = codes.dequantize(), None if bias is None else bias.float()
@@ -98,6 +105,7 @@ def test_wide_tiles_of_int4_are_those_of_single_panels(
     codes = KINDS["int4, symmetric" if is_symmetric else "int4"](random(outputs, 128))
     x = random(rows, 128, seed=1).to(torch.bfloat16)
     with pytest.MonkeyPatch.context() as patch:
+        leave_to_torch(patch)
         patch.setattr(int4, "WIDE_TILE_BYTES", tile_bytes)
         held = hold([codes], torch.bfloat16)
         assert isinstance(held, Int4Weights)
@@ -212,6 +220,7 @@ def test_another_table_is_kept() -> None:
 def test_without_integer_products_int8_is_multiplied_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    leave_to_torch(monkeypatch)
     monkeypatch.setattr(int8, "is_supported", lambda: False)
     monkeypatch.setattr(int4, "panel_size", lambda: 0)
     weight, x = random(20, 64), random(3, 64)

@@ -14,6 +14,7 @@ from engine.kernels import tiles
 from engine.kernels.linear import IMPLEMENTATIONS, Linear, linear
 from engine.kernels.select import ROW_BUCKETS, Choice, choices, choose_linear
 from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
+from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 DTYPES = [torch.bfloat16, torch.float16]
 
@@ -101,7 +102,7 @@ def test_float32_equals_torch_s_own_whatever_was_chosen(rows: int) -> None:
 def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     table = choices()
     assert {c.dtype for c in table} == {"float32", "bfloat16", "float16", "any"}
-    known = {*IMPLEMENTATIONS, *BLOCKED_IMPLEMENTATIONS, "packed", "tiled"}
+    known = {*IMPLEMENTATIONS, *BLOCKED_IMPLEMENTATIONS, "packed", "tiled", "native"}
     known |= {"float32", "bfloat16", "float16"}  # what attention is computed in
     assert all(c.implementation in known and c.reason for c in table)
     assert choices() == table  # measured once
@@ -121,6 +122,7 @@ def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
         return {key: base[key] + rows * each[key] for key in candidates}
 
     monkeypatch.setattr(select, "_milliseconds", measured)
+    leave_to_torch(monkeypatch)
     found = select._16bit_choices(torch.bfloat16, "bfloat16")
     # a gain of less than 5 % does not unseat what is chosen; only changes are listed
     assert [(c.rows, c.implementation) for c in found] == [
@@ -128,6 +130,41 @@ def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
     ]  # fmt: skip
     assert list(tried) == list(ROW_BUCKETS)
     assert tried[32] == tuple(base) and tried[64] == ("upcast", "upcast_wide")
+
+
+@needs_compiler
+def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from engine.kernels import select
+
+    slow_from, tried = 64, {}
+
+    def measured(candidates: tuple[str, ...], dtype: object, rows: int, clock: object) -> object:
+        tried[rows] = candidates
+        times = {"native": 1.0 if rows < slow_from or rows > 64 else 2.0, "torch": 1.3}
+        return {key: times.get(key, 1.4) for key in candidates}
+
+    monkeypatch.setattr(select, "_milliseconds", measured)
+    found = select._16bit_choices(torch.bfloat16, "bfloat16")
+    assert [(c.rows, c.implementation) for c in found] == [(1, "native"), (64, "torch")]
+    assert min(tried) == 16 and "native" in tried[64] and "native" not in tried[128]
+    slow_from = 16  # at once: only where reading the weight decides
+    found = select._16bit_choices(torch.bfloat16, "bfloat16")
+    assert [(c.rows, c.implementation) for c in found] == [
+        (1, "native"), (16, "torch"),
+    ]  # fmt: skip
+
+
+@needs_compiler
+def test_weights_stay_plain_where_they_are_read_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from engine.kernels import select
+
+    native = (Choice("linear", "bfloat16", 1, "native", ""),)
+    monkeypatch.setattr(select, "_linear_choices", lambda dtype: native)
+    assert select._blocked_choices.__wrapped__(torch.bfloat16) == ()
 
 
 def test_the_choice_follows_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

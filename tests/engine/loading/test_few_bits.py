@@ -14,8 +14,8 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError, LoadCancelled, UnsupportedModelError
-from engine.kernels import int8
-from engine.kernels.int8_rows import HeldEmbedding, Int8Head
+from engine.kernels import int8, select
+from engine.kernels.int8_rows import HeldEmbedding, Int8Head, RowsAndProduct
 from engine.kernels.linear import Linear
 from engine.layers.experts import HeldExperts
 from engine.loading import head as head_module
@@ -30,6 +30,7 @@ from engine.quantization.scheme import (
     scheme_of,
     weights_to_hold,
 )
+from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 from tests.engine.loading.live_bytes import live_bytes
 from tests.engine.loading.peak import allocated
 from tests.engine.quantized_checkpoints import make_quantized
@@ -111,6 +112,29 @@ def test_memory_is_as_predicted(
     assert predicted < 0.9 * describe_model(folder, dtype=dtype).weights_bytes
 
 
+@pytest.mark.parametrize("scheme", [Scheme("int4", 32), Scheme("int8", 128, "int8")], ids=str)
+def test_memory_is_as_predicted_without_a_compiler(
+    scheme: Scheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_to_torch(monkeypatch)
+    test_memory_is_as_predicted("llama", scheme, torch.bfloat16, tmp_path)
+
+
+@needs_compiler
+def test_a_missing_compiler_is_named_with_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(make_model("llama", hidden_size=128), tmp_path)
+    scheme = Scheme("int4", 40)
+    said: list[str] = []
+    found = load(folder, scheme=scheme, dtype=torch.bfloat16, progress=lambda *a: said.append(a[0]))
+    assert "Compiling" in said and found.notices == []
+    leave_to_torch(monkeypatch)
+    notices = load(folder, scheme=scheme, dtype=torch.bfloat16).notices
+    assert any("no C compiler" in notice for notice in notices)
+    assert any("Groups of 40" in notice for notice in notices)
+
+
 FORMATS: list[tuple[str, dict[str, Any]]] = [
     ("awq", {}),
     ("gptq", {}),
@@ -174,16 +198,20 @@ def test_what_a_checkpoint_leaves_plain_stays_so(excluded: str, tmp_path: Path) 
 class TestHead:
     @pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_moe", "gpt2"])
     @pytest.mark.parametrize("is_tied", [True, False])
+    @pytest.mark.parametrize("is_compiled", [True, False])
     def test_lookups_and_logits_are_those_of_the_rounded_rows(
-        self, family: str, is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, family: str, is_tied: bool, is_compiled: bool, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        if not is_compiled:
+            leave_to_torch(monkeypatch)
         for module in ("engine.kernels.int8_rows", "engine.loading.head"):
             monkeypatch.setattr(f"{module}.CHUNK_ROWS", 64)  # several, and a last one not full
         model = make_model(family, tie_word_embeddings=is_tied)
         loaded = load(save(model, tmp_path), scheme=Scheme(head="int8"))
         embedding = loaded.model.get_input_embeddings()
         head = loaded.model.get_output_embeddings()
-        assert isinstance(embedding, HeldEmbedding) and isinstance(head.held, Int8Head)
+        assert isinstance(embedding, HeldEmbedding) and isinstance(head.held, RowsAndProduct)
         table = model.get_input_embeddings().weight
         expected = round_int8(table).dequantize()
         for ids in (torch.tensor([0, 198, 64, 64]), torch.arange(199)):
@@ -206,6 +234,7 @@ class TestHead:
     def test_without_integer_products_it_stays_plain_and_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        leave_to_torch(monkeypatch)
         monkeypatch.setattr(int8, "is_supported", lambda: False)
         loaded = load(save(make_model("llama"), tmp_path), scheme=Scheme("int4", 32, "int8"))
         assert any("stay plain" in notice for notice in loaded.notices)
@@ -259,29 +288,66 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(make_model("llama", **SIZES).bfloat16(), tmp_path_factory.mktemp("plain"))
 
 
+EXPERTS = {
+    "num_hidden_layers": 2, "hidden_size": 512, "moe_intermediate_size": 512, "head_dim": 64,
+    "num_experts": 8, "num_attention_heads": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+LAYER_OF_EXPERTS = 2 * (512 * 512 * 3 + 8 * 3 * 512 * 512)
+READ_BUFFER = 2**20
+
+
 class TestMemoryWhileLoading:
+    @pytest.fixture(autouse=True)
+    def small_buffer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Files are read through a buffer of 16 MiB, in which a model of this size would hide."""
+        monkeypatch.setattr("engine.loading.tensor_reader._CHUNK", READ_BUFFER)
+
     @pytest.mark.parametrize("method", METHODS)
     def test_peak_is_one_layer_above_the_result(self, method: str, plain: Path) -> None:
-        self._check_peak(plain, Scheme(method))
+        self._check_peak(plain, Scheme(method), LAYER)
 
     @pytest.mark.parametrize(
         ("method", "options"),
-        [("awq", {"group_size": 64}), ("gptq", {"group_size": 64, "bits": 8}), ("fp8", {})],
-    )
+        [
+            ("awq", {"group_size": 64}), ("gptq", {"group_size": 64, "bits": 8}), ("fp8", {}),
+            ("bitsandbytes", {"kind": "int8"}),
+        ],
+    )  # fmt: skip
     def test_that_of_a_quantized_checkpoint_too(
         self, method: str, options: dict[str, Any], tmp_path: Path
     ) -> None:
         make_quantized(tmp_path, method, model=SIZES, **options)
-        self._check_peak(tmp_path, Scheme())
+        self._check_peak(tmp_path, Scheme(), LAYER)
 
-    def _check_peak(self, folder: Path, scheme: Scheme) -> None:
+    def test_that_of_a_mixture_too(self, tmp_path: Path) -> None:
+        folder = save(make_model("qwen3_moe", **EXPERTS).bfloat16(), tmp_path)
+        self._check_peak(folder, Scheme("int4"), LAYER_OF_EXPERTS)
+
+    def _check_peak(self, folder: Path, scheme: Scheme, layer: int) -> None:
         load(folder, dtype=torch.bfloat16, scheme=scheme)  # what is kept between loads is there now
         gc.collect()
-        read_buffer = 16 * 2**20
         with allocated() as peak:
             loaded = load(folder, dtype=torch.bfloat16, scheme=scheme)
-        assert peak.bytes <= peak.left + LAYER + read_buffer
+        assert peak.bytes <= peak.left + layer + READ_BUFFER
         assert 0.9 * loaded.weights_bytes < peak.left < 1.2 * loaded.weights_bytes + 2**21
+
+    def test_what_is_packed_is_never_made_plain_again(
+        self, plain: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blocks = (select.Choice("linear, weights in blocks", "", 1, "onednn", "by the test"),)
+        monkeypatch.setattr(select, "_blocked_choices", lambda dtype: blocks)
+        asked: list[str] = []
+        plain_of = Linear.__getattr__
+
+        def watch(module: Linear, name: str) -> Any:
+            if name == "weight" and module.held is not None and not module.is_blocked:
+                asked.append(module.held.title)
+            return plain_of(module, name)
+
+        monkeypatch.setattr(Linear, "__getattr__", watch)
+        loaded = load(plain, dtype=torch.bfloat16, scheme=Scheme("int8"))
+        assert "int8" in loaded.kernels["linear"]
+        assert not asked
 
     def test_cancelling_between_layers_keeps_nothing(self, tmp_path: Path) -> None:
         save(make_model("llama"), tmp_path)

@@ -58,7 +58,7 @@ def test_a_gain_that_was_not_measured_is_not_said() -> None:
 
 
 def test_figures_in_words() -> None:
-    assert acceptance(FIGURES) == "2.60 tokens a round · 160 of 220 drafts accepted (73%)"
+    assert acceptance(FIGURES) == "2.60 tokens a round · 160 of 220 drafts accepted (73 %)"
     assert times(FIGURES) == "drafting 2.0 ms, verifying 12.0 ms a step"
     assert source(FIGURES) == "draft model “small”"
     assert source(SpeculationSnapshot("ngram")) == "n-gram lookup"
@@ -109,8 +109,8 @@ def test_it_shows_the_verdict_the_places_and_the_rounds(panel: SpeculationPanel)
     assert panel.verdict.text() == "Drafts make replies 1.84x faster"
     assert panel.verdict.property("tone") == "success"
     places = panel.positions.accessibleDescription().split("\n")
-    assert places[0] == "Place 1: 90 of 100 accepted (90%)"
-    assert places[2] == "Place 3: 10 of 40 accepted (25%)"
+    assert places[0] == "Place 1: 90 of 100 accepted (90 %)"
+    assert places[2] == "Place 3: 10 of 40 accepted (25 %)"
     data = panel.chart.data
     assert data.newest("length", 1.3, 60.0) == pytest.approx(2.5)
     assert data.newest("drafted", 1.3, 60.0) == pytest.approx(4.0)
@@ -135,7 +135,7 @@ def test_what_a_server_counts_is_shown_and_nothing_more(panel: SpeculationPanel)
     told = SpeculationSnapshot("", rounds=100, told_drafted=300, told_accepted=150)
     panel.update_snapshot(snapshot(1.0, told))
     assert panel.verdict.text() == "The server drafts"
-    assert panel.acceptance.text() == "2.50 tokens a round · 150 of 300 drafts accepted (50%)"
+    assert panel.acceptance.text() == "2.50 tokens a round · 150 of 300 drafts accepted (50 %)"
     assert not panel.positions.isVisible() and panel.source.text() == panel.times.text() == ""
     more = dataclasses.replace(told, rounds=110, told_drafted=340, told_accepted=180)
     panel.update_snapshot(snapshot(2.0, more))

@@ -1,0 +1,58 @@
+"""Buttons in a row, and in a second and third where one is too narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+
+from widgets.theme import SPACE_1, SPACE_2
+
+
+class ButtonRows(QWidget):
+    """As wide as there is room; `arrange` when buttons were hidden or shown."""
+
+    def __init__(self, buttons: Sequence[QPushButton]) -> None:
+        super().__init__()
+        self._buttons = list(buttons)
+        self._places: list[list[QPushButton]] = []
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        self._rows = [QHBoxLayout() for _ in self._buttons]
+        for row in self._rows:
+            row.setSpacing(SPACE_2)
+            row.addStretch(1)
+            column.addLayout(row)
+        self.arrange()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Fill one row after the other."""
+        places = self._fitting()
+        if places == self._places:
+            return
+        self._places = places
+        for row in self._rows:
+            while row.count() > 1:
+                row.takeAt(0)
+        for row, buttons in zip(self._rows, places, strict=False):
+            for place, button in enumerate(buttons):
+                row.insertWidget(place, button)
+
+    def _fitting(self) -> list[list[QPushButton]]:
+        rows: list[list[QPushButton]] = [[]]
+        left = self.width()
+        for button in self._buttons:
+            wanted = button.sizeHint().width() + SPACE_2
+            if not button.isHidden() and rows[-1] and left < wanted - SPACE_2:
+                rows.append([])
+                left = self.width()
+            rows[-1].append(button)
+            left -= 0 if button.isHidden() else wanted
+        return rows

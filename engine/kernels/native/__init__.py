@@ -1,0 +1,19 @@
+"""Products for x86 processors, compiled where they run.
+
+    product.c     the product with packed weights of 4 and 8 bits
+    decoded.c     the product with float8 and with places in a table (NF4)
+    plain.c       the product with plain weights of 16 bits
+    between.c     norms, rotary embedding and the activation between products
+    rows.h        activations as integers
+    numbers.h     activations and results in any number format
+    vectors.h     one name for each operation of AVX-512 VNNI, AVX-VNNI and AVX2
+    build.py      compiles them with the machine's own compiler, once
+    library.py    the compiled functions, and why there are none
+    weights.py    the packed weights that product.c reads
+    decoded.py    those that decoded.c reads
+    plain.py      the product with plain.c's, as one of `engine.kernels.linear`
+    between.py    what between.c computes, as `engine.kernels.ops` has it
+    check.py      all tried once, before they are used
+
+Without a C compiler, on other processors and other systems torch's operations compute the same.
+"""

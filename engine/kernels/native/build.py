@@ -1,0 +1,165 @@
+"""Compiles the C sources of this folder for the processor that they run on, once.
+
+What was compiled is kept in the user's cache, under a name made of everything that it depends on:
+sources, compiler, processor, and the OpenMP library that torch has loaded. That library is linked,
+and no other: two of them would have two teams of threads, which wait for each other's processors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent
+SOURCES = ("product.c", "decoded.c", "plain.c", "between.c")
+HEADERS = ("rows.h", "numbers.h", "vectors.h")
+FLAGS = (
+    "-std=c11", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
+    "-fno-trapping-math",
+)  # fmt: skip
+COMPILERS = ("cc", "gcc", "clang")
+SWITCH = "INFERDECK_NATIVE_KERNELS"
+"""Environment: 0 leaves all products to torch."""
+
+CACHE_VARIABLE = "INFERDECK_CACHE_DIR"
+_OPENMP = re.compile(r"(/\S*/lib(?:gomp|iomp5|omp)[^/\s]*\.so[.\d]*)")
+_TIMEOUT_S = 120.0
+
+
+class UnavailableError(Exception):
+    """Why nothing can be compiled here, and what would help."""
+
+
+class Compiler(NamedTuple):
+    path: str
+    version: str
+
+    @property
+    def title(self) -> str:
+        """Name and number: "gcc 12.2.0"."""
+        number = re.search(r"\d+\.\d+(\.\d+)?", self.version)
+        return f"{Path(self.path).name} {number[0] if number else ''}".strip()
+
+
+def compiled(processor: str = "native") -> tuple[Path, Compiler]:
+    """The library for `processor` (what the compiler calls it), compiled now or before.
+
+    Raises UnavailableError, with the reason: another system, no compiler, a failure of it.
+    """
+    why = machine_problem()
+    if why:
+        raise UnavailableError(why)
+    compiler, openmp = find_compiler(), loaded_openmp()
+    target = cache_folder() / f"products-{_fingerprint(compiler, openmp, processor)}.so"
+    if not target.is_file():
+        _compile(compiler, openmp, processor, target)
+    return target, compiler
+
+
+@cache
+def is_expected() -> bool:
+    """Whether `compiled` will find what it needs, as far as that can be told at once: no program is
+    started, for windows ask."""
+    return machine_problem() == "" and _compiler_path() is not None
+
+
+def find_compiler() -> Compiler:
+    """$CC, or the first of COMPILERS on the path. Raises UnavailableError."""
+    path = _compiler_path()
+    if path is None:
+        names = ", ".join(COMPILERS)
+        raise UnavailableError(f"no C compiler ({names}): install one, for example gcc")
+    return Compiler(path, _run([path, "--version"]).splitlines()[0])
+
+
+def _compiler_path() -> str | None:
+    named = os.environ.get("CC", "").split()[:1]
+    return next(filter(None, map(shutil.which, [*named, *COMPILERS])), None)
+
+
+def machine_problem() -> str:
+    """Why this machine is not one to compile for, or is not to; "" if it is."""
+    if os.environ.get(SWITCH) == "0":
+        return f"switched off by {SWITCH}=0"
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        here = f"{sys.platform} {platform.machine()}"
+        return f"they are for Linux on x86-64, not {here}"
+    if "avx2" not in _processor_flags().split():
+        return "this processor has no AVX2"
+    return ""
+
+
+def loaded_openmp() -> str:
+    """Path of the OpenMP library in this process, which torch brought. Raises UnavailableError."""
+    import torch  # noqa: F401  (loads it)
+
+    found = sorted(set(_OPENMP.findall(Path("/proc/self/maps").read_text())))
+    if not found:
+        raise UnavailableError("this PyTorch computes without OpenMP")
+    return found[0]
+
+
+def cache_folder() -> Path:
+    """Where what was compiled is kept (XDG base directories); made if need be."""
+    override = os.environ.get(CACHE_VARIABLE)
+    try:
+        users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "inferdeck")
+        folder = Path(override) if override else users
+        (folder / "native").mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # also where there is no home
+        raise UnavailableError(f"the user's cache cannot be written: {error}") from error
+    return folder / "native"
+
+
+def _compile(compiler: Compiler, openmp: str, processor: str, target: Path) -> None:
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            unlinked, linked = [f"{folder}/{name}.o" for name in SOURCES], Path(folder, "linked")
+            flags = [*FLAGS, f"-march={processor}", "-c"]
+            with ThreadPoolExecutor() as side_by_side:
+                commands = [
+                    [compiler.path, *flags, str(FOLDER / name), "-o", to]
+                    for name, to in zip(SOURCES, unlinked, strict=True)
+                ]
+                list(side_by_side.map(_run, commands))
+            _run([compiler.path, "-shared", *unlinked, openmp, "-o", str(linked), "-lm"])
+            linked.replace(target)  # at once: another process may be at the same
+    except OSError as error:
+        raise UnavailableError(f"{target.parent} cannot be written: {error.strerror}") from error
+
+
+def _fingerprint(compiler: Compiler, openmp: str, processor: str) -> str:
+    told = [*compiler, openmp, processor, " ".join(FLAGS), _processor_flags()]
+    told += [(FOLDER / name).read_text() for name in (*SOURCES, *HEADERS)]
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:16]
+
+
+def _processor_flags() -> str:
+    """What the processor can do: a home folder may be that of several machines."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{command[0]} did not run: {error}") from error
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
+        raise UnavailableError(f"{command[0]} failed: {said[0].strip()[:200]}")
+    return done.stdout or done.stderr

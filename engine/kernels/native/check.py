@@ -1,0 +1,108 @@
+"""A library is used when it has multiplied correctly once: a compiler may be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from engine.kernels import norm
+from engine.kernels.native import between
+from engine.kernels.native.decoded import DecodedWeights
+from engine.kernels.native.library import Library
+from engine.kernels.native.plain import FORMATS
+from engine.kernels.native.weights import NativeWeights
+from engine.kernels.rotary import rotate
+from engine.kernels.weights import Weights
+from engine.quantization.codes import Codes, IntCodes
+from engine.quantization.rounding import round_fp8, round_nf4
+
+_ROWS = (1, 2, 7, 35)  # through every tile of product.c, decoded.c and plain.c
+_OUTPUTS, _INPUTS = 83, 128  # no whole number of panels
+_WIDTH = 139  # nor of steps
+_CLOSE = 1e-2  # of the largest result, as bfloat16 and 8 bits are; what is wrong is off by far more
+
+
+def difference(library: Library) -> str:
+    """What is wrong with `library`, for people; "" where nothing is."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.inference_mode():
+        x = torch.randn(max(_ROWS), _INPUTS, generator=generator).to(torch.bfloat16)
+        for title, codes in _cases(generator):
+            held: Weights
+            if isinstance(codes, IntCodes):
+                held = NativeWeights.of(codes, x.dtype, library)
+            else:
+                held = DecodedWeights(codes, x.dtype, library)
+            expected = x.float() @ codes.dequantize().t()
+            limit = _CLOSE * float(expected.abs().max())
+            whole = held.product(x, None)
+            if not float((whole.float() - expected).abs().max()) <= limit:
+                return f"what {library.compiler} made multiplies {title} wrongly"
+            for rows in _ROWS:
+                if not torch.equal(held.product(x[:rows], None), whole[:rows]):
+                    return f"what {library.compiler} made depends on the number of rows"
+        return _plain_difference(library, generator) or _between_difference(library, generator)
+
+
+def _plain_difference(library: Library, generator: torch.Generator) -> str:
+    """The same of plain weights."""
+    for dtype in FORMATS:
+        x, weight, bias = (
+            torch.randn(shape, generator=generator).to(dtype)
+            for shape in ((max(_ROWS), _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
+        )
+        expected = x.float() @ weight.float().t() + bias.float()
+        whole = library.plain(x, weight, bias)
+        limit = _CLOSE * float(expected.abs().max())
+        if not float((whole.float() - expected).abs().max()) <= limit:
+            return f"what {library.compiler} made multiplies plain weights wrongly"
+        for rows in _ROWS:
+            if not torch.equal(library.plain(x[:rows], weight, bias), whole[:rows]):
+                return f"what {library.compiler} made depends on the number of rows"
+    return ""
+
+
+def _between_difference(library: Library, generator: torch.Generator) -> str:
+    """The same of what is computed between products."""
+    for dtype in FORMATS:
+        x = torch.randn(5, 3, 96, generator=generator).to(dtype)
+        weight, other = (torch.rand(96, generator=generator).to(dtype) for _ in range(2))
+        cos, sin = torch.randn(2, 5, 64, generator=generator).to(dtype)
+        cos[:, 32:], sin[:, 32:] = cos[:, :32], sin[:, :32]
+        normed = norm.normed(x, 1e-6)
+        gate, up = x.float().chunk(2, dim=-1)
+        wide = torch.cat((normed[:, :2] * weight.float(), normed[:, 2:] * other.float()), dim=1)
+        turned = rotate(wide, cos.float().unsqueeze(1), sin.float().unsqueeze(1))
+        pairs = (
+            (between.rms_norm(library, x, weight, 1e-6, 1.0), normed * (1 + weight.float())),
+            (between.silu_and_mul(library, x), F.silu(gate) * up),
+            (between.rotate_heads(library, x, cos, sin, (weight, other), 2, 1e-6), turned),
+        )
+        for found, expected in pairs:
+            limit = _CLOSE * float(expected.abs().max())
+            if not float((found.float() - expected).abs().max()) <= limit:
+                return f"what {library.compiler} made norms, turns or activates wrongly"
+    return ""
+
+
+def _cases(generator: torch.Generator) -> Iterator[tuple[str, Codes]]:
+    """Of every kind, and what it is called."""
+    for bits, group in ((4, 32), (8, 64), (8, _INPUTS)):
+        yield f"{bits} bits", _random(bits, group, generator)
+    weight = torch.randn(_OUTPUTS, _INPUTS, generator=generator)
+    yield "float8", round_fp8(weight)
+    yield "NF4", round_nf4(weight)
+
+
+def _random(bits: int, group: int, generator: torch.Generator) -> IntCodes:
+    codes = torch.randint(
+        0, 1 << bits, (_OUTPUTS, _INPUTS), generator=generator, dtype=torch.uint8
+    )
+    shape = (_OUTPUTS, _INPUTS // group)
+    scales = torch.rand(shape, generator=generator) + 0.5
+    if group == _INPUTS:
+        return IntCodes(bits, codes, scales, None, group)
+    zeros = torch.randint(0, 1 << bits, shape, generator=generator, dtype=torch.uint8)
+    return IntCodes(bits, codes, scales, zeros, group)

@@ -1,0 +1,266 @@
+/* Products with codes that stand for numbers: float8_e4m3fn, or places in a table of 16 (NF4, FP4).
+ *
+ *   y[t, n] = sum over groups g of  scale[n, g] * sum over k in g of value(c[n, k]) * x[t, k]
+ *
+ * in float32, input by input: what a row comes to depends neither on the number of rows nor on how
+ * they are divided among threads.
+ *
+ * Packed: panels of 16 outputs, a byte for each output:
+ *
+ *   e4m3:   byte [panel, k, output]
+ *   table:  byte [panel, k / 2, output], even inputs in the low half
+ *
+ * Scales [panel, group, 16], or [panel, group] where the outputs of a panel share them.
+ */
+#include "numbers.h"
+
+enum { E4M3 = 0, TABLE = 1 };
+
+typedef struct {
+    int64_t outputs, inputs, group;
+    int32_t kind;
+    int32_t shared; /* scales of a whole panel */
+    const uint8_t *codes;
+    const float *scales;
+    const float *table; /* of 16; NULL for e4m3 */
+} codes;
+
+#define AHEAD 1024 /* bytes to fetch before they are needed */
+#define MOST 8     /* rows of a tile that reads codes; above, codes become numbers first */
+
+/* R rows of x by S panels from `panel` on: out [R][S * 16]. */
+INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, float *out,
+                 const int R, const int S, const int kind) {
+    const int64_t groups = w->inputs / w->group;
+    const int64_t panel_bytes = w->inputs * LANES / (kind == TABLE ? 2 : 1);
+    const uint8_t *from = w->codes + panel * panel_bytes;
+    table values = kind == TABLE ? load_table(w->table) : no_floats();
+    floats total[MOST][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int s = 0; s < S; s++) total[r][s] = no_floats();
+    for (int64_t g = 0; g < groups; g++) {
+        floats sum[MOST][4];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int s = 0; s < S; s++) sum[r][s] = no_floats();
+        for (int64_t k = 0; k < w->group; k += kind == TABLE ? 2 : 1) {
+            floats first[4], second[4];
+#pragma GCC unroll 4
+            for (int s = 0; s < S; s++) {
+                const uint8_t *here = from + s * panel_bytes;
+                _mm_prefetch((const char *)here + AHEAD, _MM_HINT_T0);
+                if (kind == TABLE) {
+                    ints places = widened(here);
+                    first[s] = picked(values, places);
+                    second[s] = picked(values, shifted(places));
+                } else {
+                    first[s] = from_e4m3(here);
+                }
+            }
+            from += LANES;
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                const float *at = x + r * stride + k;
+#pragma GCC unroll 4
+                for (int s = 0; s < S; s++) {
+                    sum[r][s] = plus_scaled(sum[r][s], first[s], at[0]);
+                    if (kind == TABLE) sum[r][s] = plus_scaled(sum[r][s], second[s], at[1]);
+                }
+            }
+        }
+        x += w->group;
+#pragma GCC unroll 4
+        for (int s = 0; s < S; s++) {
+            const int64_t place = (panel + s) * groups + g;
+            floats scales =
+                w->shared ? splat_float(w->scales[place]) : load_floats(w->scales + place * LANES);
+            if (kind == E4M3) scales = scaled(scales, splat_float(256)); /* from_e4m3 */
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) total[r][s] = plus_product(total[r][s], sum[r][s], scales);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int s = 0; s < S; s++) store_floats(out + (r * S + s) * LANES, total[r][s]);
+}
+
+#define TILE(R, S)                                                                          \
+    do {                                                                                    \
+        const int64_t start = panel * LANES, left = w->outputs - start;                     \
+        tile(w, x + row * stride, stride, panel, found, R, S, kind);                        \
+        for (int r = 0; r < (R); r++)                                                       \
+            write_floats(y, (row + r) * w->outputs + start, found + r * (S) * LANES,        \
+                         left < (S) * LANES ? left : (S) * LANES, type);                    \
+    } while (0)
+
+INLINE void rows_by_panels(const codes *w, const float *x, int64_t stride, int64_t row,
+                           int64_t end, int64_t panel, const int S, const int kind, void *y,
+                           int type) {
+    float found[MOST * 4 * LANES];
+#if WIDE_TILES
+    for (; row + 8 <= end; row += 8) TILE(8, S);
+#endif
+    for (; row + 4 <= end; row += 4) TILE(4, S);
+    for (; row + 2 <= end; row += 2) TILE(2, S);
+    for (; row < end; row++) TILE(1, S);
+}
+
+INLINE void few_rows(const codes *w, const float *x, int64_t stride, int64_t row, int64_t end,
+                     int64_t panel, int64_t last, const int kind, void *y, int type) {
+    float found[4 * LANES];
+    if (end - row == 1) /* so many sums under way hide what an addition takes */
+        for (; panel + 4 <= last; panel += 4) TILE(1, 4);
+#if WIDE_TILES
+    for (; panel + 2 <= last; panel += 2)
+        rows_by_panels(w, x, stride, row, end, panel, 2, kind, y, type);
+#endif
+    for (; panel < last; panel++)
+        rows_by_panels(w, x, stride, row, end, panel, 1, kind, y, type);
+}
+
+/* From here on: codes of a few panels become numbers once for all rows, CHUNK inputs at a time,
+ * which stay in a core's nearest cache. The same sums as above, in the same order. */
+#define ROWS_AT_ONCE 128 /* whose activations stay in a core's cache while panels pass by */
+#define CHUNK 128
+#define BESIDE (WIDE_TILES ? 2 : 1) /* panels */
+#define WIDTH (BESIDE * LANES)
+
+/* The next `count` inputs of R rows: sums [R][WIDTH], which begin with these or go on. With scales
+ * [WIDTH] they end a group: totals [R][WIDTH] get them. */
+INLINE void add_chunk(const float *x, int64_t stride, const float *plain, int64_t count,
+                      float *sums, int begins, float *totals, const float *scales, const int R) {
+    floats sum[12][BESIDE];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+        for (int s = 0; s < BESIDE; s++)
+            sum[r][s] = begins ? no_floats() : load_floats(sums + r * WIDTH + s * LANES);
+    for (int64_t k = 0; k < count; k++) {
+        floats value[BESIDE];
+#pragma GCC unroll 2
+        for (int s = 0; s < BESIDE; s++) value[s] = load_floats(plain + k * WIDTH + s * LANES);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (int s = 0; s < BESIDE; s++)
+                sum[r][s] = plus_scaled(sum[r][s], value[s], x[r * stride + k]);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+        for (int s = 0; s < BESIDE; s++) {
+            const int64_t at = r * WIDTH + s * LANES;
+            if (!scales) store_floats(sums + at, sum[r][s]);
+            else store_floats(totals + at, plus_product(load_floats(totals + at), sum[r][s],
+                                                        load_floats(scales + s * LANES)));
+        }
+}
+
+/* Numbers of `count` inputs from k on, but for their scales, to out [count][WIDTH]. */
+INLINE void decode_chunk(const codes *w, int64_t panel, int num, int64_t k, int64_t count,
+                         float *out, const int kind) {
+    const int64_t panel_bytes = w->inputs * LANES / (kind == TABLE ? 2 : 1);
+    const table values = kind == TABLE ? load_table(w->table) : no_floats();
+    for (int s = 0; s < num; s++, out += LANES) {
+        const uint8_t *from =
+            w->codes + (panel + s) * panel_bytes + (kind == TABLE ? k / 2 : k) * LANES;
+        float *to = out;
+        for (int64_t i = 0; i < count; i += kind == TABLE ? 2 : 1, from += LANES) {
+            _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
+            if (kind == TABLE) {
+                const ints places = widened(from);
+                store_floats(to, picked(values, places));
+                store_floats(to + WIDTH, picked(values, shifted(places)));
+                to += 2 * WIDTH;
+            } else {
+                store_floats(to, from_e4m3(from));
+                to += WIDTH;
+            }
+        }
+    }
+}
+
+/* Of panels that lie beside each other, as `tile` has them. */
+static void load_group_scales(const codes *w, int64_t panel, int num, int64_t g, float *to) {
+    for (int s = 0; s < num; s++) {
+        const int64_t place = (panel + s) * (w->inputs / w->group) + g;
+        floats scales =
+            w->shared ? splat_float(w->scales[place]) : load_floats(w->scales + place * LANES);
+        if (w->kind == E4M3) scales = scaled(scales, splat_float(256)); /* from_e4m3 */
+        store_floats(to + s * LANES, scales);
+    }
+}
+
+#define ADD(R)                                                                              \
+    for (; row + (R) <= rows; row += (R))                                                   \
+    add_chunk(x + row * stride + k, stride, plain, count, sums + row * WIDTH, begins,       \
+              totals + row * WIDTH, ends ? scales : 0, R)
+
+static void many_rows(const codes *w, const float *x, int64_t stride, int64_t first_row,
+                      int64_t rows, int64_t panel, int64_t last, void *y, int type) {
+    float plain[CHUNK * WIDTH] = {0}, scales[WIDTH] = {0};
+    float sums[ROWS_AT_ONCE * WIDTH], totals[ROWS_AT_ONCE * WIDTH];
+    x += first_row * stride;
+    for (; panel < last; panel += BESIDE) {
+        const int num = last - panel < BESIDE ? 1 : BESIDE;
+        memset(totals, 0, sizeof *totals * WIDTH * rows);
+        for (int64_t g = 0; g < w->inputs / w->group; g++) {
+            const int64_t start = g * w->group, end = start + w->group;
+            load_group_scales(w, panel, num, g, scales);
+            for (int64_t k = start; k < end; k += CHUNK) {
+                const int64_t count = end - k < CHUNK ? end - k : CHUNK;
+                const int begins = k == start, ends = k + count == end;
+                if (w->kind == TABLE) decode_chunk(w, panel, num, k, count, plain, TABLE);
+                else decode_chunk(w, panel, num, k, count, plain, E4M3);
+                int64_t row = 0;
+#if WIDE_TILES
+                ADD(12);
+                ADD(8);
+#else
+                ADD(6);
+#endif
+                ADD(4);
+                ADD(2);
+                ADD(1);
+            }
+        }
+        const int64_t output = panel * LANES, left = w->outputs - output;
+        for (int64_t row = 0; row < rows; row++)
+            write_floats(y, (first_row + row) * w->outputs + output, totals + row * WIDTH,
+                         left < num * LANES ? left : num * LANES, type);
+    }
+}
+
+#define BLOCK 512 /* rows that are widened at a time */
+
+/* y [rows, outputs] = x [rows, inputs] @ w^T, both of number format `type`; scratch float32 [rows
+ * or BLOCK, inputs + LANES]: rows a power of two apart would all lie in the same few lines of a
+ * cache. */
+void native_decoded_product(const codes *w, const void *x, void *y, int64_t rows, int32_t type,
+                            float *scratch, int32_t threads) {
+    const int64_t count = (w->outputs + LANES - 1) / LANES, stride = w->inputs + LANES;
+#pragma omp parallel num_threads(threads)
+    for (int64_t start = 0; start < rows; start += BLOCK) {
+        const int64_t here = rows - start < BLOCK ? rows - start : BLOCK;
+        void *to = (char *)y + start * w->outputs * (type == F32 ? 4 : 2);
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < here; row++)
+            read_floats(scratch + row * stride, x, (start + row) * w->inputs, w->inputs, type);
+#pragma omp for schedule(static)
+        for (int32_t share = 0; share < threads; share++) {
+            const int64_t first = count * share / threads, last = count * (share + 1) / threads;
+            for (int64_t row = 0; row < here; row += ROWS_AT_ONCE) {
+                const int64_t end = row + ROWS_AT_ONCE < here ? row + ROWS_AT_ONCE : here;
+                if (end - row > MOST)
+                    many_rows(w, scratch, stride, row, end - row, first, last, to, type);
+                else if (w->kind == TABLE)
+                    few_rows(w, scratch, stride, row, end, first, last, TABLE, to, type);
+                else few_rows(w, scratch, stride, row, end, first, last, E4M3, to, type);
+            }
+        }
+    }
+}

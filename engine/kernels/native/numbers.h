@@ -1,0 +1,47 @@
+/* Activations and results in any number format, as float32. */
+#pragma once
+
+#include "vectors.h"
+
+INLINE float from_bfloat16(uint16_t bits) {
+    uint32_t wide = (uint32_t)bits << 16;
+    float found;
+    memcpy(&found, &wide, sizeof found);
+    return found;
+}
+
+/* To nearest, ties to even; NaN stays NaN. */
+INLINE uint16_t to_bfloat16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return value != value ? 0x7fc0 : (uint16_t)rounded;
+}
+
+/* count numbers of any type from x on, as float32. */
+INLINE void read_floats(float *to, const void *x, int64_t from, int64_t count, int type) {
+    if (type == F32) {
+        memcpy(to, (const float *)x + from, sizeof(float) * count);
+    } else if (type == BF16) {
+        const uint16_t *source = (const uint16_t *)x + from;
+        for (int64_t i = 0; i < count; i++) to[i] = from_bfloat16(source[i]);
+    } else {
+        const uint16_t *source = (const uint16_t *)x + from;
+        int64_t i = 0;
+        for (; i + 8 <= count; i += 8)
+            _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(source + i))));
+        for (; i < count; i++) to[i] = _cvtsh_ss(source[i]);
+    }
+}
+
+INLINE void write_floats(void *to, int64_t place, const float *from, int64_t count, int type) {
+    if (type == F32) {
+        memcpy((float *)to + place, from, sizeof(float) * count);
+    } else if (type == BF16) {
+        uint16_t *target = (uint16_t *)to + place;
+        for (int64_t i = 0; i < count; i++) target[i] = to_bfloat16(from[i]);
+    } else {
+        uint16_t *target = (uint16_t *)to + place;
+        for (int64_t i = 0; i < count; i++) target[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
+    }
+}

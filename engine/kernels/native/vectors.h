@@ -1,0 +1,294 @@
+/* Vectors of 16 lanes for AVX-512 VNNI, AVX-VNNI or plain AVX2, under the same names.
+ *
+ *   bytes   64 bytes: for each lane four codes, unsigned
+ *   ints    16 sums, int32
+ *   floats  16 numbers, float32
+ */
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+#define INLINE static inline __attribute__((always_inline))
+
+enum { F32 = 0, BF16 = 1, F16 = 2 };
+
+/* Four int8 of an activation, the same for every lane. */
+INLINE int32_t four(const int8_t *x) {
+    int32_t found;
+    memcpy(&found, x, sizeof found);
+    return found;
+}
+
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+
+#define INSTRUCTIONS "AVX-512 VNNI"
+#define WIDE_TILES 1
+
+typedef __m512i bytes;
+typedef __m512i ints;
+typedef __m512 floats;
+
+INLINE bytes load_bytes(const uint8_t *from) { return _mm512_loadu_si512(from); }
+INLINE bytes low_nibbles(bytes b) { return _mm512_and_si512(b, _mm512_set1_epi8(15)); }
+INLINE bytes high_nibbles(bytes b) { return low_nibbles(_mm512_srli_epi16(b, 4)); }
+
+INLINE ints no_ints(void) { return _mm512_setzero_si512(); }
+INLINE ints splat(int32_t value) { return _mm512_set1_epi32(value); }
+INLINE ints minus(ints a, ints b) { return _mm512_sub_epi32(a, b); }
+INLINE ints times(ints a, ints b) { return _mm512_mullo_epi32(a, b); }
+INLINE ints joined(ints high, ints low) {
+    return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+}
+INLINE ints widened(const uint8_t *from) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from));
+}
+/* sum + the products of four codes and four activations, in every lane; codes up to 15. Not by its
+ * intrinsic: for that gcc 12 moves every sum to another register and back, in the innermost loop. */
+INLINE ints dot_nibbles(ints sum, bytes codes, int32_t x) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(_mm512_set1_epi32(x)));
+    return sum;
+}
+/* The same for codes up to 255. */
+INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) { return dot_nibbles(sum, codes, x); }
+
+INLINE floats no_floats(void) { return _mm512_setzero_ps(); }
+INLINE floats as_floats(ints a) { return _mm512_cvtepi32_ps(a); }
+INLINE floats scaled(floats a, floats b) { return _mm512_mul_ps(a, b); }
+INLINE floats plus_scaled(floats sum, floats a, float b) {
+    return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum);
+}
+INLINE floats plus_product(floats sum, floats a, floats b) { return _mm512_fmadd_ps(a, b, sum); }
+INLINE floats splat_float(float value) { return _mm512_set1_ps(value); }
+INLINE floats load_floats(const float *from) { return _mm512_loadu_ps(from); }
+INLINE void store_floats(float *to, floats a) { _mm512_storeu_ps(to, a); }
+
+/* 16 numbers to pick from by the low four bits of each lane. */
+typedef __m512 table;
+INLINE table load_table(const float *from) { return _mm512_loadu_ps(from); }
+INLINE floats picked(table from, ints places) { return _mm512_permutexvar_ps(places, from); }
+INLINE ints shifted(ints a) { return _mm512_srli_epi32(a, 4); }
+
+/* e4m3 has float16's form with a bias of 7 in place of 15: moved there, 2^-8 times the number. */
+INLINE floats from_e4m3(const uint8_t *from) {
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
+    wide = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
+    return _mm512_cvtph_ps(wide);
+}
+INLINE floats load_scales(const void *from, int64_t place, int type) {
+    if (type == F32) return _mm512_loadu_ps((const float *)from + place);
+    __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + place));
+    if (type == F16) return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* 32 numbers of 16 bits: of bfloat16 the even ones and the odd ones, of float16 those before and
+ * those behind. */
+INLINE void widen(const uint16_t *from, int type, floats *first, floats *second) {
+    if (type == BF16) {
+        const __m512i both = _mm512_loadu_si512(from);
+        *first = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+        *second = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
+    } else {
+        *first = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
+        *second = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(from + LANES)));
+    }
+}
+INLINE __m256 folded(floats a) {
+    return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#ifdef __AVXVNNI__
+#define INSTRUCTIONS "AVX-VNNI"
+#else
+#define INSTRUCTIONS "AVX2"
+#endif
+#define WIDE_TILES 0
+
+typedef struct { __m256i half[2]; } bytes;
+typedef struct { __m256i half[2]; } ints;
+typedef struct { __m256 half[2]; } floats;
+
+#define EACH(result, expression) \
+    do { for (int h = 0; h < 2; h++) (result).half[h] = (expression); } while (0)
+
+INLINE bytes load_bytes(const uint8_t *from) {
+    bytes r;
+    EACH(r, _mm256_loadu_si256((const __m256i *)(from + 32 * h)));
+    return r;
+}
+INLINE bytes low_nibbles(bytes b) {
+    bytes r;
+    EACH(r, _mm256_and_si256(b.half[h], _mm256_set1_epi8(15)));
+    return r;
+}
+INLINE bytes high_nibbles(bytes b) {
+    bytes r;
+    EACH(r, _mm256_srli_epi16(b.half[h], 4));
+    return low_nibbles(r);
+}
+
+INLINE ints splat(int32_t value) {
+    ints r;
+    EACH(r, _mm256_set1_epi32(value));
+    return r;
+}
+INLINE ints no_ints(void) { return splat(0); }
+INLINE ints minus(ints a, ints b) {
+    ints r;
+    EACH(r, _mm256_sub_epi32(a.half[h], b.half[h]));
+    return r;
+}
+INLINE ints times(ints a, ints b) {
+    ints r;
+    EACH(r, _mm256_mullo_epi32(a.half[h], b.half[h]));
+    return r;
+}
+INLINE ints joined(ints high, ints low) {
+    ints r;
+    EACH(r, _mm256_add_epi32(_mm256_slli_epi32(high.half[h], 8), low.half[h]));
+    return r;
+}
+INLINE ints widened(const uint8_t *from) {
+    ints r;
+    EACH(r, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8 * h))));
+    return r;
+}
+
+#ifdef __AVXVNNI__
+INLINE ints dot_nibbles(ints sum, bytes codes, int32_t x) {
+    ints r;
+    EACH(r, _mm256_dpbusd_avx_epi32(sum.half[h], codes.half[h], _mm256_set1_epi32(x)));
+    return r;
+}
+INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) { return dot_nibbles(sum, codes, x); }
+#else
+/* Pairs are summed in 16 bits, which two products of 15 by 128 fit and two of 255 by 128 do not. */
+INLINE ints dot_nibbles(ints sum, bytes codes, int32_t x) {
+    ints r;
+    const __m256i ones = _mm256_set1_epi16(1);
+    EACH(r, _mm256_add_epi32(sum.half[h], _mm256_madd_epi16(
+        _mm256_maddubs_epi16(codes.half[h], _mm256_set1_epi32(x)), ones)));
+    return r;
+}
+INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) {
+    ints r;
+    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
+    bytes low = low_nibbles(codes), high = high_nibbles(codes);
+    EACH(r, _mm256_add_epi32(sum.half[h], _mm256_add_epi32(
+        _mm256_madd_epi16(_mm256_maddubs_epi16(low.half[h], _mm256_set1_epi32(x)), ones),
+        _mm256_madd_epi16(_mm256_maddubs_epi16(high.half[h], _mm256_set1_epi32(x)), sixteens))));
+    return r;
+}
+#endif
+
+INLINE floats no_floats(void) {
+    floats r;
+    EACH(r, _mm256_setzero_ps());
+    return r;
+}
+INLINE floats as_floats(ints a) {
+    floats r;
+    EACH(r, _mm256_cvtepi32_ps(a.half[h]));
+    return r;
+}
+INLINE floats scaled(floats a, floats b) {
+    floats r;
+    EACH(r, _mm256_mul_ps(a.half[h], b.half[h]));
+    return r;
+}
+INLINE floats plus_scaled(floats sum, floats a, float b) {
+    floats r;
+    EACH(r, _mm256_fmadd_ps(a.half[h], _mm256_set1_ps(b), sum.half[h]));
+    return r;
+}
+INLINE floats plus_product(floats sum, floats a, floats b) {
+    floats r;
+    EACH(r, _mm256_fmadd_ps(a.half[h], b.half[h], sum.half[h]));
+    return r;
+}
+INLINE floats splat_float(float value) {
+    floats r;
+    EACH(r, _mm256_set1_ps(value));
+    return r;
+}
+INLINE floats load_floats(const float *from) {
+    floats r;
+    EACH(r, _mm256_loadu_ps(from + 8 * h));
+    return r;
+}
+
+typedef floats table;
+INLINE table load_table(const float *from) { return load_floats(from); }
+INLINE floats picked(table from, ints places) {
+    floats r;
+    EACH(r, _mm256_blendv_ps(_mm256_permutevar8x32_ps(from.half[0], places.half[h]),
+                             _mm256_permutevar8x32_ps(from.half[1], places.half[h]),
+                             _mm256_castsi256_ps(_mm256_slli_epi32(places.half[h], 28))));
+    return r;
+}
+INLINE ints shifted(ints a) {
+    ints r;
+    EACH(r, _mm256_srli_epi32(a.half[h], 4));
+    return r;
+}
+INLINE floats from_e4m3(const uint8_t *from) {
+    floats r;
+    __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
+    wide = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
+    r.half[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(wide));
+    r.half[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(wide, 1));
+    return r;
+}
+INLINE void widen(const uint16_t *from, int type, floats *first, floats *second) {
+    if (type == BF16) {
+        for (int h = 0; h < 2; h++) {
+            const __m256i both = _mm256_loadu_si256((const __m256i *)(from + LANES * h));
+            first->half[h] = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+            second->half[h] =
+                _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-65536)));
+        }
+    } else {
+#define HALF(at) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + (at))))
+        EACH(*first, HALF(8 * h));
+        EACH(*second, HALF(LANES + 8 * h));
+#undef HALF
+    }
+}
+INLINE __m256 folded(floats a) { return _mm256_add_ps(a.half[0], a.half[1]); }
+INLINE void store_floats(float *to, floats a) {
+    _mm256_storeu_ps(to, a.half[0]);
+    _mm256_storeu_ps(to + 8, a.half[1]);
+}
+INLINE floats load_scales(const void *from, int64_t place, int type) {
+    floats r;
+    if (type == F32) {
+        EACH(r, _mm256_loadu_ps((const float *)from + place + 8 * h));
+        return r;
+    }
+    const uint16_t *source = (const uint16_t *)from + place;
+#define HALF _mm_loadu_si128((const __m128i *)(source + 8 * h))
+    if (type == F16) EACH(r, _mm256_cvtph_ps(HALF));
+    else EACH(r, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(HALF), 16)));
+#undef HALF
+    return r;
+}
+
+#else
+#error "no AVX2 on this processor"
+#endif
+
+/* The lanes of each, added up: in one order, whatever the processor. */
+INLINE __m128 sums_of_four(floats a, floats b, floats c, floats d) {
+    const __m256 one = folded(a), two = folded(b), three = folded(c), four = folded(d);
+    const __m256 left = _mm256_add_ps(_mm256_unpacklo_ps(one, two), _mm256_unpackhi_ps(one, two));
+    const __m256 right =
+        _mm256_add_ps(_mm256_unpacklo_ps(three, four), _mm256_unpackhi_ps(three, four));
+    const __m256 sums = _mm256_add_ps(_mm256_shuffle_ps(left, right, _MM_SHUFFLE(1, 0, 1, 0)),
+                                      _mm256_shuffle_ps(left, right, _MM_SHUFFLE(3, 2, 3, 2)));
+    return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+}

@@ -1,0 +1,51 @@
+"""What the engine shows of itself: immutable records, made at most once per step.
+
+Widgets import this package and nothing else of the engine. It imports no torch.
+Times are seconds of `time.perf_counter()`, the clock of the process; sizes are bytes; fractions
+are 0 to 1.
+"""
+
+from engine.snapshot.blocks import BLOCK_CACHED, BLOCK_FREE, BlockDetails, BlockSnapshot
+from engine.snapshot.engine import Counters, EngineSnapshot, Part, Sample, Told
+from engine.snapshot.memory import GpuFigures, GpuProcess, MemoryPlan, MemorySnapshot
+from engine.snapshot.model import ModelInfo
+from engine.snapshot.packed import PackedEntries, entry_of, packed, unpacked
+from engine.snapshot.requests import (
+    FinishReason,
+    RequestSnapshot,
+    RequestState,
+    RequestTimes,
+    TokenEvent,
+)
+from engine.snapshot.speculation import SpeculationSnapshot, SpeedUp
+from engine.snapshot.steps import StepEntry, StepRecord
+
+__all__ = [
+    "BLOCK_CACHED",
+    "BLOCK_FREE",
+    "BlockDetails",
+    "BlockSnapshot",
+    "Counters",
+    "EngineSnapshot",
+    "FinishReason",
+    "GpuFigures",
+    "GpuProcess",
+    "MemoryPlan",
+    "MemorySnapshot",
+    "ModelInfo",
+    "PackedEntries",
+    "Part",
+    "RequestSnapshot",
+    "RequestState",
+    "RequestTimes",
+    "Sample",
+    "SpeculationSnapshot",
+    "SpeedUp",
+    "StepEntry",
+    "StepRecord",
+    "TokenEvent",
+    "Told",
+    "entry_of",
+    "packed",
+    "unpacked",
+]

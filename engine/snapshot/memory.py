@@ -1,0 +1,82 @@
+"""Memory in bytes: as it was planned, as it is held now, and as a GPU's driver sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """How the memory was planned before loading. `limit` is what the engine may use in all.
+    `key_dtype`, `value_dtype`: what the model's keys and values are stored in."""
+
+    total: int
+    free: int
+    reserve: int
+    limit: int
+    weights: int
+    activations: int
+    kv_cache: int
+    bytes_per_block: int
+    num_blocks: int
+    draft_weights: int = 0  # part of weights
+    draft_bytes_per_block: int = 0  # part of bytes_per_block
+    key_dtype: str = ""
+    value_dtype: str = ""
+
+    @property
+    def predicted(self) -> int:
+        return self.weights + self.activations + self.kv_cache
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """Measured now. kv_used and kv_cached are parts of kv_cache; `other` is the rest of the
+    process (resident size less weights and the touched KV cache), which includes the window."""
+
+    plan: MemoryPlan
+    weights: int
+    kv_cache: int
+    kv_used: int
+    kv_cached: int
+    other: int
+    process: int
+    free: int
+    total: int
+    wasted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A program that holds memory on a GPU, in bytes."""
+
+    name: str
+    pid: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFigures:
+    """A GPU as its driver sees it. Memory in bytes: `own` is this process' part, `processes` are
+    the others, the largest first. Utilizations are fractions of the time in which anything ran, or
+    memory was read or written. None: the driver does not tell."""
+
+    name: str
+    total: int
+    used: int
+    own: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    uuid: str = ""
+    utilization: float | None = None
+    memory_utilization: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    clock_mhz: float | None = None
+    max_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+
+    @property
+    def others(self) -> int:
+        """What other programs hold, and the driver itself."""
+        return max(0, self.used - (self.own or 0))

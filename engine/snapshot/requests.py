@@ -1,0 +1,90 @@
+"""A request as the engine shows it: its state, its tokens, and when what happened to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class RequestState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # EOS, a stop token or a stop string
+    LENGTH = "length"  # max_tokens, or the end of the context
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class TokenEvent(NamedTuple):
+    """One output event: `num_tokens` tokens that became visible together at `time`."""
+
+    time: float
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """When what happened to a request. `tokens` has one entry per output event."""
+
+    arrival: float
+    first_scheduled: float | None = None
+    tokens: tuple[TokenEvent, ...] = ()
+    finished: float | None = None
+
+    @property
+    def first_token(self) -> float | None:
+        return self.tokens[0].time if self.tokens else None
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(event.num_tokens for event in self.tokens)
+
+    @property
+    def queue_s(self) -> float | None:
+        """Arrival to the first step that computed something of it."""
+        return None if self.first_scheduled is None else self.first_scheduled - self.arrival
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Arrival to first token."""
+        return None if self.first_token is None else self.first_token - self.arrival
+
+    @property
+    def itl_s(self) -> list[float]:
+        """Gaps between successive output events; an event of n tokens counts n times gap / n."""
+        gaps: list[float] = []
+        for before, event in zip(self.tokens, self.tokens[1:], strict=False):
+            gaps += [(event.time - before.time) / event.num_tokens] * event.num_tokens
+        return gaps
+
+    @property
+    def e2e_s(self) -> float | None:
+        return None if self.finished is None else self.finished - self.arrival
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(end to end - TTFT) / (n - 1); None for fewer than two tokens."""
+        n, e2e, ttft = self.num_output_tokens, self.e2e_s, self.ttft_s
+        return None if n < 2 or e2e is None or ttft is None else (e2e - ttft) / (n - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSnapshot:
+    """num_blocks, num_preemptions: -1 where they are not told."""
+
+    request_id: str
+    state: RequestState
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    times: RequestTimes
+    finish_reason: FinishReason | None = None

@@ -1,0 +1,363 @@
+"""Products compiled here: those of the codes, whatever the rows, threads and processor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from engine.kernels import int8
+from engine.kernels.native import build, plain
+from engine.kernels.native import library as native
+from engine.kernels.native.build import UnavailableError
+from engine.kernels.native.check import difference
+from engine.kernels.native.decoded import DecodedWeights
+from engine.kernels.native.decoded import fits as decoded_fits
+from engine.kernels.native.library import Library, library
+from engine.kernels.native.weights import NativeWeights, fits
+from engine.kernels.select import native_choices
+from engine.quantization.codes import FloatCodes, IntCodes
+from engine.quantization.rounding import round_fp8, round_int8, round_nf4
+from tests.engine.kernels.compiled import needs_compiler
+
+EPSILON = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 1e-3}
+PROCESSORS = {"haswell": "avx2", "alderlake": "avx_vnni", "native": "avx2"}
+
+
+def random_codes(bits: int, outputs: int, inputs: int, group: int, has_zeros: bool) -> IntCodes:
+    generator = torch.Generator().manual_seed(outputs * 977 + inputs + bits)
+    codes = torch.randint(0, 1 << bits, (outputs, inputs), generator=generator, dtype=torch.uint8)
+    shape = (outputs, inputs // group)
+    scales = (torch.rand(shape, generator=generator) * 0.02 + 0.001).to(torch.bfloat16)
+    zeros = torch.randint(0, 1 << bits, shape, generator=generator, dtype=torch.uint8)
+    return IntCodes(bits, codes, scales, zeros if has_zeros else None, group)
+
+
+def activations(rows: int, inputs: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(rows * 31 + inputs)
+    return torch.randn(rows, inputs, generator=generator).to(dtype)
+
+
+def held(codes: IntCodes, dtype: torch.dtype, by: Library | None = None) -> NativeWeights:
+    by = by or library()
+    assert by is not None
+    return NativeWeights.of(codes, dtype, by)
+
+
+@needs_compiler
+@settings(deadline=None)
+@given(
+    bits=st.sampled_from([4, 8]),
+    outputs=st.integers(1, 150),
+    group=st.sampled_from([8, 32, 40, 128, 256]),
+    groups=st.integers(1, 4),
+    rows=st.integers(1, 11),
+    has_zeros=st.booleans(),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16]),
+)
+def test_groups_are_multiplied_as_they_are(
+    bits: int, outputs: int, group: int, groups: int, rows: int, has_zeros: bool,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    if bits == 8 and groups == 1 and not has_zeros:
+        groups = 2  # one alone is int8 per output
+    codes = random_codes(bits, outputs, group * groups, group, has_zeros)
+    x = activations(rows, group * groups, dtype)
+    weights, plain = held(codes, dtype), codes.dequantize()
+    assert fits(codes, dtype) and not weights.rounds_activations
+    assert torch.equal(weights.dense(), codes.dequantize(dtype))
+    found = weights.product(x, None)
+    size = float(F.linear(x.float().abs(), plain.abs()).max())
+    assert float((found.float() - F.linear(x.float(), plain)).abs().max()) <= EPSILON[dtype] * size
+    # to the last bit, in any company
+    for first in range(rows):
+        assert torch.equal(weights.product(x[first:], None), found[first:])
+
+
+@needs_compiler
+@given(outputs=st.integers(1, 150), inputs=st.sampled_from([4, 60, 64, 700]),
+       rows=st.integers(1, 9), dtype=st.sampled_from(list(EPSILON)))  # fmt: skip
+def test_int8_per_output_is_the_same_integers_as_torch_s(
+    outputs: int, inputs: int, rows: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(outputs)
+    codes = round_int8(torch.randn(outputs, inputs, generator=generator))
+    x = activations(rows, inputs, dtype)
+    weights = held(codes, dtype)
+    steps, scales = int8.quantize_rows(x)
+    exact = (steps.double() - 128) @ (codes.codes.double() - 128).t()
+    expected = (exact.float() * codes.scales.float().view(-1)) * scales
+    assert weights.rounds_activations
+    assert torch.equal(weights.product(x, None), expected.to(dtype))
+    assert torch.equal(weights.dense(), codes.dequantize(dtype))
+
+
+CODED = {
+    "fp8 per output": round_fp8,
+    "fp8 per tensor": lambda w: round_fp8(w, per_output=False),
+    "fp8 in blocks": lambda w: in_blocks(w, 32),
+    "nf4": round_nf4,
+    "another table": lambda w: replace(
+        round_nf4(w, block_size=16), table=torch.linspace(-3, 2.5, 16)
+    ),
+}
+
+
+def in_blocks(weight: Tensor, size: int) -> FloatCodes:
+    """As DeepSeek publishes it, in smaller blocks."""
+    rows, columns = -(-weight.shape[0] // size), weight.shape[1] // size
+    scales = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows)) + 0.1
+    return FloatCodes(weight.to(torch.float8_e4m3fn), scales, (size, size))
+
+
+@needs_compiler
+@settings(deadline=None)
+@given(kind=st.sampled_from(sorted(CODED)), outputs=st.integers(1, 150),
+       groups=st.integers(1, 4), rows=st.integers(1, 11),
+       dtype=st.sampled_from(list(EPSILON)))  # fmt: skip
+def test_codes_of_numbers_are_multiplied_as_they_are(
+    kind: str, outputs: int, groups: int, rows: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(outputs)
+    codes = CODED[kind](torch.randn(outputs, 64 * groups, generator=generator))
+    assert decoded_fits(codes, dtype)
+    by = library()
+    assert by is not None
+    weights, plain = DecodedWeights(codes, dtype, by), codes.dequantize()
+    assert torch.equal(weights.dense(), codes.dequantize(dtype))
+    x = activations(rows, 64 * groups, dtype)
+    found = weights.product(x, None)
+    size = float(F.linear(x.float().abs(), plain.abs()).max())
+    assert float((found.float() - F.linear(x.float(), plain)).abs().max()) <= EPSILON[dtype] * size
+    for first in range(rows):
+        assert torch.equal(weights.product(x[first:], None), found[first:])
+
+
+@needs_compiler
+@settings(max_examples=30, deadline=None)
+@given(kind=st.sampled_from(sorted(CODED)), outputs=st.integers(1, 90),
+       width=st.sampled_from([64, 192, 320]), rows=st.integers(9, 150),
+       dtype=st.sampled_from(list(EPSILON)))  # fmt: skip
+def test_many_rows_are_the_same_rows(
+    kind: str, outputs: int, width: int, rows: int, dtype: torch.dtype
+) -> None:
+    """Codes become numbers once for all of them, some inputs at a time."""
+    generator = torch.Generator().manual_seed(outputs)
+    codes = CODED[kind](torch.randn(outputs, width, generator=generator))
+    by, x, plain = library(), activations(rows, width, dtype), codes.dequantize()
+    assert by is not None
+    weights = DecodedWeights(codes, dtype, by)
+    found = weights.product(x, None)
+    assert found.shape == (rows, outputs) and found.is_contiguous()
+    size = float(F.linear(x.float().abs(), plain.abs()).max())
+    assert float((found.float() - F.linear(x.float(), plain)).abs().max()) <= EPSILON[dtype] * size
+    for first in (0, 1, 6, rows - 8, rows - 1):
+        few = weights.product(x[first : first + 8], None)  # those that read codes
+        assert torch.equal(few, found[first : first + 8])
+        assert torch.equal(weights.product(x[first:], None), found[first:])
+
+
+@needs_compiler
+def test_every_code_of_float8_is_read_as_its_number() -> None:
+    values = torch.arange(256, dtype=torch.uint8)
+    values = values[(values & 127) != 127].view(1, -1)  # but for NaN
+    codes = FloatCodes(values.view(torch.float8_e4m3fn), torch.ones(1, 1), (1, values.shape[1]))
+    by = library()
+    assert by is not None
+    weights, few = DecodedWeights(codes, torch.float32, by), 8
+    plain, unit = codes.dequantize().t(), torch.eye(254)
+    assert torch.equal(weights.product(unit, None), plain)
+    for start in range(0, 254, few):
+        rows = slice(start, start + few)
+        assert torch.equal(weights.product(unit[rows], None), plain[rows])
+    damaged = FloatCodes(torch.full((4, 64), 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn),
+                         torch.ones(4, 1), (1, 64))  # fmt: skip
+    assert not decoded_fits(damaged, torch.bfloat16)
+
+
+@needs_compiler
+def test_a_prompt_is_multiplied_as_its_tokens_one_by_one_on_any_number_of_threads() -> None:
+    by = library()
+    assert by is not None
+    x = activations(530, 256, torch.bfloat16)  # more rows than go through at once
+    floats = DecodedWeights(round_fp8(random_codes(4, 200, 256, 64, True).dequantize()),
+                            x.dtype, by)  # fmt: skip
+    threads = torch.get_num_threads()
+    for weights in (held(random_codes(4, 200, 256, 64, True), x.dtype), floats):
+        found = weights.product(x, None)
+        try:
+            for count in (1, 2, 3):
+                torch.set_num_threads(count)
+                assert torch.equal(weights.product(x, None), found)
+                alone = [weights.product(row[None], None) for row in x[::7]]
+                assert torch.equal(torch.cat(alone), found[::7])
+        finally:
+            torch.set_num_threads(threads)
+
+
+@needs_compiler
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_every_processor_computes_the_same(processor: str) -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    if PROCESSORS[processor] not in flags:
+        pytest.skip(f"this processor has no {PROCESSORS[processor]}")
+    path, compiler = build.compiled(processor)
+    made = Library(path, compiler.title)
+    assert processor == "native" or made.instructions in ("AVX2", "AVX-VNNI")
+    ours = library()
+    assert ours is not None and difference(made) == ""
+    for bits, group in ((4, 32), (8, 64), (8, 256)):
+        codes = random_codes(bits, 83, 256, group, group != 256)
+        x = activations(6, 256, torch.bfloat16)
+        expected = held(codes, x.dtype).product(x, None)
+        assert torch.equal(held(codes, x.dtype, made).product(x, None), expected)
+    x = activations(41, 256, torch.bfloat16)
+    for kind in sorted(CODED):
+        numbers = CODED[kind](activations(83, 256, torch.float32))
+        expected = DecodedWeights(numbers, x.dtype, ours).product(x, None)
+        assert torch.equal(DecodedWeights(numbers, x.dtype, made).product(x, None), expected)
+    for dtype in plain.FORMATS:
+        x, weight = activations(41, 1111, dtype), activations(83, 1111, dtype)
+        assert torch.equal(made.plain(x, weight, None), plain.product(x, weight, None))
+
+
+@needs_compiler
+def test_no_rows_give_no_rows_in_a_thread_that_has_multiplied_nothing() -> None:
+    weights, found = held(random_codes(4, 40, 128, 64, True), torch.bfloat16), []
+    thread = Thread(target=lambda: found.append(weights.product(activations(0, 128, torch.half),
+                                                                None)))  # fmt: skip
+    thread.start()
+    thread.join()
+    assert [one.shape for one in found] == [(0, 40)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_is_not_finite_stays_so_in_its_own_row(bits: int, value: float) -> None:
+    weights = held(random_codes(bits, 40, 128, 64, True), torch.bfloat16)
+    x = activations(3, 128, torch.bfloat16)
+    x[1, 5] = value
+    found = weights.product(x, None)
+    assert not found[1].isfinite().any()
+    assert found[0].isfinite().all() and found[2].isfinite().all()
+    x[1] = 0
+    assert (weights.product(x, None)[1] == 0).all()
+
+
+@needs_compiler
+def test_the_largest_sums_fit_their_integers() -> None:
+    for bits, group in ((4, 4096), (8, 256)):
+        full = torch.full((16, group * 2), (1 << bits) - 1, dtype=torch.uint8)
+        zeros = torch.zeros(16, 2, dtype=torch.uint8)
+        codes = IntCodes(bits, full, torch.ones(16, 2), zeros, group)
+        x = torch.full((5, group * 2), -3.0, dtype=torch.bfloat16)
+        expected = -3.0 * ((1 << bits) - 1) * group * 2
+        assert held(codes, x.dtype).product(x, None)[4, 15].item() == pytest.approx(expected, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("codes", "dtype"),
+    [
+        (random_codes(4, 8, 64, 32, True), torch.float32),
+        (random_codes(4, 8, 60, 20, True), torch.bfloat16),  # no whole number of steps
+        (random_codes(8, 8, 1024, 512, True), torch.bfloat16),  # sums beyond an int32
+        (random_codes(2, 8, 64, 32, True), torch.bfloat16),
+        (IntCodes(8, torch.zeros(8, 30, dtype=torch.uint8), torch.ones(8, 1), None, 30),
+         torch.bfloat16),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_multiply_is_left_to_torch(codes: IntCodes, dtype: torch.dtype) -> None:
+    assert not fits(codes, dtype)
+
+
+class TestBuild:
+    @pytest.fixture(autouse=True)
+    def fresh(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr(native, "_find", native._find.__wrapped__)
+
+    def compiler(self, folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+        """A compiler of ours is the only one."""
+        script = folder / "cc"
+        script.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "cc 1.2.3" && exit\n{does}\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CC", str(script))
+
+    @needs_compiler
+    def test_without_a_compiler_the_reason_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(build, "COMPILERS", ())
+        assert "no C compiler" in native.problem() and "install" in native.problem()
+        (choice,) = native_choices()
+        assert choice.implementation == "torch" and "no C compiler" in choice.reason
+
+    @needs_compiler
+    def test_what_is_expected_is_told_without_starting_a_program(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        started: list[list[str]] = []
+        monkeypatch.setattr(build.subprocess, "run", lambda command, **_: started.append(command))
+        assert build.is_expected.__wrapped__() and started == []
+        monkeypatch.setattr(build, "COMPILERS", ())
+        assert not build.is_expected.__wrapped__() and started == []
+
+    @needs_compiler
+    def test_what_the_compiler_complains_of_is_told(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.compiler(tmp_path, monkeypatch, 'echo "x.c:1: error: no such thing" >&2; exit 1')
+        assert native.library() is None and "no such thing" in native.problem()
+        assert list((tmp_path / "cache" / "native").iterdir()) == []
+
+    @needs_compiler
+    def test_a_library_that_does_not_load_is_not_used(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writes = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && echo x > "$2"; shift; done; true'
+        self.compiler(tmp_path, monkeypatch, writes)
+        assert "does not load" in native.problem()
+
+    @needs_compiler
+    def test_a_cache_that_cannot_be_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cache").write_text("a file")
+        assert "cannot be written" in native.problem()
+
+    def test_it_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(build.SWITCH, "0")
+        assert native.library() is None and build.SWITCH in native.problem()
+
+    def test_other_systems_are_left_to_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.platform", "darwin")
+        with pytest.raises(UnavailableError, match="Linux"):
+            build.compiled()
+
+
+@needs_compiler
+@pytest.mark.parametrize("wrong", ["values", "rows"])
+def test_a_compiler_that_is_wrong_is_found_out(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = library()
+    assert made is not None
+    right = Library.product
+
+    def product(self: Library, weights: native.Packed, x: Tensor) -> Tensor:
+        found = right(self, weights, x)
+        if wrong == "values":
+            found[:, -1] += 100
+        elif len(x) == 1:
+            found[0, 0] += 0.01 * abs(found[0, 0]) + 1
+        return found
+
+    monkeypatch.setattr(Library, "product", product)
+    assert ("wrongly" if wrong == "values" else "number of rows") in difference(made)

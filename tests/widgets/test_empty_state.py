@@ -1,0 +1,50 @@
+"""What a new conversation proposes is seen whole, in a high window and in a low one."""
+
+from __future__ import annotations
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from widgets.chat.empty_state import EmptyState
+
+SUGGESTIONS = [
+    (f"Suggestion {number}", "A question that is long enough for two lines of its card.")
+    for number in range(6)
+]
+
+
+@pytest.fixture
+def empty(qtbot: QtBot) -> EmptyState:
+    made = EmptyState()
+    qtbot.addWidget(made)
+    made.set_title("A model", "4 M parameters")
+    made.set_suggestions(SUGGESTIONS)
+    made.show()
+    return made
+
+
+def lowest(empty: EmptyState) -> int:
+    """Pixels from the top of what is seen to the bottom of the last card."""
+    card = empty.cards[-1]
+    return card.mapTo(empty.viewport(), card.rect().bottomLeft()).y()
+
+
+@pytest.mark.parametrize(("width", "height"), [(620, 160), (900, 160), (620, 500), (1200, 900)])
+def test_every_suggestion_is_in_view(
+    qtbot: QtBot, empty: EmptyState, width: int, height: int
+) -> None:
+    empty.resize(width, height)
+    qtbot.waitUntil(lambda: 0 < lowest(empty) < empty.viewport().height(), timeout=10_000)
+    prompts = [card.findChildren(type(card._text))[1] for card in empty.cards]
+    assert all(prompt.isVisible() is (height > 300) for prompt in prompts)
+
+
+def test_a_prompt_that_is_not_seen_is_told(qtbot: QtBot, empty: EmptyState) -> None:
+    empty.resize(620, 160)
+    qtbot.waitUntil(lambda: empty.is_low, timeout=10_000)
+    assert [card.toolTip() for card in empty.cards] == [prompt for _, prompt in SUGGESTIONS]
+    empty.resize(620, 600)
+    qtbot.waitUntil(lambda: not empty.is_low, timeout=10_000)
+    assert not any(card.toolTip() for card in empty.cards)
+    empty.set_suggestions([])
+    assert empty.cards == []

@@ -1,0 +1,108 @@
+"""`ReadingPlace`: what is read stays where it is while all text changes its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import shiboken6
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QPoint
+from PySide6.QtGui import QTextCursor
+from PySide6.QtWidgets import QWidget
+
+from widgets.chat.message_view import MessageView
+from widgets.restyling import restyling
+
+if TYPE_CHECKING:
+    from widgets.chat.transcript import Transcript
+
+
+class _Place(NamedTuple):
+    """The line with a `character` of the text in `view`, and pixels from its top to the upper edge
+    of what is seen."""
+
+    view: MessageView
+    character: int
+    distance: int
+
+
+class ReadingPlace(QObject):
+    """Keeps the line at the top of `transcript`, unless it follows its end, until it is scrolled.
+
+    A width may change the heights, and a height the width (the bar comes or goes): after a change
+    of sizes the layout comes to rest in several rounds. A new range of the bar may come before
+    the views have their places in it, or after: both are waited for.
+    """
+
+    def __init__(self, transcript: Transcript) -> None:
+        super().__init__(transcript)
+        self._transcript = transcript
+        self._place: _Place | None = None
+        self._is_changing = False  # sizes, while windows stand still
+        bar = transcript.verticalScrollBar()
+        bar.rangeChanged.connect(self._go_back)
+        bar.valueChanged.connect(self._value_changed)
+        restyling().beginning.connect(self._take)
+        restyling().arranged.connect(self._arranged)
+
+    def _take(self) -> None:
+        transcript = self._transcript
+        view = None if transcript.follows else transcript.first_in_view
+        self._is_changing = True
+        if view is not None and self._place is not None and self._place.view is view:
+            return  # nobody has scrolled since: text that grows and shrinks ends where it began
+        self._let_go()
+        if view is None:
+            return
+        edge = transcript.verticalScrollBar().value()
+        inside = edge - transcript.top_of(view) - view.text.mapTo(view, QPoint()).y()
+        inside = max(0, min(inside, view.text.height() - 1))
+        character = view.text.cursorForPosition(QPoint(0, inside)).position()
+        line = transcript.top_of(view) + self._top_of(view, character)
+        self._place = _Place(view, character, edge - line)
+        for widget in _moving(view):
+            widget.installEventFilter(self)
+
+    def _let_go(self) -> None:
+        place, self._place = self._place, None
+        if place is not None and shiboken6.isValid(place.view):
+            for widget in _moving(place.view):
+                widget.removeEventFilter(self)
+
+    def _arranged(self) -> None:
+        self._is_changing = False
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
+        self._go_back()
+
+    def eventFilter(self, target: QObject, event: QEvent) -> bool:
+        if event.type() in (QEvent.Type.Move, QEvent.Type.Resize):
+            self._go_back()
+        return False
+
+    def _value_changed(self) -> None:
+        if not (self._is_changing or self._transcript.is_moving):
+            self._let_go()
+
+    def _go_back(self) -> None:
+        place, transcript = self._place, self._transcript
+        if place is None or self._is_changing or transcript.is_moving:
+            return
+        if transcript.follows or place.view not in transcript.views:
+            self._let_go()
+            return
+        line = transcript.top_of(place.view) + self._top_of(place.view, place.character)
+        transcript.is_moving = True  # the end of a range that is yet to grow is not the end
+        transcript.verticalScrollBar().setValue(line + place.distance)
+        transcript.is_moving = False
+
+    def _top_of(self, view: MessageView, character: int) -> int:
+        """Of the line with a character, in its view."""
+        cursor = QTextCursor(view.text.document())
+        cursor.setPosition(min(character, view.text.document().characterCount() - 1))
+        return view.text.mapTo(view, view.text.cursorRect(cursor).topLeft()).y()
+
+
+def _moving(view: MessageView) -> Iterator[QWidget]:
+    """What moves, or changes its size, when the place of a line in `view` changes."""
+    column = view.parentWidget()
+    yield from (view, view.text) if column is None else (view, view.text, column)

@@ -1,0 +1,285 @@
+"""Gives every widget another stylesheet, without a stall.
+
+`QApplication.setStyleSheet` styles a widget once for each of its ancestors, a dozen times in a
+window such as ours (QStyleSheetStyle::repolish goes through all widgets, and below each of them
+through all children): seconds. Here each is styled once, and what nobody sees comes last:
+
+    hidden widgets are stripped   | in slices; nothing on the screen changes
+    windows stand still           | updates are off, layouts wait: half of them would not fit
+      those in view are stripped  | in slices
+      the sheet is exchanged      | no widget has a style: nothing to be done by Qt
+      those in view are dressed   | in slices
+    windows are painted           | once, all new
+    hidden widgets are dressed    | in slices; what is shown meanwhile, before it is painted
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import cache
+from inspect import GEN_RUNNING, getgeneratorstate
+from typing import NamedTuple
+
+import shiboken6
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
+from PySide6.QtWidgets import QApplication, QWidget
+
+SLICE_S = 0.008
+REST_MS = 4
+"""Between two slices: an engine in this process needs the interpreter too."""
+
+_STYLED = Qt.WidgetAttribute.WA_StyleSheet  # set by QStyleSheetStyle::polish, reset by unpolish
+_POLISHED = Qt.WidgetAttribute.WA_WState_Polished
+_OWN_STYLE = Qt.WidgetAttribute.WA_SetStyle
+
+
+class Change(NamedTuple):
+    """`exchange` gives the application its colours and fonts; `prepare` is done before, piece by
+    piece."""
+
+    exchange: Callable[[], None]
+    prepare: Iterable[None] = ()
+
+
+class Restyling(QObject):
+    """`beginning`: what is on the screen is about to change. `exchanged`: every widget in view has
+    the new style; `arranged`: and its place. It is not painted yet."""
+
+    beginning = Signal()
+    exchanged = Signal()
+    arranged = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_gradual = False
+        """Whether windows that are open take a change in slices."""
+        self.num_dressed = 0
+        """Widgets styled so far, each as often as it was."""
+        self._changes: list[tuple[Change, Callable[[], str]]] = []
+        self._bare: dict[QWidget, None] = {}  # stripped, parents first
+        self._still: list[QWidget] = []  # windows
+        self._holds_layouts = False
+        self._unplaced: dict[QWidget, None] = {}  # their layouts wait
+        self._watched: set[QObject] = set()
+        self._work: Generator[None, None, None] | None = None
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.timeout.connect(self._do_slice)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some widget has no style, or the one before."""
+        return self._work is not None or bool(self._changes)
+
+    def put(self, change: Change, sheet: Callable[[], str]) -> None:
+        """Do `change` and put `sheet` in force: before this returns, or soon where it is gradual
+        and a window is open."""
+        self._changes.append((change, sheet))
+        if not self.is_gradual or not _windows():
+            self.finish()
+        elif not self._later.isActive():
+            self._later.start(0)
+
+    def finish(self) -> None:
+        """Do at once what is left to do."""
+        self._later.stop()
+        is_running = self._work is not None and getgeneratorstate(self._work) == GEN_RUNNING
+        if self.is_busy and not is_running:  # else the round sees to it
+            for _ in self._rounds():
+                pass
+
+    # In slices -------------------------------------------------------------------------------
+
+    def _do_slice(self) -> None:
+        work = self._rounds()
+        until = time.perf_counter() + SLICE_S
+        for _ in work:
+            if time.perf_counter() >= until:
+                self._later.start(REST_MS)
+                return
+
+    def _rounds(self) -> Generator[None, None, None]:
+        if self._work is None:
+            self._work = self._run()
+        return self._work
+
+    def _run(self) -> Generator[None, None, None]:
+        try:
+            yield from self._steps()
+        finally:  # also where the sheet's pictures could not be written
+            self._lay_out()
+            self._move()
+            self._stop_watching()
+            self._work = None
+
+    def _steps(self) -> Generator[None, None, None]:
+        while self._changes:
+            for change, _ in list(self._changes):
+                for _ in change.prepare:
+                    yield
+            self._watch()
+            yield from self._strip(lambda widget: not widget.isVisible())
+            self._stand_still()
+            self.beginning.emit()
+            yield from self._strip(QWidget.isVisible)
+            self._exchange()
+            yield
+            yield from self._dress_those_in_view()
+            self.exchanged.emit()
+            yield
+            yield from self._dress_those_in_view()  # that were shown meanwhile
+            self._lay_out()
+            yield
+            self.arranged.emit()
+            self._move()
+            self._watch()
+            yield
+            yield from self._dress_all()
+
+    def _strip(self, which: Callable[[QWidget], bool]) -> Iterator[None]:
+        for widget in _all_widgets():
+            if shiboken6.isValid(widget) and which(widget):
+                self._strip_one(widget)
+                yield
+
+    def _strip_one(self, widget: QWidget) -> None:
+        if widget.testAttribute(_STYLED):
+            self._bare[widget] = None
+            QApplication.style().unpolish(widget)
+
+    def _dress_those_in_view(self) -> Iterator[None]:
+        for widget in [w for w in self._bare if shiboken6.isValid(w) and w.isVisible()]:
+            self._dress_one(widget)
+            yield
+
+    def _dress_all(self) -> Iterator[None]:
+        while self._bare and not self._changes:
+            self._dress_one(next(iter(self._bare)))
+            yield
+
+    def _dress_one(self, widget: QWidget) -> None:
+        was_bare = widget in self._bare
+        self._bare.pop(widget, None)
+        if was_bare and shiboken6.isValid(widget):
+            self.num_dressed += 1
+            QApplication.style().polish(widget)
+            QApplication.sendEvent(widget, QEvent(QEvent.Type.StyleChange))
+
+    # The exchange ----------------------------------------------------------------------------
+
+    def _exchange(self) -> None:
+        """Nothing has a style now. Qt is to believe so too, and to tell nobody."""
+        app = _application()
+        widgets = app.allWidgets()
+        for widget in widgets:
+            self._strip_one(widget)  # made, or styled anew, since the others were stripped
+        polished = [w for w in widgets if w.testAttribute(_POLISHED)]
+        followers = [w for w in widgets if not w.testAttribute(_OWN_STYLE)]
+        for widget in polished:
+            widget.setAttribute(_POLISHED, False)
+        for widget in followers:
+            widget.setAttribute(_OWN_STYLE, True)
+        changes, self._changes = self._changes, []
+        try:
+            app.setStyleSheet("")
+            for change, _ in changes:
+                change.exchange()
+            app.setStyleSheet(changes[-1][1]())
+        finally:
+            for widget in polished:
+                widget.setAttribute(_POLISHED, True)
+            for widget in followers:
+                widget.setAttribute(_OWN_STYLE, False)
+
+    def _stand_still(self) -> None:
+        """What is on the screen stays there. (Docks that have once been squeezed stay so.)"""
+        if self.is_gradual:
+            _application().installEventFilter(self)
+            self._holds_layouts = True
+            self._still = [w for w in _windows() if w.updatesEnabled()]
+            for window in self._still:
+                window.setUpdatesEnabled(False)
+
+    def _lay_out(self) -> None:
+        """Do what was asked for while windows stood still."""
+        if self._holds_layouts:
+            _application().removeEventFilter(self)
+            self._holds_layouts = False
+        waiting, self._unplaced = self._unplaced, {}
+        for widget in waiting:
+            if shiboken6.isValid(widget):
+                QApplication.postEvent(widget, QEvent(QEvent.Type.LayoutRequest))
+
+    def _move(self) -> None:
+        for window in self._still:
+            if shiboken6.isValid(window):
+                window.setUpdatesEnabled(True)
+        self._still = []
+
+    # What is shown meanwhile -------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Be told when one of the hidden branches of the tree is shown."""
+        self._stop_watching()
+        for widget in _all_widgets():
+            above = widget.parentWidget()
+            if widget.isHidden() and (above is None or _is_in_view(above)):
+                widget.installEventFilter(self)
+                self._watched.add(widget)
+
+    def _stop_watching(self) -> None:
+        for widget in self._watched:
+            if shiboken6.isValid(widget):
+                widget.removeEventFilter(self)
+        self._watched.clear()
+
+    def eventFilter(self, target: QObject, event: QEvent) -> bool:
+        kind = event.type()
+        if kind == QEvent.Type.LayoutRequest and self._holds_layouts:
+            if isinstance(target, QWidget):
+                self._unplaced[target] = None
+                return True
+        elif kind == QEvent.Type.Show and target in self._watched:
+            self._dress_below(target)
+        return False
+
+    def _dress_below(self, shown: QObject) -> None:
+        for widget in (shown, *shown.findChildren(QWidget)):
+            if not isinstance(widget, QWidget) or widget not in self._bare:
+                continue
+            if widget.isVisible():
+                self._dress_one(widget)
+            elif widget.isHidden() and _is_in_view(widget.parentWidget()):
+                widget.installEventFilter(self)
+                self._watched.add(widget)
+
+
+@cache
+def restyling() -> Restyling:
+    """The one of this application."""
+    return Restyling()
+
+
+def _application() -> QApplication:
+    app = QApplication.instance()
+    assert isinstance(app, QApplication)
+    return app
+
+
+def _is_in_view(widget: QWidget | None) -> bool:
+    return widget is not None and widget.isVisible()
+
+
+def _windows() -> list[QWidget]:
+    return [w for w in QApplication.topLevelWidgets() if w.isVisible()]
+
+
+def _all_widgets() -> list[QWidget]:
+    """Parents first."""
+    found: dict[QWidget, None] = {}
+    for top in QApplication.topLevelWidgets():
+        if top.parentWidget() is None:
+            found[top] = None
+            found.update(dict.fromkeys(top.findChildren(QWidget)))
+    return list(found)
