@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,25 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.015) -> None:
         deliver(bridge, event)
 
     monkeypatch.setattr(EngineBridge, "on_event", late)
+
+
+def hold_after_changes(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Make tokens wait, once the engine has changed its settings, until the event is set: the test
+    looks at the window for as long as that takes, and the reply is no further after it."""
+    deliver = EngineBridge.on_event
+    may_go = threading.Event()
+    may_go.set()
+
+    def held(bridge: EngineBridge, event: messages.Event) -> None:
+        if isinstance(event, messages.Reconfigured):
+            may_go.clear()
+        while isinstance(event, messages.OutputEvent) and not bridge._closed:
+            if may_go.wait(0.05):
+                break
+        deliver(bridge, event)
+
+    monkeypatch.setattr(EngineBridge, "on_event", held)
+    return may_go
 
 
 @pytest.fixture
@@ -182,7 +202,7 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
 def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_down(monkeypatch, 0.06)  # the reply goes on until the last of three changes is shown
+    may_go = hold_after_changes(monkeypatch)
     panel, strip = application.window.engine_settings, application.window.strip
     row = panel.rows["kv_cache_dtype"]
     control = row.control
@@ -204,6 +224,8 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
         assert application.bridge.config is not None
         assert application.bridge.config.kv_cache_dtype == name
         qtbot.waitUntil(lambda words=words: words in strip.title, timeout=5000)
+        assert reply(application).state is State.STREAMING
+        may_go.set()
     wait_for_end(qtbot, application)
     assert reply(application).state is State.COMPLETE
     assert "KV" not in strip.title and len(set(sizes)) == 1  # all that its requests can use
