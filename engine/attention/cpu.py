@@ -4,17 +4,20 @@ batch.
 
 Requests that compute one token (decode) are taken together in buckets of similar length; longer
 queries (prefill, chunks) go sequence by sequence in blocks of rows, each of which reads only the
-keys that it can see.
+keys that it can see. Where `FewTokens` has code for this machine it takes all requests with few
+tokens, and only prompts are left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from engine.attention.few import FewTokens, is_few
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import CPU, Gathered, PagedCache, make_caches, page_rows, token_rows
 from engine.attention.rows import (
@@ -78,7 +81,7 @@ class DecodeBucket:
 
 @dataclass(slots=True, frozen=True)
 class Layout:
-    """What all layers of a step that have one window share."""
+    """What all layers of a step that have one window, and leave the same to others, share."""
 
     prefills: list[Prefill]
     buckets: list[DecodeBucket]
@@ -111,8 +114,9 @@ class CPUAttention:
             # sums of codes leave float16's range
             self.compute_dtype = self.prompt_dtype = torch.float32
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
+        self._few = FewTokens(self.caches)
         self._batch: Batch | None = None
-        self._layouts: dict[int | None, Layout] = {}  # by window
+        self._layouts: dict[tuple[int | None, bool], Layout] = {}  # by window; without few tokens
         self._new_rows: dict[int, Tensor] = {}  # where this step's tokens go, by number of heads
 
     @property
@@ -126,30 +130,33 @@ class CPUAttention:
     def begin_step(self, batch: Batch) -> None:
         self._batch = batch
         self._layouts, self._new_rows = {}, {}
+        self._few.begin_step(batch)
 
-    def _layout(self, batch: Batch, window: int | None) -> Layout:
-        if window not in self._layouts:
+    def _layout(self, batch: Batch, window: int | None, layer: int) -> Layout:
+        key = window, layer in self._few
+        if key not in self._layouts:
             count = batch.num_requests - batch.num_padding
-            spans = [self._visible(batch, i, window) for i in range(count)]
-            decodes = [i for i in range(count) if batch.query_len(i) == 1]
+            mine = [i for i in range(count) if not (key[1] and is_few(batch.query_len(i)))]
+            spans = {i: self._visible(batch, i, window) for i in mine}
+            decodes = [i for i in mine if batch.query_len(i) == 1]
             prefills = [
                 Prefill(
                     slice(batch.query_start_loc[i], batch.query_start_loc[i + 1]),
                     spans[i][0],
                     Pages(self._tensor([spans[i][1]])),
                 )
-                for i in range(count)
+                for i in mine
                 if batch.query_len(i) > 1
             ]
-            grouped = bucket_by_length(decodes, [seq_len for seq_len, _ in spans])
+            grouped = bucket_by_length(decodes, {i: seq_len for i, (seq_len, _) in spans.items()})
             buckets = [
                 self._bucket(
                     [batch.query_start_loc[i] for i in members], [spans[i] for i in members], window
                 )
                 for members in grouped
             ]
-            self._layouts[window] = Layout(prefills, buckets)
-        return self._layouts[window]
+            self._layouts[key] = Layout(prefills, buckets)
+        return self._layouts[key]
 
     def _visible(self, batch: Batch, index: int, window: int | None) -> tuple[int, list[int]]:
         """(tokens, blocks) of a request without the blocks that lie before every window."""
@@ -196,6 +203,9 @@ class CPUAttention:
         batch, num_kv_heads, slots = self._step, k.shape[1], self._step.slot_mapping
         if padding := batch.num_padding:  # one token each, at the end
             k, v, slots = k[:-padding], v[:-padding], slots[:-padding]
+        if layer in self._few:
+            self._few.write(layer, slots, k, v)
+            return
         if num_kv_heads not in self._new_rows:
             self._new_rows[num_kv_heads] = token_rows(slots, self.block_size, num_kv_heads)
         cache = self.caches[layer]
@@ -211,7 +221,9 @@ class CPUAttention:
         output = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
         if batch.num_padding:
             output[-batch.num_padding :] = 0
-        layout = self._layout(batch, options.window)
+        if layer in self._few:
+            self._few.attend(layer, q, options, output)
+        layout = self._layout(batch, options.window, layer)
         for prefill in layout.prefills:
             dtype = self._dtype_for(prefill.rows)
             keys, values = prefill.pages.of(cache, dtype)
@@ -266,7 +278,7 @@ def _rows(rows: list[int], device: torch.device) -> Tensor | slice:
     return torch.tensor(rows, device=device)
 
 
-def bucket_by_length(members: list[int], seq_lens: list[int]) -> list[list[int]]:
+def bucket_by_length(members: list[int], seq_lens: Mapping[int, int]) -> list[list[int]]:
     """Groups of requests whose contexts are of similar length, so that little is padded."""
     buckets: list[list[int]] = []
     shortest = 0

@@ -11,13 +11,13 @@ from torch import Tensor
 from engine.attention.cpu import CPUAttention
 from engine.attention.device_tables import DeviceTables
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.attention.pages import PagedCache, PlainPages, QuantizedPages, make_caches
+from engine.attention.pages import make_caches
 from engine.batch import Batch
 from engine.kernels.select import choose_attention
-from engine.kv_dtype import AUTO, PLAIN, KVDtype
+from engine.kv_dtype import PLAIN, KVDtype
 
 if TYPE_CHECKING:
-    from engine.kernels.triton.attention import Launch, Shape, Stored
+    from engine.kernels.triton.attention import Launch, Shape
 
 _PADDING = 64  # more requests than any two neighbouring shapes differ by
 WORKSPACE_BYTES = 32 * 2**20
@@ -60,7 +60,9 @@ class GPUAttention:
             self.caches = self._gathering.caches
             return
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
-        self._stored = {layer: _stored(cache, kv_dtype) for layer, cache in self.caches.items()}
+        self._stored = {
+            layer: (cache.keys.stored, cache.values.stored) for layer, cache in self.caches.items()
+        }
         most_blocks = min(-(-max_model_len // block_size), num_blocks)
         # batches are filled up to a shape that has some more than there may be requests
         most_requests = -(-min(max_num_seqs, max_num_batched_tokens) // _PADDING) * _PADDING
@@ -164,16 +166,3 @@ class GPUAttention:
                 lens = [batch.query_len(i) for i in range(batch.num_requests)]
                 self._launches[key] = plan_launch(shape, lens, batch.seq_lens, window, device, room)
         return self._launches[key]
-
-
-def _stored(cache: PagedCache, kv_dtype: KVDtype) -> tuple[Stored, Stored]:
-    """The pages of keys and of values as the kernels take them."""
-    from engine.kernels.triton.attention import Stored
-
-    def one(pages: object, name: str) -> Stored:
-        if isinstance(pages, PlainPages):
-            return Stored(pages.elements)
-        assert isinstance(pages, QuantizedPages) and name != AUTO
-        return Stored(pages.codes, name, pages.scales)
-
-    return one(cache.keys, kv_dtype.keys), one(cache.values, kv_dtype.values)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from engine.attention.interface import LayerSpec
 from engine.attention.quantized import FORMATS, SCALE_DTYPE, Format, quantize
+from engine.kernels.stored import Stored
 from engine.kv_dtype import AUTO, PLAIN, KVDtype
 
 CPU = torch.device("cpu")
@@ -64,6 +65,10 @@ class KVPages(Protocol):
         """Overwrite blocks with zeros."""
 
     @property
+    def stored(self) -> Stored:
+        """The pages themselves."""
+
+    @property
     def num_heads(self) -> int: ...
 
     @property
@@ -90,6 +95,10 @@ class PlainPages:
         self.elements[blocks] = 0
 
     @property
+    def stored(self) -> Stored:
+        return Stored(self.elements)
+
+    @property
     def num_heads(self) -> int:
         return self.elements.shape[1]
 
@@ -112,22 +121,26 @@ class QuantizedPages:
     ) -> None:
         self.codes = _zeros(shape, torch.int8, device)
         self.scales = _zeros(shape[:3], SCALE_DTYPE, device)
-        self._form = form
+        self.form = form
 
     def write(self, rows: Tensor, new: Tensor) -> None:
         width = self.codes.shape[-1]
-        codes, scales = quantize(new.reshape(-1, width), self._form)
+        codes, scales = quantize(new.reshape(-1, width), self.form)
         self.codes.view(-1, width).index_copy_(0, rows, codes)
         self.scales.view(-1).index_copy_(0, rows, scales)
 
     def gather(self, rows: Tensor, num_sequences: int, dtype: torch.dtype) -> Gathered:
         codes = _gather(self.codes, rows, num_sequences)
         scales = _gather(self.scales.unsqueeze(-1), rows, num_sequences)
-        return Gathered(self._form.decode(codes, dtype), scales.to(torch.float32).mT)
+        return Gathered(self.form.decode(codes, dtype), scales.to(torch.float32).mT)
 
     def clear(self, blocks: list[int]) -> None:
         self.codes[blocks] = 0
         self.scales[blocks] = 0
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.codes, self.form.name, self.scales)
 
     @property
     def num_heads(self) -> int:

@@ -39,9 +39,11 @@ _LEAST = 1e-30  # largest magnitude of a vector of zeros, so that nothing is div
 
 
 class Format(NamedTuple):
-    """How elements become codes. largest: the code of the vector's largest magnitude. encode:
-    codes of elements within it (NaN stays anything: its scale is NaN). decode: codes as numbers."""
+    """How elements become codes. name: its key in FORMATS. largest: the code of the vector's largest
+    magnitude. encode: codes of elements within it (NaN stays anything: its scale is NaN). decode:
+    codes as numbers."""
 
+    name: str
     largest: float
     encode: Callable[[Tensor], Tensor]
     decode: Callable[[Tensor, torch.dtype], Tensor]
@@ -62,8 +64,11 @@ def _encode_fp8(scaled: Tensor) -> Tensor:
 
 
 FORMATS = {
-    "int8": Format(127.0, _encode_int8, _decode_int8),
-    "fp8": Format(448.0, _encode_fp8, e4m3.decode),
+    form.name: form
+    for form in (
+        Format("int8", 127.0, _encode_int8, _decode_int8),
+        Format("fp8", 448.0, _encode_fp8, e4m3.decode),
+    )
 }
 
 

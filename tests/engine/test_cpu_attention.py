@@ -16,9 +16,8 @@ from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_ro
 from engine.batch import Batch, slots
 from engine.kernels.select import FEW_QUERIES
 from engine.kv_dtype import parse_kv_dtype
+from tests.engine.kernels.compiled import leave_to_torch
 from tests.engine.textbook_kv import attention
-
-HEAD_DIM, VALUE_DIM = 8, 6
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Scene:
     has_sinks: bool
     seed: int
     kv_dtype: str
+    widths: tuple[int, int]  # of keys and values; wholes of 16 are attended by compiled code
 
 
 scenes = st.builds(
@@ -49,6 +49,7 @@ scenes = st.builds(
     has_sinks=st.booleans(),
     seed=st.integers(0, 2**31),
     kv_dtype=st.sampled_from(("auto", "auto", "int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8")),
+    widths=st.sampled_from(((8, 6), (16, 16), (48, 80), (32, 16))),
 )
 
 
@@ -58,7 +59,7 @@ def read_back(pages: KVPages, table: list[int], length: int) -> Tensor:
         elements = pages.elements
     else:
         assert isinstance(pages, QuantizedPages)
-        is_fp8 = pages._form.largest == 448
+        is_fp8 = pages.form.largest == 448
         codes = pages.codes.view(torch.float8_e4m3fn) if is_fp8 else pages.codes
         elements = codes.float() * pages.scales.float().unsqueeze(-1)
     return elements[table].transpose(1, 2).flatten(0, 1)[:length]
@@ -85,7 +86,8 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     counts = [-(-length // scene.block_size) for length in lengths]
     order = torch.randperm(sum(counts) + 3, generator=generator).tolist()
     tables = [[order.pop() for _ in range(count)] for count in counts]
-    spec = LayerSpec(scene.num_kv_heads, HEAD_DIM, VALUE_DIM)
+    key_dim, value_dim = scene.widths
+    spec = LayerSpec(scene.num_kv_heads, key_dim, value_dim)
     kv_dtype = parse_kv_dtype(scene.kv_dtype)
     backend = CPUAttention(
         {0: spec}, sum(counts) + 3, scene.block_size, torch.float32, kv_dtype=kv_dtype
@@ -97,9 +99,9 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     options = AttentionOptions(
         0.3, scene.window, scene.softcap, noise(num_heads) if scene.has_sinks else None
     )
-    keys = [noise(length, scene.num_kv_heads, HEAD_DIM) for length in lengths]
-    values = [noise(length, scene.num_kv_heads, VALUE_DIM) for length in lengths]
-    queries = [noise(new, num_heads, HEAD_DIM) for _, new in scene.requests]
+    keys = [noise(length, scene.num_kv_heads, key_dim) for length in lengths]
+    values = [noise(length, scene.num_kv_heads, value_dim) for length in lengths]
+    queries = [noise(new, num_heads, key_dim) for _, new in scene.requests]
     starts = [0]
     for index, (before, new) in enumerate(scene.requests):
         starts.append(starts[-1] + new)
@@ -198,8 +200,12 @@ def test_16_bit_products_over_codes_are_as_good_as_over_plain_keys(
 
 
 @pytest.mark.parametrize("tokens", [FEW_QUERIES - 1, FEW_QUERIES])
-def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(tokens: int) -> None:
-    """In float32 everything but the last rounding is exact; a few drafts stay at 16 bits."""
+def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(
+    tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 everything but the last rounding is exact; a few drafts stay at 16 bits, where
+    torch attends with them."""
+    leave_to_torch(monkeypatch)
     generator = torch.Generator().manual_seed(tokens)
     heads, width, dtype = 2, 64, torch.bfloat16
     keys, values = (torch.randn(tokens, heads, width, generator=generator).to(dtype) for _ in "kv")

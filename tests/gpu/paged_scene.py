@@ -15,7 +15,8 @@ from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
 from engine.attention.quantized import FORMATS, quantize
-from engine.kernels.triton.attention import Shape, Stored
+from engine.kernels.stored import Stored
+from engine.kernels.triton.attention import Shape
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tests.gpu.conftest import HAS_GPU
 
 pytest.importorskip("triton")
 
-from engine.kernels.triton.attention import Stored
+from engine.kernels.stored import Stored
 from engine.kernels.triton.kv_write import write_kv
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

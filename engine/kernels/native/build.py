@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-SOURCES = ("product.c", "decoded.c", "plain.c", "between.c")
-HEADERS = ("rows.h", "numbers.h", "vectors.h")
+SOURCES = ("product.c", "decoded.c", "plain.c", "between.c", "attention.c", "cache.c")
+HEADERS = ("rows.h", "pages.h", "exponential.h", "numbers.h", "vectors.h")
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",
     "-fno-trapping-math",

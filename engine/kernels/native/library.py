@@ -69,7 +69,7 @@ class Coded(Told):
 
 class Library:
     """The C files, compiled. `rms_norm`, `rotate_heads` and `silu_and_mul` are called as between.c
-    has them."""
+    has them, `attention` and `cache_write` as attention.c and cache.c."""
 
     def __init__(self, path: Path, compiler: str) -> None:
         self.compiler = compiler
@@ -95,9 +95,17 @@ class Library:
             address, number, number, number, kind, kind,
         )  # fmt: skip
         self.silu_and_mul.argtypes = (address, address, number, number, kind, kind)
+        self.attention, self.cache_write = loaded.native_attention, loaded.native_cache_write
+        self.attention.argtypes = (
+            address, address, address, number, number, number, number, real, real, address,
+            address, kind, address, kind,
+        )  # fmt: skip
+        self.cache_write.argtypes = (
+            address, address, number, address, number, number, address, number, number, kind, kind,
+        )  # fmt: skip
         for function in (
             self._product, self._decoded, self._plain, self.rms_norm, self.rotate_heads,
-            self.silu_and_mul,
+            self.silu_and_mul, self.attention, self.cache_write,
         ):  # fmt: skip
             function.restype = None
 
@@ -113,12 +121,12 @@ class Library:
         """x [T, inputs], contiguous, by weight [outputs, inputs], whose rows are, plus bias
         [outputs]: [T, outputs]. All of one dtype of 16 bits."""
         (rows, inputs), outputs = x.shape, weight.shape[0]
-        room = _room(4 * min(rows, _BLOCK) * (inputs + APART))
+        space = room(4 * min(rows, _BLOCK) * (inputs + APART))
         result = torch.empty(rows, outputs, dtype=x.dtype)
         self._plain(
             weight.data_ptr(), outputs, inputs, weight.stride(0),
             None if bias is None else bias.data_ptr(), x.data_ptr(), result.data_ptr(), rows,
-            TYPES[x.dtype], room, torch.get_num_threads(),
+            TYPES[x.dtype], space, torch.get_num_threads(),
         )  # fmt: skip
         return result
 
@@ -127,12 +135,12 @@ class Library:
         result = torch.empty(rows, told.num_outputs, dtype=dtype)
         function(
             told.address, x.data_ptr(), result.data_ptr(), rows, TYPES[dtype],
-            _room(min(rows, told.most_rows) * told.row_bytes), torch.get_num_threads(),
+            room(min(rows, told.most_rows) * told.row_bytes), torch.get_num_threads(),
         )  # fmt: skip
         return result
 
 
-def _room(size: int) -> int:
+def room(size: int) -> int:
     """Address of `size` bytes that this thread uses again: asked for in every product."""
     if getattr(_rooms, "size", -1) < size:
         _rooms.tensor = torch.empty(size, dtype=torch.uint8)

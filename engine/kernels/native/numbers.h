@@ -45,3 +45,17 @@ INLINE void write_floats(void *to, int64_t place, const float *from, int64_t cou
         for (int64_t i = 0; i < count; i++) target[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
     }
 }
+
+/* Largest magnitude; NaN where there is one. As bits, in whose order NaN is above infinity. */
+INLINE float largest_of(const float *x, int64_t count) {
+    uint32_t found = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffff;
+        found = bits > found ? bits : found;
+    }
+    float result;
+    memcpy(&result, &found, sizeof result);
+    return result;
+}

@@ -19,20 +19,6 @@ typedef struct {
     int32_t *sums;               /* [rows, groups]: of q */
 } activations;
 
-/* Largest magnitude; NaN where there is one. As bits, in whose order NaN is above infinity. */
-INLINE float largest_of(const float *x, int64_t count) {
-    uint32_t found = 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        bits &= 0x7fffffff;
-        found = bits > found ? bits : found;
-    }
-    float result;
-    memcpy(&result, &found, sizeof result);
-    return result;
-}
-
 /* Rows a power of two apart would all lie in the same few lines of a cache. */
 #define APART 64
 

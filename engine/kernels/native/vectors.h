@@ -77,6 +77,9 @@ INLINE floats from_e4m3(const uint8_t *from) {
     wide = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
     return _mm512_cvtph_ps(wide);
 }
+INLINE floats from_int8(const int8_t *from) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+}
 INLINE floats load_scales(const void *from, int64_t place, int type) {
     if (type == F32) return _mm512_loadu_ps((const float *)from + place);
     __m256i half = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from + place));
@@ -242,6 +245,11 @@ INLINE floats from_e4m3(const uint8_t *from) {
     wide = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbfff));
     r.half[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(wide));
     r.half[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(wide, 1));
+    return r;
+}
+INLINE floats from_int8(const int8_t *from) {
+    floats r;
+    EACH(r, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + 8 * h)))));
     return r;
 }
 INLINE void widen(const uint16_t *from, int type, floats *first, floats *second) {

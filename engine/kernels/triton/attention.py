@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
+from engine.kernels.stored import Stored
 from engine.kernels.triton.attention_join import join_splits
 from engine.kernels.triton.attention_kernels import attend_pages
 from engine.kernels.triton.attention_tiles import Tiles, tiles_for
@@ -31,16 +32,6 @@ MAX_SPLITS = 64
 _PROGRAMS_PER_SM = 4  # fewer leave memory idle at the end of a launch
 _LOG2_E = 1.4426950408889634
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-
-
-class Stored(NamedTuple):
-    """Keys or values of a layer: elements[num_blocks, Hkv, block_size, D] of the model's dtype; or
-    int8 codes, of which `form` says whether they are "int8" or the bits of "fp8", and
-    scales[num_blocks, Hkv, block_size] in bfloat16."""
-
-    elements: Tensor
-    form: str = "plain"
-    scales: Tensor | None = None
 
 
 class StepTables(Protocol):

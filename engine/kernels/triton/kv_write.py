@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.triton.attention import Stored
+from engine.kernels.stored import Stored
 from engine.kernels.triton.support import next_power_of_2
 
 _MOST_ELEMENTS = 4096  # of the tile of a program
