@@ -39,7 +39,7 @@ _LEAST = 1e-30  # largest magnitude of a vector of zeros, so that nothing is div
 
 
 class Format(NamedTuple):
-    """How elements become codes. name: its key in FORMATS. largest: the code of the vector's largest
+    """How elements become codes. name: its key in FORMATS. largest: the code of a vector's largest
     magnitude. encode: codes of elements within it (NaN stays anything: its scale is NaN). decode:
     codes as numbers."""
 

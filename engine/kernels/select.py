@@ -104,8 +104,9 @@ def choose_blocked(dtype: torch.dtype, rows: int) -> str:
 
 
 def attention_dtype(dtype: torch.dtype, rows: int) -> torch.dtype:
-    """What the attention of `rows` tokens of one request is computed in on the CPU."""
-    found: torch.dtype = getattr(torch, _chosen(attention_choices(dtype), rows))
+    """What the attention of `rows` tokens of one request is computed in on the CPU, by torch."""
+    with _lock:
+        found: torch.dtype = getattr(torch, _chosen(_attention_choices(dtype), rows))
     return found
 
 
@@ -173,10 +174,18 @@ def int8_choices() -> tuple[Choice, ...]:
 
 
 def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
-    """In which number format the attention of `dtype` is computed on the CPU: from 1 row of queries
-    on, and for a prompt's."""
+    """How the attention of `dtype` is computed on the CPU: from 1 row of queries on, and for a
+    prompt's; by torch in the number format that is named."""
     with _lock:
-        return _attention_choices(dtype)
+        found = _attention_choices(dtype)
+    if find().library is None:
+        return found
+    why = (
+        "compiled here: pages are read once, where they lie, float32 inside; a token's result "
+        "depends on no other (heads of whole multiples of 16)"
+    )
+    few = found[0]._replace(implementation="native", reason=why)
+    return (few, found[-1]._replace(rows=FEW_QUERIES))
 
 
 def choices() -> list[Choice]:

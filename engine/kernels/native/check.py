@@ -9,11 +9,13 @@ import torch.nn.functional as F
 
 from engine.kernels import norm
 from engine.kernels.native import between
+from engine.kernels.native.attention import NativeCache, NativeStep
 from engine.kernels.native.decoded import DecodedWeights
 from engine.kernels.native.library import Library
 from engine.kernels.native.plain import FORMATS
 from engine.kernels.native.weights import NativeWeights
 from engine.kernels.rotary import rotate
+from engine.kernels.stored import Stored
 from engine.kernels.weights import Weights
 from engine.quantization.codes import Codes, IntCodes
 from engine.quantization.rounding import round_fp8, round_nf4
@@ -22,6 +24,8 @@ _ROWS = (1, 2, 7, 35)  # through every tile of product.c, decoded.c and plain.c
 _OUTPUTS, _INPUTS = 83, 128  # no whole number of panels
 _WIDTH = 139  # nor of steps
 _CLOSE = 1e-2  # of the largest result, as bfloat16 and 8 bits are; what is wrong is off by far more
+
+_CLOSE_IN_8_BITS = 5e-2  # of keys and values that are rounded so
 
 
 def difference(library: Library) -> str:
@@ -43,7 +47,11 @@ def difference(library: Library) -> str:
             for rows in _ROWS:
                 if not torch.equal(held.product(x[:rows], None), whole[:rows]):
                     return f"what {library.compiler} made depends on the number of rows"
-        return _plain_difference(library, generator) or _between_difference(library, generator)
+        return (
+            _plain_difference(library, generator)
+            or _between_difference(library, generator)
+            or _attention_difference(library, generator)
+        )
 
 
 def _plain_difference(library: Library, generator: torch.Generator) -> str:
@@ -84,6 +92,37 @@ def _between_difference(library: Library, generator: torch.Generator) -> str:
             limit = _CLOSE * float(expected.abs().max())
             if not float((found.float() - expected).abs().max()) <= limit:
                 return f"what {library.compiler} made norms, turns or activates wrongly"
+    return ""
+
+
+def _attention_difference(library: Library, generator: torch.Generator) -> str:
+    """The same of attention, in a sequence of several parts, and of what is written for it."""
+    length, tokens, size, heads, width = 530, 3, 16, 2, 32
+    table = list(range(-(-length // size)))[::-1]
+    places = [table[n // size] * size + n % size for n in range(length)]
+    shape = (len(table), heads, size, width)
+    step = NativeStep([0], [tokens], [length], [table])
+    for form in ("plain", "int8", "fp8"):
+        dtype = torch.bfloat16 if form == "plain" else torch.int8
+        keys, values = (Stored(torch.zeros(shape, dtype=dtype), form) for _ in "kv")
+        if form != "plain":
+            keys, values = (
+                pages._replace(scales=torch.zeros(shape[:3], dtype=torch.bfloat16))
+                for pages in (keys, values)
+            )
+        cache = NativeCache(library, keys, values)
+        k, v = torch.randn(2, length, heads, width, generator=generator).bfloat16()
+        q = torch.randn(tokens, 2 * heads, width, generator=generator).bfloat16()
+        cache.write(torch.tensor(places), k, v)
+        found = torch.empty_like(q)
+        cache.attend(step, q, found, 0.2)
+        seen = torch.ones(tokens, length, dtype=torch.bool).tril(length - tokens)
+        q, k, v = (x.float().transpose(0, 1) for x in (q, k, v))
+        k, v = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
+        expected = F.scaled_dot_product_attention(q, k, v, seen, scale=0.2).transpose(0, 1)
+        limit = _CLOSE_IN_8_BITS * float(expected.abs().max())
+        if not float((found.float() - expected).abs().max()) <= limit:
+            return f"what {library.compiler} made attends wrongly"
     return ""
 
 
