@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.sampling_params import SamplingParams
-from engine.snapshot import FinishReason, RequestSnapshot, RequestState, RequestTimes, TokenEvent
+from engine.snapshot import (
+    FinishReason,
+    PackedTokens,
+    RequestSnapshot,
+    RequestState,
+    RequestTimes,
+    TokenEvent,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +104,7 @@ class Request:
         return RequestTimes(
             arrival=self.arrival_time,
             first_scheduled=self.first_scheduled,
-            tokens=tuple(self.token_events),
+            tokens=(tuple if self.finished is None else PackedTokens)(self.token_events),
             finished=self.finished,
         )
 

@@ -169,7 +169,7 @@ def _ended(event: messages.OutputEvent) -> Json:
         "id": event.request_id, "time": event.time, "step_index": event.step_index,
         "prompt": event.num_prompt_tokens, "cached": event.num_cached_tokens,
         "reason": event.finish_reason,
-        "times": [times.arrival, times.first_scheduled, times.finished, times.tokens],
+        "times": [times.arrival, times.first_scheduled, times.finished, list(times.tokens)],
     }  # fmt: skip
 
 

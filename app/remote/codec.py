@@ -30,7 +30,14 @@ from engine import messages as m
 from engine.config import Change
 from engine.errors import ErrorInfo, InferdeckError
 from engine.sampling_params import SamplingParams
-from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, Sample, StepRecord
+from engine.snapshot import (
+    EngineSnapshot,
+    MemoryPlan,
+    ModelInfo,
+    PackedTokens,
+    Sample,
+    StepRecord,
+)
 
 OUTPUT = ArrayForm(m.OutputEvent)
 
@@ -113,7 +120,15 @@ _PLAIN: dict[type, str] = {
 }
 """Records that are encoded as they are."""
 
-_encode = msgspec.msgpack.Encoder().encode
+
+
+def _plainly(value: Any) -> Any:
+    if isinstance(value, PackedTokens):
+        return tuple(value)
+    raise TypeError(f"nothing is known of {type(value).__name__}")
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plainly).encode
 _command_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in _COMMANDS.items()}
 _event_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in _EVENTS.items()}
 

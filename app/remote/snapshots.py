@@ -24,6 +24,7 @@ from engine.snapshot import (
     MemoryPlan,
     MemorySnapshot,
     ModelInfo,
+    PackedTokens,
     Part,
     RequestSnapshot,
     RequestState,
@@ -140,7 +141,7 @@ class SnapshotReader:
         plan = self._kept("plan", wire.plan)
         known = self._tokens
         requests = tuple(self._request(r, known.get(r.request_id, ())) for r in wire.requests)
-        self._tokens = {r.request_id: r.times.tokens for r in requests}
+        self._tokens = {r.request_id: tuple(r.times.tokens) for r in requests}
         return EngineSnapshot(
             time=here(wire.time),
             step_index=wire.step_index,
@@ -182,7 +183,8 @@ class SnapshotReader:
             r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens,
             r.num_computed_tokens, r.num_output_tokens, r.num_blocks, r.num_preemptions,
             RequestTimes(
-                here(r.arrival), maybe(here, r.first_scheduled), tokens, maybe(here, r.finished)
+                here(r.arrival), maybe(here, r.first_scheduled),
+                tokens if r.finished is None else PackedTokens(tokens), maybe(here, r.finished),
             ),
             r.finish_reason,
         )  # fmt: skip
@@ -201,10 +203,11 @@ def read_samples(samples: Iterable[Sample], here: Here) -> tuple[Sample, ...]:
 
 
 def shifted_times(times: RequestTimes, here: Here) -> RequestTimes:
+    tokens = (TokenEvent(here(time), n) for time, n in times.tokens)
     return RequestTimes(
         here(times.arrival),
         maybe(here, times.first_scheduled),
-        tuple(TokenEvent(here(time), n) for time, n in times.tokens),
+        tuple(tokens) if times.finished is None else PackedTokens(tokens),
         maybe(here, times.finished),
     )
 
@@ -222,5 +225,5 @@ def _request(r: RequestSnapshot, before: RequestTimes | None) -> WireRequest:
     return WireRequest(
         r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens, r.num_computed_tokens,
         r.num_output_tokens, r.num_blocks, r.num_preemptions, r.finish_reason, times.arrival,
-        times.first_scheduled, times.finished, known, times.tokens[known:],
+        times.first_scheduled, times.finished, known, tuple(times.tokens[known:]),
     )  # fmt: skip

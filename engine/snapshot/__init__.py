@@ -12,6 +12,7 @@ from engine.snapshot.model import ModelInfo
 from engine.snapshot.packed import PackedEntries, entry_of, packed, unpacked
 from engine.snapshot.requests import (
     FinishReason,
+    PackedTokens,
     RequestSnapshot,
     RequestState,
     RequestTimes,
@@ -34,6 +35,7 @@ __all__ = [
     "MemorySnapshot",
     "ModelInfo",
     "PackedEntries",
+    "PackedTokens",
     "Part",
     "RequestSnapshot",
     "RequestState",

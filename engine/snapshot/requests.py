@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, overload
+
+import numpy as np
 
 
 class RequestState(StrEnum):
@@ -28,13 +31,57 @@ class TokenEvent(NamedTuple):
     num_tokens: int
 
 
+class PackedTokens(Sequence[TokenEvent]):
+    """Output events that are kept for long, in arrays; equal to the tuple of them. Those of a few
+    hundred replies are half a million tuples, all of which Python's collector would visit."""
+
+    __slots__ = ("_counts", "_times")
+
+    def __init__(self, events: Iterable[TokenEvent]) -> None:
+        rows = tuple(events)
+        self._times = np.array([event.time for event in rows], np.float64)
+        self._counts = np.array([event.num_tokens for event in rows], np.int64)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self._counts.sum())
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __iter__(self) -> Iterator[TokenEvent]:
+        return map(TokenEvent, self._times.tolist(), self._counts.tolist())
+
+    @overload
+    def __getitem__(self, place: int) -> TokenEvent: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[TokenEvent, ...]: ...
+    def __getitem__(self, place: int | slice) -> TokenEvent | tuple[TokenEvent, ...]:
+        times, counts = self._times[place].tolist(), self._counts[place].tolist()
+        if isinstance(place, slice):
+            return tuple(map(TokenEvent, times, counts))
+        return TokenEvent(times, counts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (tuple, PackedTokens)):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"PackedTokens({list(self)!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """When what happened to a request. `tokens` has one entry per output event."""
+    """When what happened to a request. `tokens` has one entry per output event: a tuple, and
+    `PackedTokens` once the request has ended."""
 
     arrival: float
     first_scheduled: float | None = None
-    tokens: tuple[TokenEvent, ...] = ()
+    tokens: Sequence[TokenEvent] = ()
     finished: float | None = None
 
     @property
@@ -43,6 +90,8 @@ class RequestTimes:
 
     @property
     def num_output_tokens(self) -> int:
+        if isinstance(self.tokens, PackedTokens):
+            return self.tokens.num_tokens
         return sum(event.num_tokens for event in self.tokens)
 
     @property

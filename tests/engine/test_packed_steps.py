@@ -1,4 +1,5 @@
-"""Entries of a step in arrays are those that went in, and nothing the collector has to look at."""
+"""Entries of a step, and output events of a request, in arrays are those that went in, and nothing
+the collector has to look at."""
 
 from __future__ import annotations
 
@@ -7,7 +8,19 @@ import gc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.snapshot import PackedEntries, StepEntry, StepRecord, entry_of, packed, unpacked
+from engine.request import Request
+from engine.sampling_params import SamplingParams
+from engine.snapshot import (
+    PackedEntries,
+    PackedTokens,
+    RequestTimes,
+    StepEntry,
+    StepRecord,
+    TokenEvent,
+    entry_of,
+    packed,
+    unpacked,
+)
 
 NUMBER = st.integers(0, 2**31 - 1)
 ENTRY = st.builds(
@@ -38,3 +51,30 @@ def test_the_collector_sees_a_few_objects_however_many_requests_there_are() -> N
     gc.collect()  # a tuple of texts is no longer looked at
     seen = [each for each in gc.get_referents(entries) if gc.is_tracked(each)]
     assert all(isinstance(each, type) for each in seen)
+
+
+@given(st.lists(st.builds(TokenEvent, st.floats(0, 1e6), st.integers(1, 9)), max_size=6),
+       st.integers(-7, 7))  # fmt: skip
+def test_packed_output_events_are_those_that_were_there(
+    given: list[TokenEvent], place: int
+) -> None:
+    plain, kept = tuple(given), PackedTokens(given)
+    assert kept == plain and plain == kept and hash(kept) == hash(plain)
+    assert tuple(kept) == plain and len(kept) == len(plain) and bool(kept) == bool(plain)
+    assert kept[place:] == plain[place:] and kept[:place] == plain[:place]
+    if -len(plain) <= place < len(plain):
+        assert kept[place] == plain[place] and type(kept[place].num_tokens) is int
+    times, packed_times = RequestTimes(0.0, 0.1, plain, 2e6), RequestTimes(0.0, 0.1, kept, 2e6)
+    assert times == packed_times
+    for name in ("first_token", "num_output_tokens", "ttft_s", "itl_s", "tpot_s"):
+        assert getattr(packed_times, name) == getattr(times, name)
+
+
+def test_the_times_of_a_request_that_has_ended_hold_no_object_for_each_token() -> None:
+    request = Request("r", (1, 2), SamplingParams(), 0, 0.0, max_num_tokens=100)
+    request.token_events += [TokenEvent(float(n), 1) for n in range(50)]
+    assert isinstance(request.times().tokens, tuple)  # grows: what has been told is not copied
+    request.finished = 60.0
+    tokens = request.times().tokens
+    assert isinstance(tokens, PackedTokens) and tokens == tuple(request.token_events)
+    assert not any(isinstance(one, TokenEvent) for one in gc.get_referents(tokens))

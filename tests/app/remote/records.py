@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
-from engine.snapshot import BlockSnapshot
+from engine.snapshot import BlockSnapshot, PackedTokens
 
 WORDS = st.text(max_size=12)
 NUMBERS = st.integers(-(2**40), 2**40)
@@ -73,6 +73,9 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*map(of, args))
+    if origin is collections.abc.Sequence:  # events of a request
+        plain = st.lists(of(args[0]), max_size=3).map(tuple)
+        return plain | plain.map(PackedTokens)
     if origin is tuple and args[-1] is ...:
         return st.lists(of(args[0]), max_size=3).map(tuple)
     if origin is tuple:

@@ -23,7 +23,13 @@ from app.remote.codec import (
 )
 from app.remote.protocol import ProtocolError, read_answer, read_frame, read_hello
 from engine import messages as m
-from engine.snapshot import BlockSnapshot, EngineSnapshot, RequestSnapshot, TokenEvent
+from engine.snapshot import (
+    BlockSnapshot,
+    EngineSnapshot,
+    PackedTokens,
+    RequestSnapshot,
+    TokenEvent,
+)
 from tests.app.remote.records import COMMANDS, EVENTS, block_snapshots, of
 
 pack = msgspec.msgpack.encode
@@ -203,6 +209,9 @@ def test_changes_of_what_was_never_sent_are_refused() -> None:
 
 def assert_same(one: Any, other: Any) -> None:
     """Arrays do not compare by ==."""
+    if isinstance(one, PackedTokens) or isinstance(other, PackedTokens):
+        assert one == other
+        return
     assert type(one) is type(other)
     if isinstance(one, np.ndarray):
         assert one.dtype == other.dtype
