@@ -8,7 +8,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.kernels.select import FEW_QUERIES, attention_dtype
+from engine.kernels.attention_choices import FEW_QUERIES, attention_dtype, native_limit
 
 
 def make_backend(
@@ -27,6 +27,7 @@ def make_backend(
             attention_dtype(dtype, rows=1),
             config.kv_dtype,
             attention_dtype(dtype, rows=FEW_QUERIES),
+            few_tokens=native_limit(dtype),
         )
     assert config.max_model_len is not None, "resolved before"
     return GPUAttention(

@@ -10,6 +10,7 @@ tokens, and only prompts are left.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.attention.few import FewTokens, is_few
+from engine.attention.few import FewTokens
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import CPU, Gathered, PagedCache, make_caches, page_rows, token_rows
 from engine.attention.rows import (
@@ -30,7 +31,7 @@ from engine.attention.rows import (
     weigh,
 )
 from engine.batch import Batch
-from engine.kernels.select import FEW_QUERIES
+from engine.kernels.attention_choices import FEW_QUERIES
 from engine.kv_dtype import PLAIN, KVDtype
 
 # A bucket of decoding requests holds contexts of which the longest is at most this much longer.
@@ -93,6 +94,8 @@ class CPUAttention:
     compute_dtype: what products run in; float32 where the machine has no fast 16-bit arithmetic.
     prompt_dtype: the same for requests with many tokens in a step (None: no other).
     kv_dtype: what keys and values are stored in.
+    few_tokens: requests that compute fewer than this in a step are attended by compiled code, where
+    there is some (`engine.kernels.attention_choices`).
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class CPUAttention:
         kv_dtype: KVDtype = PLAIN,
         prompt_dtype: torch.dtype | None = None,
         device: torch.device = CPU,
+        few_tokens: int = sys.maxsize,
     ) -> None:
         self.block_size = block_size
         self._device = device
@@ -114,7 +118,7 @@ class CPUAttention:
             # sums of codes leave float16's range
             self.compute_dtype = self.prompt_dtype = torch.float32
         self.caches = make_caches(layers, num_blocks, block_size, dtype, kv_dtype, device)
-        self._few = FewTokens(self.caches)
+        self._few = FewTokens(self.caches, few_tokens)
         self._batch: Batch | None = None
         self._layouts: dict[tuple[int | None, bool], Layout] = {}  # by window; without few tokens
         self._new_rows: dict[int, Tensor] = {}  # where this step's tokens go, by number of heads
@@ -136,7 +140,7 @@ class CPUAttention:
         key = window, layer in self._few
         if key not in self._layouts:
             count = batch.num_requests - batch.num_padding
-            mine = [i for i in range(count) if not (key[1] and is_few(batch.query_len(i)))]
+            mine = [i for i in range(count) if not self._few.takes(layer, batch.query_len(i))]
             spans = {i: self._visible(batch, i, window) for i in mine}
             decodes = [i for i in mine if batch.query_len(i) == 1]
             prefills = [

@@ -1,6 +1,6 @@
 """Requests of a step that compute few tokens each, by code that was compiled here: their pages are
 read where they lie, and all of a layer is one call. What is decoded, and drafts that are verified,
-are such requests, and the ends of prompts."""
+are such requests, and the ends of prompts; where nothing is faster, prompts too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from engine.attention.interface import AttentionOptions
 from engine.attention.pages import PagedCache
 from engine.batch import Batch
 from engine.kernels.native.attention import NativeCache, NativeStep, native_cache
-from engine.kernels.select import FEW_QUERIES
 
 
 class FewTokens:
-    """What of a step is attended so, in the layers where it can be."""
+    """What of a step is attended so, in the layers where it can be: requests that compute fewer
+    tokens than `limit`."""
 
-    def __init__(self, caches: Mapping[int, PagedCache]) -> None:
+    def __init__(self, caches: Mapping[int, PagedCache], limit: int) -> None:
+        self._limit = limit
         self._caches: dict[int, NativeCache] = {}
         for layer, cache in caches.items():
             native = native_cache(cache.keys.stored, cache.values.stored)
@@ -32,7 +33,7 @@ class FewTokens:
         if not self._caches:
             return
         count = batch.num_requests - batch.num_padding
-        chosen = [i for i in range(count) if is_few(batch.query_len(i))]
+        chosen = [i for i in range(count) if batch.query_len(i) < self._limit]
         if chosen:
             self._step = NativeStep(
                 [batch.query_start_loc[i] for i in chosen],
@@ -44,6 +45,10 @@ class FewTokens:
     def __contains__(self, layer: int) -> bool:
         return layer in self._caches
 
+    def takes(self, layer: int, query_len: int) -> bool:
+        """Whether a request of so many tokens is attended here."""
+        return query_len < self._limit and layer in self._caches
+
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Keys and values of any number of tokens."""
         self._caches[layer].write(slots, k, v)
@@ -52,8 +57,3 @@ class FewTokens:
         """To the rows of output[T, Hq, Dv] that belong to such requests."""
         if self._step is not None:
             self._caches[layer].attend(self._step, q, output, *options)
-
-
-def is_few(query_len: int) -> bool:
-    """Whether so many tokens of a request are better read with than multiplied with."""
-    return query_len < FEW_QUERIES

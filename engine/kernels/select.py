@@ -33,9 +33,6 @@ largest that is not above n."""
 MANY_ROWS = 192
 """From here on a float32 product is limited by arithmetic, and torch's own is as good as any."""
 
-FEW_QUERIES = 32
-"""From so many tokens of one request on its attention is limited by arithmetic."""
-
 _WIDTH = 2048  # of the square matrix that is measured
 _NUM_MATRICES = 6  # used in turn, as the layers of a model are: 48 MB, more than a core's own cache
 _ROWS_TO_MEASURE = 384  # by each candidate; but at least so many products, and at most:
@@ -50,8 +47,8 @@ _INT4 = "linear, 4 bits"
 _INT4_ROWS = (16, 32, 64, 128, 256, 512)
 _ATTENTION = "attention"
 _WIDEST_HEAD = 256  # that the paged attention of GPUs is compiled for
-_PROMPT_ATTENTION = (4, 128, 512, 128)  # heads, rows of queries, keys, width
-_lock = threading.RLock()
+one_at_a_time = threading.RLock()
+"""Two threads that measure at once would disturb each other."""
 
 
 class Choice(NamedTuple):
@@ -103,22 +100,15 @@ def choose_blocked(dtype: torch.dtype, rows: int) -> str:
     return _chosen(blocked_choices(dtype) or _BLOCKED, rows)
 
 
-def attention_dtype(dtype: torch.dtype, rows: int) -> torch.dtype:
-    """What the attention of `rows` tokens of one request is computed in on the CPU, by torch."""
-    with _lock:
-        found: torch.dtype = getattr(torch, _chosen(_attention_choices(dtype), rows))
-    return found
-
-
 def linear_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     """The choices on the CPU for plain weights in one number format, measured if in doubt."""
-    with _lock:  # two threads measuring at once would disturb each other
+    with one_at_a_time:
         return _linear_choices(dtype)
 
 
 def blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     """The choices on the CPU for weights in blocks; none where blocks do not pay."""
-    with _lock:
+    with one_at_a_time:
         return _blocked_choices(dtype)
 
 
@@ -130,7 +120,7 @@ def choose_int4(rows: int) -> str:
 def int4_choices() -> tuple[Choice, ...]:
     """The choices on the CPU for weights of 4 bits, where they are not multiplied by code that was
     compiled here."""
-    with _lock:
+    with one_at_a_time:
         return _int4_choices()
 
 
@@ -173,23 +163,10 @@ def int8_choices() -> tuple[Choice, ...]:
     return (Choice("linear, int8", "any", 1, "tiled", why),)
 
 
-def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
-    """How the attention of `dtype` is computed on the CPU: from 1 row of queries on, and for a
-    prompt's; by torch in the number format that is named."""
-    with _lock:
-        found = _attention_choices(dtype)
-    if find().library is None:
-        return found
-    why = (
-        "compiled here: pages are read once, where they lie, float32 inside; a token's result "
-        "depends on no other (heads of whole multiples of 16)"
-    )
-    few = found[0]._replace(implementation="native", reason=why)
-    return (few, found[-1]._replace(rows=FEW_QUERIES))
-
-
 def choices() -> list[Choice]:
     """Every choice on this machine, for people to read."""
+    from engine.kernels.attention_choices import attention_choices
+
     formats = (torch.float32, torch.bfloat16, torch.float16)
     plain = [c for dtype in formats for c in (*linear_choices(dtype), *blocked_choices(dtype))]
     attention = [c for dtype in formats for c in attention_choices(dtype)]
@@ -229,7 +206,7 @@ def _float32_choices(name: str) -> tuple[Choice, ...]:
     few = [_milliseconds(candidates, torch.float32, rows) for rows in (4, 16)]
     times = {key: sum(found[key] for found in few) for key in candidates}
     reason = _measured(times, torch.get_num_threads())
-    choice = Choice("linear", name, 2, _faster("torch", times), reason)
+    choice = Choice("linear", name, 2, faster("torch", times), reason)
     return (
         Choice("linear", name, 1, "torch", "one row: a product of matrix and vector"),
         choice,
@@ -255,9 +232,9 @@ def _16bit_choices(dtype: torch.dtype, name: str) -> tuple[Choice, ...]:
     for rows in ROW_BUCKETS:
         if rows < in_doubt:
             continue
-        with _one_thread():
+        with one_thread():
             times = _milliseconds(candidates, dtype, rows, time.thread_time)
-        fastest = _faster(chosen, times)
+        fastest = faster(chosen, times)
         if fastest != chosen or not result:
             result.append(Choice("linear", name, rows, fastest, _measured(times, 1)))
         if chosen == "native" and fastest != chosen:
@@ -292,9 +269,9 @@ def _blocked_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
     if dtype is torch.float32:  # plain again would gain nothing: the arithmetic is the same
         return tuple(result)
     for rows in _MANY_ROWS_OF_BLOCKS:
-        with _one_thread():
+        with one_thread():
             times = _milliseconds(("onednn", "unblocked"), dtype, rows, time.thread_time)
-        if _faster("onednn", times) == "unblocked":
+        if faster("onednn", times) == "unblocked":
             many = Choice(_IN_BLOCKS, name, rows, "unblocked", _measured(times, 1))
             return (*result, many)
     return tuple(result)
@@ -311,40 +288,11 @@ def _int4_choices() -> tuple[Choice, ...]:
     why = "in doubt from 16 rows on; below, packed codes are read once and as they are"
     result = [Choice(_INT4, "bfloat16", 1, "packed", why)]
     for rows in _INT4_ROWS:
-        with _one_thread():
+        with one_thread():
             times = _int4_milliseconds(rows)
-        if _faster("packed", times) == "tiled":
+        if faster("packed", times) == "tiled":
             return (*result, Choice(_INT4, "bfloat16", rows, "tiled", _measured(times, 1)))
     return tuple(result)
-
-
-@cache
-def _attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
-    """A prompt's attention is limited by arithmetic, in which float32 may be the faster; what one
-    row of queries reads is not worth converting."""
-    name = str(dtype).removeprefix("torch.")
-    if dtype is torch.float32:
-        return (Choice(_ATTENTION, name, 1, name, "the model's own"),)
-    if not has_fast_16bit(torch.bfloat16):
-        return (Choice(_ATTENTION, name, 1, "float32", "no 16-bit products on this CPU"),)
-    shortest = {name: float("inf"), "float32": float("inf")}
-    heads, rows, length, width = _PROMPT_ATTENTION
-    with torch.inference_mode(), _one_thread():
-        keys = torch.ones(heads, length, width, dtype=dtype)
-        queries = torch.ones(heads, rows, width, dtype=dtype)
-        for turn in range(_FEWEST_TURNS + 1):
-            for candidate in shortest:
-                start = time.thread_time()
-                held = keys.to(getattr(torch, candidate))
-                scores = torch.bmm(queries.to(held.dtype), held.transpose(1, 2))
-                torch.bmm(torch.softmax(scores, dim=-1), held)
-                if turn > 0:
-                    seconds = time.thread_time() - start
-                    shortest[candidate] = min(shortest[candidate], seconds * 1000)
-    found = ", ".join(f"{key} {ms:.2f} ms" for key, ms in shortest.items())
-    why = f"measured with {rows} queries and {length} keys of {heads} heads, threads: 1: {found}"
-    first = Choice(_ATTENTION, name, 1, name, "one row reads keys and values once, as they are")
-    return (first, Choice(_ATTENTION, name, FEW_QUERIES, _faster(name, shortest), why))
 
 
 def _int4_milliseconds(rows: int) -> dict[str, float]:
@@ -370,7 +318,7 @@ def _chosen(table: Sequence[Choice], rows: int) -> str:
     return next(c.implementation for c in reversed(table) if c.rows <= max(rows, 1))
 
 
-def _faster(held: str, times: dict[str, float]) -> str:
+def faster(held: str, times: dict[str, float]) -> str:
     """The fastest, but what is chosen already stays unless the other is clearly faster."""
     fastest = min(times, key=times.__getitem__)
     if held in times and times[fastest] > _MARGIN * times[held]:
@@ -384,7 +332,7 @@ def _measured(times: dict[str, float], threads: int) -> str:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

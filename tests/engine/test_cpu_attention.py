@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -14,9 +15,8 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import KVPages, PlainPages, QuantizedPages, token_rows
 from engine.batch import Batch, slots
-from engine.kernels.select import FEW_QUERIES
+from engine.kernels.attention_choices import FEW_QUERIES
 from engine.kv_dtype import parse_kv_dtype
-from tests.engine.kernels.compiled import leave_to_torch
 from tests.engine.textbook_kv import attention
 
 
@@ -34,6 +34,7 @@ class Scene:
     seed: int
     kv_dtype: str
     widths: tuple[int, int]  # of keys and values; wholes of 16 are attended by compiled code
+    few_tokens: int
 
 
 scenes = st.builds(
@@ -50,6 +51,7 @@ scenes = st.builds(
     seed=st.integers(0, 2**31),
     kv_dtype=st.sampled_from(("auto", "auto", "int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8")),
     widths=st.sampled_from(((8, 6), (16, 16), (48, 80), (32, 16))),
+    few_tokens=st.sampled_from((0, 3, sys.maxsize)),
 )
 
 
@@ -90,8 +92,9 @@ def test_every_request_sees_its_own_tokens_in_its_window(scene: Scene) -> None:
     spec = LayerSpec(scene.num_kv_heads, key_dim, value_dim)
     kv_dtype = parse_kv_dtype(scene.kv_dtype)
     backend = CPUAttention(
-        {0: spec}, sum(counts) + 3, scene.block_size, torch.float32, kv_dtype=kv_dtype
-    )
+        {0: spec}, sum(counts) + 3, scene.block_size, torch.float32, kv_dtype=kv_dtype,
+        few_tokens=scene.few_tokens,
+    )  # fmt: skip
     cache = backend.caches[0]
     leave_behind(cache.keys, float("nan"))
     leave_behind(cache.values, 3.0)
@@ -166,8 +169,9 @@ def test_blocks_before_the_window_are_not_read(kv_dtype: str) -> None:
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8", "k=int8,v=fp8", "k=auto,v=int8"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("tokens", [1, 5, 64])  # decoded, verified, prefilled
+@pytest.mark.parametrize("few_tokens", [0, sys.maxsize])  # by torch, and by compiled code
 def test_16_bit_products_over_codes_are_as_good_as_over_plain_keys(
-    tokens: int, dtype: torch.dtype, kv_dtype: str
+    tokens: int, dtype: torch.dtype, kv_dtype: str, few_tokens: int
 ) -> None:
     """Keys of 10 and more: their codes add up to more than float16 holds."""
     generator = torch.Generator().manual_seed(tokens)
@@ -184,8 +188,9 @@ def test_16_bit_products_over_codes_are_as_good_as_over_plain_keys(
     def error(name: str) -> float:
         """Mean distance from the textbook over what is stored."""
         backend = CPUAttention(
-            {0: LayerSpec(heads, key_dim, value_dim)}, 8, 16, dtype, kv_dtype=parse_kv_dtype(name)
-        )
+            {0: LayerSpec(heads, key_dim, value_dim)}, 8, 16, dtype, kv_dtype=parse_kv_dtype(name),
+            few_tokens=few_tokens,
+        )  # fmt: skip
         cache = backend.caches[0]
         for pages, vectors in zip(cache, (keys, values), strict=True):
             pages.write(token_rows(rows, 16, heads), vectors)
@@ -200,12 +205,9 @@ def test_16_bit_products_over_codes_are_as_good_as_over_plain_keys(
 
 
 @pytest.mark.parametrize("tokens", [FEW_QUERIES - 1, FEW_QUERIES])
-def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In float32 everything but the last rounding is exact; a few drafts stay at 16 bits, where
-    torch attends with them."""
-    leave_to_torch(monkeypatch)
+def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(tokens: int) -> None:
+    """By torch: in float32 everything but the last rounding is exact; a few drafts stay at 16
+    bits."""
     generator = torch.Generator().manual_seed(tokens)
     heads, width, dtype = 2, 64, torch.bfloat16
     keys, values = (torch.randn(tokens, heads, width, generator=generator).to(dtype) for _ in "kv")
@@ -215,7 +217,7 @@ def test_a_prompt_is_attended_in_the_dtype_that_is_fast_for_it(
     rows = torch.tensor(slots(table, 0, tokens, 16))
     batch = Batch(empty, empty, rows, empty, [0, tokens], [tokens], [table], 16)
     backend = CPUAttention(
-        {0: LayerSpec(heads, width, width)}, 4, 16, dtype, prompt_dtype=torch.float32
+        {0: LayerSpec(heads, width, width)}, 4, 16, dtype, prompt_dtype=torch.float32, few_tokens=0
     )
     backend.begin_step(batch)
     found = backend.forward(0, queries, keys, values, options)

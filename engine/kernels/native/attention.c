@@ -1,4 +1,4 @@
-/* Attention of few query tokens over the pages of a KV cache, read where they lie.
+/* Attention over the pages of a KV cache, read where they lie.
  *
  *   y[t, h] = sum over l of softmax(scaling * q[t, h] . key[l])[l] * value[l]
  *
@@ -6,15 +6,16 @@
  * heads of a group read each key once. Everything is float32 inside and rounded once.
  *
  * A sequence is divided into parts of PART keys, counted from its beginning, which are computed by
- * themselves and put together in their order. So what a token comes to depends on no other: not on
- * those beside it in its request, nor on other requests, nor on how many threads there are.
+ * themselves and joined in their order, by one thread or by several. So what a token comes to depends
+ * on no other: not on those beside it in its request, nor on other requests, nor on threads.
  */
 #include <math.h>
 
 #include "exponential.h"
 #include "pages.h"
 
-#define PART 512 /* keys: with 128 bfloat16 each, 128 KiB, which stay near while heads read them */
+#define PART 512 /* keys: with 128 bfloat16 each, 128 KiB, which stay near while rows read them */
+#define BLOCK 32 /* rows of queries that one thread takes */
 #define AHEAD 32 /* keys: how far before they are needed they are fetched */
 #define ROWS 4   /* of queries at a time */
 #if WIDE_TILES
@@ -43,9 +44,10 @@ typedef struct {
     const float *sinks;     /* [heads]: a score without a value; NULL: none */
     void *y;                /* [tokens, heads, value_dim] */
     int32_t type;           /* of q and y */
+    int32_t is_split;       /* parts are for several threads */
 } job;
 
-/* What a part of the keys comes to for one row of queries. */
+/* What some of the keys come to for one row of queries. */
 typedef struct {
     float largest, total; /* score; sum of e^(score - largest). No key was seen: -INFINITY and 0 */
     float sum[];          /* of the values, each times that power [value_dim] */
@@ -217,139 +219,185 @@ static void sum_rows(const keys *k, const stored *of, const float *weights,
     BY_KIND(SUM);
 }
 
-/* Where the rows of one request and one KV head stand: row r is token r / group of the request. */
+/* Rows of one request and one KV head, up to BLOCK of them: row r is token r / group of the
+ * request. */
 typedef struct {
-    int64_t request, head, group, rows;
-    int64_t position; /* of the first token */
+    int64_t request, head, group;
+    int64_t first, rows; /* of the rows */
+    int64_t position;    /* of the request's first token */
     int64_t first_part, parts;
 } share;
 
-static share share_of(const job *j, int64_t request, int64_t head) {
+static share share_of(const job *j, int64_t request, int64_t head, int64_t block) {
     const step *s = j->step;
     share of = {.request = request, .head = head, .group = j->heads / j->pages->kv_heads};
-    of.rows = s->queries[request] * of.group;
+    of.first = block * BLOCK;
+    of.rows = least(s->queries[request] * of.group - of.first, BLOCK);
     of.position = s->lengths[request] - s->queries[request];
-    const int64_t first = j->window ? most(0, of.position + 1 - j->window) : 0;
-    of.first_part = first / PART;
-    of.parts = (s->lengths[request] - 1) / PART + 1 - of.first_part;
+    const int64_t first = of.position + of.first / of.group;
+    const int64_t last = of.position + (of.first + of.rows - 1) / of.group;
+    of.first_part = j->window ? most(0, first + 1 - j->window) / PART : 0;
+    of.parts = last / PART + 1 - of.first_part;
     return of;
 }
 
-INLINE int64_t query_head(const share *of, int64_t row) {
-    return of->head * of->group + row % of->group;
-}
-INLINE int64_t query_row(const job *j, const share *of, int64_t row) {
-    return j->step->first_rows[of->request] + row / of->group;
+INLINE int64_t token_of(const share *of, int64_t row) { return (of->first + row) / of->group; }
+INLINE int64_t head_of(const share *of, int64_t row) {
+    return of->head * of->group + (of->first + row) % of->group;
 }
 INLINE int64_t found_size(const job *j) { return 2 + j->pages->values.width; }
 INLINE found *found_at(const job *j, float *all, int64_t number) {
     return (found *)(all + number * found_size(j));
 }
 
-/* One row, from what its parts came to, `apart` rows from each other. */
-static void put_together(const job *j, const share *of, int64_t row, float *all, int64_t number,
-                         int64_t apart) {
-    const int64_t width = j->pages->values.width, head = query_head(of, row);
-    const float sink = j->sinks ? j->sinks[head] : -INFINITY;
-    float largest = sink, total = 0, sum[WIDEST];
-    for (int64_t part = 0; part < of->parts; part++) {
-        const float one = found_at(j, all, number + part * apart)->largest;
-        largest = one > largest ? one : largest;
-    }
-    if (sink > -INFINITY) total = power(sink - largest);
-    memset(sum, 0, sizeof *sum * width);
-    for (int64_t part = 0; part < of->parts; part++) {
-        const found *one = found_at(j, all, number + part * apart);
-        if (one->largest == -INFINITY && one->total == 0) continue; /* it saw none of them */
-        const float weight = power(one->largest - largest);
-        total += weight * one->total;
-        for (int64_t d = 0; d < width; d++) sum[d] += weight * one->sum[d];
-    }
-    for (int64_t d = 0; d < width; d++) sum[d] /= total;
-    write_floats(j->y, (query_row(j, of, row) * j->heads + head) * width, sum, width, j->type);
-}
-
-/* All rows of a share over one part of its keys, to `all` from row `number` on; of a share with
- * one part alone to y. */
-static void attend(const job *j, const share *of, int64_t part, float *all, int64_t number) {
+/* Up to ROWS rows of a share, from `row` on, over the keys of the part that begins at `start`: to
+ * `all` from row `number` on. What of `k` they see is written to it. */
+static void attend_rows(const job *j, const share *of, keys *k, int64_t start, int64_t row,
+                        int rows, float *all, int64_t number) {
     const pages *p = j->pages;
-    const step *s = j->step;
-    const int64_t start = (of->first_part + part) * PART, length = s->lengths[of->request];
-    const int64_t width = p->keys.width;
-    const int64_t seen = j->window ? of->position + 1 - j->window : 0;
-    _Alignas(64) float q[ROWS * WIDEST], scores[ROWS * PART], here[ROWS * (2 + WIDEST)];
+    const int64_t width = p->keys.width, place = j->step->first_rows[of->request];
+    _Alignas(64) float q[ROWS * WIDEST], scores[ROWS * PART];
+    int64_t first[ROWS], end[ROWS];
+    float *to[ROWS];
+    for (int r = 0; r < rows; r++) {
+        const int64_t token = token_of(of, row + r), position = of->position + token - start;
+        const int64_t from =
+            (place + token) * j->token_apart + head_of(of, row + r) * j->head_apart;
+        read_floats(q + r * width, j->q, from, width, j->type);
+        for (int64_t d = 0; d < width; d++) q[r * width + d] *= j->scaling;
+        first[r] = j->window ? most(0, position + 1 - j->window) : 0;
+        end[r] = most(0, least(position + 1, PART));
+    }
+    k->first = least(first[0], end[rows - 1]), k->end = end[rows - 1];
+    score_rows(k, &p->keys, q, scores, rows);
+    for (int r = 0; r < rows; r++) {
+        found *const one = found_at(j, all, number + r);
+        weigh(j, k, scores + r * PART, first[r], end[r], one);
+        to[r] = one->sum;
+    }
+    sum_rows(k, &p->values, scores, to, rows);
+}
+
+/* All rows of a share over one part: to `all` from row `number` on. */
+static void attend_part(const job *j, const share *of, int64_t part, float *all, int64_t number) {
+    const int64_t start = (of->first_part + part) * PART;
+    const int64_t first = of->position + token_of(of, 0) - start;
+    const int64_t last = of->position + token_of(of, of->rows - 1) - start;
     keys k;
-    k.first = most(seen - start, 0), k.end = least(length - start, PART);
-    find_keys(&k, p, s->tables + s->table_starts[of->request], start, of->head);
+    k.first = j->window ? most(0, first + 1 - j->window) : 0, k.end = least(last + 1, PART);
+    find_keys(&k, j->pages, j->step->tables + j->step->table_starts[of->request], start, of->head);
     for (int64_t row = 0, rows; row < of->rows; row += rows) {
-        const int64_t left = of->rows - row;
-        float *const into = of->parts == 1 ? here : all;
-        const int64_t at = of->parts == 1 ? 0 : number + row;
-        float *to[ROWS];
+        const int64_t left = least(of->rows - row, MOST_ROWS);
         rows = left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        if (rows > MOST_ROWS) rows = MOST_ROWS;
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t from = query_row(j, of, row + r) * j->token_apart +
-                                 query_head(of, row + r) * j->head_apart;
-            read_floats(q + r * width, j->q, from, width, j->type);
-            for (int64_t d = 0; d < width; d++) q[r * width + d] *= j->scaling;
-        }
-        score_rows(&k, &p->keys, q, scores, rows);
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t position = of->position + (row + r) / of->group;
-            const int64_t first = j->window ? most(k.first, position + 1 - j->window - start) : 0;
-            found *const one = found_at(j, into, at + r);
-            weigh(j, &k, scores + r * PART, first, least(k.end, position + 1 - start), one);
-            to[r] = one->sum;
-        }
-        sum_rows(&k, &p->values, scores, to, rows);
-        if (of->parts == 1)
-            for (int64_t r = 0; r < rows; r++) put_together(j, of, row + r, here, r, 0);
+        attend_rows(j, of, &k, start, row, (int)rows, all, number + row);
     }
 }
 
-/* `scratch`: int64 [2, requests + 1], then float32 [2 + value_dim] for each part of each row of
- * requests with several parts. */
+/* `to` becomes what its keys and those of `with`, which come after them, come to together. */
+static void join(found *to, const found *with, int64_t width) {
+    if (with->largest == -INFINITY && with->total == 0) return;
+    if (to->largest == -INFINITY && to->total == 0) {
+        memcpy(to, with, sizeof(float) * (2 + width));
+        return;
+    }
+    const float largest = with->largest > to->largest ? with->largest : to->largest;
+    const float ours = power(to->largest - largest), theirs = power(with->largest - largest);
+    to->largest = largest;
+    to->total = ours * to->total + theirs * with->total;
+    for (int64_t d = 0; d < width; d++) to->sum[d] = ours * to->sum[d] + theirs * with->sum[d];
+}
+
+/* One row of y, of what all of its keys came to. */
+static void finish(const job *j, const share *of, int64_t row, found *one) {
+    const int64_t width = j->pages->values.width, head = head_of(of, row);
+    const int64_t place = j->step->first_rows[of->request] + token_of(of, row);
+    if (j->sinks) {
+        const float sink = j->sinks[head], largest = sink > one->largest ? sink : one->largest;
+        const float ours = power(one->largest - largest);
+        one->total = ours * one->total + power(sink - largest);
+        for (int64_t d = 0; d < width; d++) one->sum[d] *= ours;
+    }
+    for (int64_t d = 0; d < width; d++) one->sum[d] /= one->total;
+    write_floats(j->y, (place * j->heads + head) * width, one->sum, width, j->type);
+}
+
+/* A share with all of its parts, one after the other. */
+static void attend(const job *j, const share *of) {
+    _Alignas(64) float here[2 * BLOCK * (2 + WIDEST)];
+    attend_part(j, of, 0, here, 0);
+    for (int64_t part = 1; part < of->parts; part++) {
+        attend_part(j, of, part, here, BLOCK);
+        for (int64_t row = 0; row < of->rows; row++)
+            join(found_at(j, here, row), found_at(j, here, BLOCK + row), j->pages->values.width);
+    }
+    for (int64_t row = 0; row < of->rows; row++) finish(j, of, row, found_at(j, here, row));
+}
+
+/* A share whose parts were computed: those of part n from row `number` + n * rows of `all` on. */
+static void join_parts(const job *j, const share *of, float *all, int64_t number) {
+    for (int64_t row = 0; row < of->rows; row++) {
+        found *const one = found_at(j, all, number + row);
+        for (int64_t part = 1; part < of->parts; part++)
+            join(one, found_at(j, all, number + part * of->rows + row), j->pages->values.width);
+        finish(j, of, row, one);
+    }
+}
+
+/* What one thread does at a time: a share, or one part of it. */
+typedef struct {
+    int64_t request, head, block, part;
+    int64_t number; /* of the row of `all` where the share's first part is */
+} item;
+
+/* How many there are. Those of one request and block are neighbours: they read the same pages, or
+ * those beside them. */
+static int64_t list_items(const job *j, item *items) {
+    const step *s = j->step;
+    const int64_t group = j->heads / j->pages->kv_heads;
+    int64_t count = 0, number = 0;
+    for (int64_t request = 0; request < s->requests; request++)
+        for (int64_t block = 0; block * BLOCK < s->queries[request] * group; block++) {
+            const share of = share_of(j, request, 0, block);
+            for (int64_t head = 0; head < j->pages->kv_heads; head++) {
+                for (int64_t part = 0; part < (j->is_split ? of.parts : 1); part++)
+                    items[count++] = (item){request, head, block, part, number};
+                number += of.parts * of.rows;
+            }
+        }
+    return count;
+}
+
+/* q [tokens, heads, key_dim], of whose strides in numbers those of tokens and heads are given; y
+ * [tokens, heads, value_dim]. With `is_split` parts of a sequence are for several threads: where
+ * there are few rows for many. `scratch`: an item for each block of BLOCK rows of a request and KV
+ * head, and if it is split for each part of it; then float32 [2 + value_dim] for each row of each
+ * part. */
 void native_attention(const pages *pages, const step *step, const void *q, int64_t token_apart,
                       int64_t head_apart, int64_t heads, int64_t window, float scaling,
-                      float softcap, const float *sinks, void *y, int32_t type, int64_t *scratch,
-                      int32_t threads) {
-    const job told = {pages, step, q, token_apart, head_apart, heads, window,
-                      scaling, softcap, sinks, y, type}, *j = &told;
-    const int64_t requests = step->requests;
-    int64_t *items = scratch, *rows = scratch + requests + 1, work = 0, several = 0;
-    float *all = (float *)(rows + requests + 1);
-    items[0] = rows[0] = 0;
-    for (int64_t i = 0; i < requests; i++) {
-        const share of = share_of(j, i, 0);
-        items[i + 1] = items[i] + pages->kv_heads * of.parts;
-        rows[i + 1] = rows[i] + (of.parts > 1 ? pages->kv_heads * of.parts * of.rows : 0);
-        work += of.rows * pages->kv_heads * step->lengths[i] * pages->keys.width;
-        several += of.parts > 1;
-    }
+                      float softcap, const float *sinks, void *y, int32_t type, int32_t is_split,
+                      item *scratch, int64_t most_items, int32_t threads) {
+    const job told = {pages, step, q, token_apart, head_apart, heads, window, scaling,
+                      softcap, sinks, y, type, is_split}, *j = &told;
+    const int64_t count = list_items(j, scratch);
+    float *all = (float *)(scratch + most_items);
+    int64_t work = 0;
+    for (int64_t i = 0; i < step->requests; i++)
+        work += step->queries[i] * heads * step->lengths[i] * pages->keys.width;
 #pragma omp parallel num_threads(threads) if (work > ALONE)
     {
 #pragma omp for schedule(dynamic)
-        for (int64_t item = 0; item < items[requests]; item++) {
-            int64_t i = 0, end = requests; /* the request whose items these are */
-            while (end - i > 1) {
-                const int64_t middle = (i + end) / 2;
-                if (items[middle] <= item) i = middle;
-                else end = middle;
-            }
-            const int64_t place = item - items[i];
-            share of = share_of(j, i, 0);
-            of.head = place / of.parts;
-            attend(j, &of, place % of.parts, all, rows[i] + place * of.rows);
+        for (int64_t n = 0; n < count; n++) {
+            const item *one = scratch + n;
+            const share of = share_of(j, one->request, one->head, one->block);
+            if (is_split) attend_part(j, &of, one->part, all, one->number + one->part * of.rows);
+            else attend(j, &of);
         }
-        if (several) {
-#pragma omp for schedule(static)
-            for (int64_t pair = 0; pair < requests * pages->kv_heads; pair++) {
-                const share of = share_of(j, pair / pages->kv_heads, pair % pages->kv_heads);
-                const int64_t first = rows[of.request] + of.head * of.parts * of.rows;
-                if (of.parts > 1)
-                    for (int64_t row = 0; row < of.rows; row++)
-                        put_together(j, &of, row, all, first + row, of.rows);
+        if (is_split) {
+#pragma omp for schedule(dynamic)
+            for (int64_t n = 0; n < count; n++) {
+                const item *one = scratch + n;
+                const share of = share_of(j, one->request, one->head, one->block);
+                if (one->part == 0) join_parts(j, &of, all, one->number);
             }
         }
     }

@@ -1,11 +1,12 @@
-"""Attention of few query tokens over the pages of a KV cache, and writing to them (attention.c,
-cache.c): nothing is gathered first."""
+"""Attention over the pages of a KV cache, and writing to them (attention.c, cache.c): nothing is
+gathered first."""
 
 from __future__ import annotations
 
 import ctypes
 from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,9 @@ from engine.kernels.stored import PLAIN, Stored
 
 _LANES = 16  # vectors.h
 _WIDEST = 576  # pages.h
-_PART = 512  # attention.c
+_PART, _BLOCK = 512, 32  # keys, and rows of queries: attention.c
+_ITEM_BYTES = 40  # the same
+_ITEMS_A_THREAD = 4  # with fewer some threads wait for others
 _CODES = {"int8": 3, "fp8": 4}  # pages.h
 
 
@@ -48,8 +51,16 @@ class _Step(ctypes.Structure):
     )
 
 
+class _Work(NamedTuple):
+    """Of a step and one KV head: its items, and rows of scratch, if parts are split and if not."""
+
+    shares: int
+    parts: int
+    rows: int
+
+
 class NativeStep:
-    """Requests that compute few tokens each: tokens first_rows[i] to first_rows[i] + queries[i] of
+    """Requests of a step: tokens first_rows[i] to first_rows[i] + queries[i] of
     the step, the last of a sequence of lengths[i], whose blocks are tables[i]."""
 
     def __init__(
@@ -72,8 +83,19 @@ class NativeStep:
         )
         self.address = ctypes.addressof(self._told)
         parts = [-(-length // _PART) for length in lengths]
-        self.num_partial_rows = sum(n * p for n, p in zip(queries, parts, strict=True) if p > 1)
-        self.num_requests = count
+        self._shapes = tuple(zip(queries, parts, strict=True))
+        self._work: dict[int, _Work] = {}
+
+    def work(self, group: int) -> _Work:
+        """With so many query heads to a KV head."""
+        if group not in self._work:
+            blocks = [(-(-n * group // _BLOCK), n * group, parts) for n, parts in self._shapes]
+            self._work[group] = _Work(
+                sum(count for count, _, _ in blocks),
+                sum(count * parts for count, _, parts in blocks),
+                sum(rows * parts for _, rows, parts in blocks),
+            )
+        return self._work[group]
 
 
 class NativeCache:
@@ -82,8 +104,8 @@ class NativeCache:
     def __init__(self, native: Library, keys: Stored, values: Stored) -> None:
         self._native = native
         self._tensors = keys, values  # what is pointed to
-        _, kv_heads, block_size, _ = keys.elements.shape
-        self._told = _Pages(kv_heads, block_size, *map(_told, self._tensors))
+        _, self._kv_heads, block_size, _ = keys.elements.shape
+        self._told = _Pages(self._kv_heads, block_size, *map(_told, self._tensors))
         self._address = ctypes.addressof(self._told)
         self._value_dim: int = values.elements.shape[3]
 
@@ -109,14 +131,16 @@ class NativeCache:
         """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
         output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
         as `engine.attention.interface.AttentionOptions` has them."""
-        q, heads = _readable(q), q.shape[1]
+        q, heads, threads = _readable(q), q.shape[1], torch.get_num_threads()
         wide = None if sinks is None else sinks.to(torch.float32).contiguous()
-        size = 16 * (step.num_requests + 1)
-        size += 4 * step.num_partial_rows * heads * (2 + self._value_dim)
+        work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
+        is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares
+        items, rows = (work.parts, work.rows) if is_split else (work.shares, 0)
+        size = kv_heads * (_ITEM_BYTES * items + 4 * rows * (2 + self._value_dim))
         self._native.attention(
             self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
             window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
-            output.data_ptr(), TYPES[q.dtype], room(size), torch.get_num_threads(),
+            output.data_ptr(), TYPES[q.dtype], is_split, room(size), kv_heads * items, threads,
         )  # fmt: skip
 
 

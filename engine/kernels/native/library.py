@@ -98,7 +98,7 @@ class Library:
         self.attention, self.cache_write = loaded.native_attention, loaded.native_cache_write
         self.attention.argtypes = (
             address, address, address, number, number, number, number, real, real, address,
-            address, kind, address, kind,
+            address, kind, kind, address, number, kind,
         )  # fmt: skip
         self.cache_write.argtypes = (
             address, address, number, address, number, number, address, number, number, kind, kind,
