@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
+from tests.benchmarks.peer_quantizers import PEERS, restoring
 from tests.benchmarks.quantizers import OURS, ROUNDED, by_maker, cases, goals_of, paired
 
 
@@ -39,3 +42,33 @@ def test_two_programs_are_compared_on_the_texts_that_both_have_read() -> None:
     kl, perplexity = goals_of(settings)
     assert kl.value.startswith("+75.00%") and not kl.met  # of 2/1 and 3/2
     assert perplexity.met and perplexity.value == "+0.00% ± 0.00%"
+
+
+def test_autoawq_finds_the_weights_again_that_its_search_changes_in_place() -> None:
+    def search(quantizer: object, x: object, w: object, mean: object, module: nn.Module) -> float:
+        kept = {name: tensor.cpu() for name, tensor in module.state_dict().items()}
+        found = []
+        for scale in (2.0, 3.0):
+            (weight,) = module.parameters()
+            weight.data.mul_(scale)
+            found.append(weight.sum().item())
+            module.load_state_dict(kept)
+        return found[-1]
+
+    module, original = nn.Linear(4, 4, bias=False), torch.ones(4, 4)
+    module.load_state_dict({"weight": original})
+    assert search(None, None, None, None, module) == 96.0, "what is to be mended: 6 times each"
+    module.load_state_dict({"weight": original})
+    assert restoring(search)(None, None, None, None, module) == 48.0
+    assert torch.equal(module.weight, original)
+    assert "state_dict" not in vars(module)
+
+
+def test_every_program_is_asked_for_what_it_makes_at_both_sizes_of_group() -> None:
+    wanted = list(cases(["starter"], ["awq", "gptq"], [128, 64], 2, list(PEERS)))
+    made = {(case.maker, case.method, case.group_size, case.seed) for case in wanted}
+    assert len(made) == len(wanted) == len({case.name for case in wanted})
+    for maker, methods in ({OURS: ("awq", "gptq")} | PEERS).items():
+        assert {case[1:] for case in made if case[0] == maker} == {
+            (method, size, seed) for method in methods for size in (128, 64) for seed in (0, 1)
+        }

@@ -4,6 +4,13 @@
 
 Each has its own idea of which torch and transformers it wants, so they run in an environment of
 their own, which has no need of this repository's packages. All compute in float32 on the CPU.
+These have worked there, all with torch 2.13:
+
+    llmcompressor==0.14.0.1
+    autoawq==0.2.9 transformers==4.51.3
+    gptqmodel==7.6.0, then gptqmodel==7.7.0 with --no-deps
+
+GPTQModel 7.7 asks for a newer torch and does without; 7.6 makes no AWQ on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,16 +76,14 @@ def peer_argument(text: str) -> tuple[str, str]:
     return name, python
 
 
-def autoawq(task: dict[str, Any]) -> None:
-    import torch
-    from awq import AutoAWQForCausalLM
-    from awq.quantize.quantizer import AwqQuantizer
+def restoring(search: Callable[..., Any]) -> Callable[..., Any]:
+    """AutoAWQ's search of scales, with the weights as they were when it is done.
 
-    search = AwqQuantizer._compute_best_scale
+    It keeps those of `module` with `.cpu()`, which on a GPU copies them and on a CPU does not:
+    there the first scales tried would stay in the weights, and ruin the model.
+    """
 
     def search_apart(self: Any, x: Any, w: Any, mean: Any, module: Any, *rest: Any) -> Any:
-        # it keeps the weights to restore with `.cpu()`, which on a GPU copies them and on a CPU
-        # does not: there the first scales tried would stay in the weights, and ruin the model
         of_module = module.state_dict
         module.state_dict = lambda: {name: t.clone() for name, t in of_module().items()}
         try:
@@ -86,7 +91,15 @@ def autoawq(task: dict[str, Any]) -> None:
         finally:
             del module.state_dict
 
-    AwqQuantizer._compute_best_scale = search_apart
+    return search_apart
+
+
+def autoawq(task: dict[str, Any]) -> None:
+    import torch
+    from awq import AutoAWQForCausalLM
+    from awq.quantize.quantizer import AwqQuantizer
+
+    AwqQuantizer._compute_best_scale = restoring(AwqQuantizer._compute_best_scale)
     model = AutoAWQForCausalLM.from_pretrained(
         task["model"], torch_dtype=torch.float32, device_map="cpu", safetensors=True
     )
