@@ -4,6 +4,7 @@ itself in other company."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -179,6 +180,64 @@ def test_a_prefix_says_the_same_whatever_comes_after_it() -> None:
         assert torch.equal(output[0], verified[place])
 
 
+@settings(deadline=None, max_examples=30)
+@given(scenes, st.integers(0, 4))
+def test_a_request_without_tokens_changes_nothing(scene: Scene, place: int) -> None:
+    """Nor are pages looked for that it has no keys in: right behind a window of one token."""
+    stage = Stage(scene)
+    everyone = range(len(scene.requests))
+    expected = stage.attend(everyone)
+    starts = [0]
+    for q in stage.queries:
+        starts.append(starts[-1] + len(q))
+    columns = starts[:-1], list(map(len, stage.queries)), [n for n, _ in scene.requests]
+    for column, number in zip(columns, (min(place, starts[-1]), 0, 37), strict=True):
+        column.insert(place, number)
+    tables = list(stage.tables)
+    tables.insert(place, [0] * -(-37 // scene.block_size))
+    q = torch.cat(stage.queries)
+    for window in {1, scene.window}:
+        output = torch.empty(*q.shape[:2], scene.widths[1], dtype=q.dtype)
+        options = stage.options._replace(window=window)
+        stage.cache.attend(NativeStep(*columns, tables), q, output, *options)
+        if window == scene.window:
+            assert torch.equal(output, torch.cat(expected))
+
+
+def test_a_step_without_requests_leaves_everything_as_it_is() -> None:
+    stage = Stage(Scene(((20, 1),)))
+    output = torch.full((3, 4, 32), 7.0)
+    stage.cache.attend(NativeStep([], [], [], []), torch.ones(3, 4, 32), output, *stage.options)
+    assert bool((output == 7).all())
+    before = stage.keys.stored.elements.clone()
+    stage.cache.write(torch.empty(0, dtype=torch.int64), *torch.empty(2, 0, 2, 32))
+    assert torch.equal(stage.keys.stored.elements.view(torch.int32), before.view(torch.int32))
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 32), (1, 1, 32), (1, 4, 48)])
+def test_heads_that_do_not_fit_the_cache_are_an_error(shape: tuple[int, int, int]) -> None:
+    """They are neither left out nor read beyond their end."""
+    stage = Stage(Scene(((20, 1),)))
+    step = NativeStep([0], [1], [20], stage.tables)
+    with pytest.raises(ValueError, match="query heads"):
+        stage.cache.attend(step, torch.ones(shape), torch.empty(1, shape[1], 32), 0.2)
+
+
+def test_threads_that_attend_at_the_same_time_do_not_disturb_each_other() -> None:
+    """Scratch is each thread's own, also where it grows in between."""
+    stages = [
+        Stage(Scene(((600 * n, 3), (40, 1)), forms=form, group=n, seed=n))
+        for n, form in enumerate((FORMS[:2], FORMS[1:], FORMS[::2]), 1)
+    ]
+    orders = [(1,), (0, 1), (0,), (1, 0)] * 5
+    expected = [[stage.attend(order) for order in orders] for stage in stages]
+    with ThreadPoolExecutor(len(stages)) as pool:
+        found = list(pool.map(lambda stage: [stage.attend(order) for order in orders], stages))
+    for ours, theirs in zip(found, expected, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert all(map(torch.equal, one, other))
+
+
 def both(stage: Stage, dtype: torch.dtype) -> list[Tensor]:
     return [*stage.attend(range(len(stage.tables))), *written(stage, dtype)]
 
@@ -247,6 +306,27 @@ def test_what_is_written_is_what_torch_writes(
         for one, expected in zip(mine.stored, other.stored, strict=True):
             if isinstance(one, Tensor):
                 assert torch.equal(one.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_keys_and_values_may_be_of_two_dtypes(form: str, dtype: torch.dtype) -> None:
+    """As torch writes them: each is rounded from what it was."""
+    ours, theirs = (
+        Stage(Scene(((20, 1),), forms=(form, form), dtype=dtype)) for _ in range(2)
+    )
+    generator = torch.Generator().manual_seed(3)
+    wide = torch.randn(2, 2, 2, 32, generator=generator)
+    places = torch.tensor([5, 18])
+    rows = token_rows(places, 16, 2)
+    for k, v in ((wide[0], wide[1].bfloat16()), (wide[0].bfloat16(), wide[1])):
+        ours.cache.write(places, k, v)
+        theirs.keys.write(rows, k)
+        theirs.values.write(rows, v)
+        for mine, other in ((ours.keys, theirs.keys), (ours.values, theirs.values)):
+            for one, expected in zip(mine.stored, other.stored, strict=True):
+                if isinstance(one, Tensor):
+                    assert torch.equal(one.view(torch.uint8), expected.view(torch.uint8))
 
 
 @pytest.mark.parametrize("form", FORMS)

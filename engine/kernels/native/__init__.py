@@ -4,7 +4,8 @@
     decoded.c     the product with float8 and with places in a table (NF4)
     plain.c       the product with plain weights of 16 bits
     between.c     norms, rotary embedding and the activation between products
-    attention.c   attention of few tokens over the pages of a KV cache
+    attention.c   attention over the pages of a KV cache
+    part.h        a few rows of it over a part of a sequence
     cache.c       keys and values written to those pages
     rows.h        activations as integers
     pages.h       the pages, in any form

@@ -104,14 +104,17 @@ class NativeCache:
     def __init__(self, native: Library, keys: Stored, values: Stored) -> None:
         self._native = native
         self._tensors = keys, values  # what is pointed to
-        _, self._kv_heads, block_size, _ = keys.elements.shape
-        self._told = _Pages(self._kv_heads, block_size, *map(_told, self._tensors))
+        _, kv_heads, block_size, self._key_dim = keys.elements.shape
+        self._kv_heads: int = kv_heads
+        self._told = _Pages(kv_heads, block_size, *map(_told, self._tensors))
         self._address = ctypes.addressof(self._told)
         self._value_dim: int = values.elements.shape[3]
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv], of one dtype, at slots[T] (int64; block *
-        block_size + place in it)."""
+        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at slots[T] (int64; block * block_size + place in
+        it)."""
+        if k.dtype != v.dtype:  # rotary left one of them in float32: both are read as one type
+            k, v = k.float(), v.float()
         k, v, slots = _readable(k), _readable(v), slots.contiguous()
         self._native.cache_write(
             self._address, slots.data_ptr(), k.shape[0], k.data_ptr(), k.stride(0), k.stride(1),
@@ -131,7 +134,13 @@ class NativeCache:
         """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
         output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
         as `engine.attention.interface.AttentionOptions` has them."""
-        q, heads, threads = _readable(q), q.shape[1], torch.get_num_threads()
+        _, heads, width = q.shape
+        if heads % self._kv_heads or width != self._key_dim:
+            raise ValueError(
+                f"{heads} query heads of {width} over {self._kv_heads} KV heads of {self._key_dim}"
+            )
+        q = _readable(q)
+        threads = torch.get_num_threads()
         wide = None if sinks is None else sinks.to(torch.float32).contiguous()
         work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
         is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares

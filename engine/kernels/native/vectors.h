@@ -61,6 +61,7 @@ INLINE floats plus_scaled(floats sum, floats a, float b) {
     return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum);
 }
 INLINE floats plus_product(floats sum, floats a, floats b) { return _mm512_fmadd_ps(a, b, sum); }
+INLINE floats larger(floats a, floats b) { return _mm512_max_ps(a, b); } /* b where a is NaN */
 INLINE floats splat_float(float value) { return _mm512_set1_ps(value); }
 INLINE floats load_floats(const float *from) { return _mm512_loadu_ps(from); }
 INLINE void store_floats(float *to, floats a) { _mm512_storeu_ps(to, a); }
@@ -212,6 +213,11 @@ INLINE floats plus_scaled(floats sum, floats a, float b) {
 INLINE floats plus_product(floats sum, floats a, floats b) {
     floats r;
     EACH(r, _mm256_fmadd_ps(a.half[h], b.half[h], sum.half[h]));
+    return r;
+}
+INLINE floats larger(floats a, floats b) { /* b where a is NaN */
+    floats r;
+    EACH(r, _mm256_max_ps(a.half[h], b.half[h]));
     return r;
 }
 INLINE floats splat_float(float value) {

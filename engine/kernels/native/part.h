@@ -1,0 +1,201 @@
+/* A few rows of queries over the keys of one part of a sequence. */
+#pragma once
+
+#include <math.h>
+
+#include "exponential.h"
+#include "pages.h"
+
+#define PART 512 /* keys: with 128 bfloat16 each, 128 KiB, which stay near while rows read them */
+#define AHEAD 32 /* keys: how far before they are needed they are fetched */
+#define ROWS 4   /* of queries at a time */
+#if WIDE_TILES
+#define MOST_ROWS 4
+#define ACROSS(R) ((R) > 2 ? 4 : 8) /* vectors of a value at a time */
+#else
+#define MOST_ROWS 1 /* too few registers for more */
+#define ACROSS(R) 4
+#endif
+
+/* What some of the keys come to for one row of queries. */
+typedef struct {
+    float largest, total; /* score; sum of e^(score - largest). No key was seen: -INFINITY and 0 */
+    float sum[];          /* of the values, each times that power [value_dim] */
+} found;
+
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Keys of one part that lie from `first` to before `end`, counted from the part's beginning. */
+typedef struct {
+    int64_t first, end;
+    int64_t place[PART];                /* rows of the pages; of keys before `first`, any */
+    float key_scale[PART], value_scale[PART]; /* where they are quantized */
+} keys;
+
+INLINE void find_keys(keys *k, const pages *p, const int32_t *table, int64_t start, int64_t head) {
+    const int64_t size = p->block_size;
+    int64_t l = k->first;
+    for (int64_t block = (start + l) / size; l < k->end; block++) {
+        const int64_t base = (table[block] * p->kv_heads + head) * size - block * size + start;
+        const int64_t until = least((block + 1) * size - start, k->end);
+        for (; l < until; l++) k->place[l] = base + l;
+    }
+    /* whole vectors of keys are computed: those beside the ones that are there are some of them */
+    for (l = k->first / LANES * LANES; l < k->first; l++) k->place[l] = k->place[k->first];
+    for (l = k->end; l % LANES; l++) k->place[l] = k->place[k->end - 1];
+    const int64_t from = k->first / LANES * LANES;
+    if (p->keys.scales) read_scales(k->key_scale + from, &p->keys, k->place + from, l - from);
+    if (p->values.scales) read_scales(k->value_scale + from, &p->values, k->place + from, l - from);
+}
+
+/* scores [R][PART] of R rows of queries. */
+INLINE void score(const keys *k, const stored *of, const float *q, float *scores, const int R,
+                  const int kind) {
+    const int64_t width = of->width, last = k->end - 1;
+    for (int64_t l = k->first / 4 * 4; l < k->end; l += 4) {
+        floats total[ROWS][4];
+        int64_t from[4];
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; n++) {
+            from[n] = k->place[l + n] * width;
+            fetch_stored(of->elements, k->place[least(l + n + AHEAD, last)] * width, width, kind);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int n = 0; n < 4; n++) total[r][n] = no_floats();
+        for (int64_t d = 0; d < width; d += LANES) {
+            floats key[4];
+#pragma GCC unroll 4
+            for (int n = 0; n < 4; n++) key[n] = load_stored(of->elements, from[n] + d, kind);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) {
+                const floats query = load_floats(q + r * width + d);
+#pragma GCC unroll 4
+                for (int n = 0; n < 4; n++)
+                    total[r][n] = plus_product(total[r][n], key[n], query);
+            }
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++)
+            _mm_storeu_ps(scores + r * PART + l,
+                          sums_of_four(total[r][0], total[r][1], total[r][2], total[r][3]));
+    }
+}
+
+/* Of a whole number of vectors; NaN is not seen. */
+INLINE float largest_score(const float *scores, int64_t count) {
+    float lanes[LANES], found = -INFINITY;
+    floats most = splat_float(-INFINITY);
+    for (int64_t l = 0; l < count; l += LANES) most = larger(load_floats(scores + l), most);
+    store_floats(lanes, most);
+    for (int l = 0; l < LANES; l++) found = lanes[l] > found ? lanes[l] : found;
+    return found;
+}
+
+/* Scores of one row become powers of e, zero where the row sees no key. `first` and `end`: what it
+ * sees. */
+INLINE void weigh(const pages *p, float softcap, const keys *k, float *scores, int64_t first,
+                  int64_t end, found *to) {
+    const int64_t from = k->first / LANES * LANES, until = (k->end + LANES - 1) / LANES * LANES;
+    first = least(most(first, from), until), end = least(most(end, from), until);
+    to->largest = -INFINITY, to->total = 0;
+    if (p->keys.scales)
+        for (int64_t l = from; l < until; l++) scores[l] *= k->key_scale[l];
+    if (softcap > 0) {
+        const float cap = softcap, twice = 2.0f / cap;
+        for (int64_t l = from; l < until; l++)
+            scores[l] = cap - 2.0f * cap / (1.0f + power(scores[l] * twice));
+    }
+    for (int64_t l = from; l < first; l++) scores[l] = -INFINITY;
+    for (int64_t l = end; l < until; l++) scores[l] = -INFINITY;
+    if (first >= end) { /* also keeps infinity less infinity from becoming a number's weight */
+        for (int64_t l = from; l < until; l++) scores[l] = 0;
+        return;
+    }
+    const float largest = largest_score(scores + from, until - from);
+    for (int64_t l = from; l < until; l++) { /* below, they would be too small for normal numbers */
+        const float below = scores[l] - largest;
+        scores[l] = below < -87.0f ? 0.0f : power(below);
+    }
+    floats sum = no_floats();
+    for (int64_t l = from; l < until; l += LANES)
+        sum = plus_product(sum, load_floats(scores + l), splat_float(1.0f));
+    to->largest = largest;
+    to->total = _mm_cvtss_f32(sums_of_four(sum, sum, sum, sum));
+    if (p->values.scales)
+        for (int64_t l = from; l < until; l++) scores[l] *= k->value_scale[l];
+}
+
+/* Elements `d` to `d` + N vectors of the values, by the weights of R rows. */
+INLINE void gather(const keys *k, const stored *of, const float *weights, int64_t d,
+                   float *const to[ROWS], const int R, const int N, const int kind) {
+    floats total[ROWS][8];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) total[r][n] = no_floats();
+    for (int64_t l = k->first; l < k->end; l++) {
+        const int64_t from = k->place[l] * of->width + d;
+        const int64_t next = k->place[least(l + AHEAD, k->end - 1)] * of->width + d;
+        floats value[8];
+        fetch_stored(of->elements, next, N * LANES, kind);
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) value[n] = load_stored(of->elements, from + n * LANES, kind);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            const floats weight = splat_float(weights[r * PART + l]);
+#pragma GCC unroll 8
+            for (int n = 0; n < N; n++) total[r][n] = plus_product(total[r][n], value[n], weight);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) store_floats(to[r] + d + n * LANES, total[r][n]);
+}
+
+INLINE void sum_values(const keys *k, const stored *of, const float *weights,
+                       float *const to[ROWS], const int R, const int kind) {
+    int64_t d = 0;
+    for (; d + ACROSS(R) * LANES <= of->width; d += ACROSS(R) * LANES)
+        gather(k, of, weights, d, to, R, ACROSS(R), kind);
+    for (; d < of->width; d += LANES) gather(k, of, weights, d, to, R, 1, kind);
+}
+
+#define BY_ROWS(CALL)         \
+    do {                      \
+        if (rows == 4) {      \
+            enum { R = 4 };   \
+            CALL;             \
+        } else if (rows == 2) { \
+            enum { R = 2 };   \
+            CALL;             \
+        } else {              \
+            enum { R = 1 };   \
+            CALL;             \
+        }                     \
+    } while (0)
+
+#define BY_KIND(CALL)                             \
+    do {                                          \
+        if (kind == BF16) CALL(BF16);             \
+        else if (kind == F32) CALL(F32);          \
+        else if (kind == F16) CALL(F16);          \
+        else if (kind == INT8) CALL(INT8);        \
+        else CALL(E4M3);                          \
+    } while (0)
+
+INLINE void score_rows(const keys *k, const stored *of, const float *q, float *scores, int rows) {
+    const int kind = of->kind;
+#define SCORE(KIND) BY_ROWS(score(k, of, q, scores, R, KIND))
+    BY_KIND(SCORE);
+}
+
+INLINE void sum_rows(const keys *k, const stored *of, const float *weights,
+                     float *const to[ROWS], int rows) {
+    const int kind = of->kind;
+#define SUM(KIND) BY_ROWS(sum_values(k, of, weights, to, R, KIND))
+    BY_KIND(SUM);
+}
