@@ -1,5 +1,5 @@
 """A window of 1000 x 700 pixels, at the usual size of text and at a large one: nothing on the Chat
-page is cut, and the list of chats gives way where it has no room."""
+page is cut, and the list of chats gives way where it has no room; the Tune page's load bar too."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def cut(page: ChatPage) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("percent", [100, 150, 160])
-@pytest.mark.parametrize("size", [(1000, 700), (1280, 800)])
+@pytest.mark.parametrize(
+    ("size", "percent"), [((1000, 700), 100), ((1000, 700), 150), ((1000, 700), 160),
+                          ((1280, 800), 150)],
+)  # fmt: skip
 def test_nothing_is_cut(
     qtbot: QtBot, application: Application, page: ChatPage, size: tuple[int, int], percent: int
 ) -> None:
@@ -121,6 +123,28 @@ def test_what_informs_is_one_line_where_it_would_be_many(
     application.window.resize(1600, 1000)
     application.settings.preferences.set("text_size", 100)
     qtbot.waitUntil(lambda: not notice.is_brief(), timeout=WAIT_MS)
+
+
+def test_the_load_bar_has_two_rows_where_it_has_no_room_for_one(
+    qtbot: QtBot, application: Application
+) -> None:
+    tune = application.pages.tune
+    application.window.show_widget(tune)
+    bar = tune.load_bar
+    parts = (bar.workload, bar.pacing, bar.button)
+
+    def is_whole() -> bool:
+        return all(part.width() >= part.minimumSizeHint().width() for part in parts)
+
+    application.window.resize(1000, 700)
+    application.settings.preferences.set("text_size", 150)
+    below = lambda: bar.button.y() > bar.workload.geometry().bottom()
+    qtbot.waitUntil(lambda: below() and is_whole(), timeout=WAIT_MS)
+    assert bar.rect().contains(bar.button.geometry())
+    application.settings.preferences.set("text_size", 100)
+    application.window.resize(1600, 1000)
+    qtbot.waitUntil(lambda: not below() and is_whole(), timeout=WAIT_MS)
+    assert bar.concurrency.x() - bar.workload.geometry().right() < 20  # beside it
 
 
 def test_lines_of_the_list_grow_with_the_text(
