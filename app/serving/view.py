@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -139,7 +139,6 @@ class ServingView(QWidget):
         self.example_about.setProperty("role", "small")
         self.example_tabs.currentChanged.connect(lambda _: self._show_example())
         theme_notifier().changed.connect(self._fit_example)
-        theme_notifier().changed.connect(self._fit_heads)
         self._fit_example()
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
@@ -240,6 +239,11 @@ class ServingView(QWidget):
         super().resizeEvent(event)
         self._fit_heads()
 
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit_heads()  # a word, or the size of text, is another
+        return super().event(event)
+
     def _fit_heads(self) -> None:
         """The address stands below the state where it has no room beside it."""
         room = self.width() - 2 * SPACE_3
@@ -249,10 +253,10 @@ class ServingView(QWidget):
         self._head.setDirection(
             directions.TopToBottom if is_narrow else directions.LeftToRight
         )
-        for text in REQUESTS:
-            self.show_requests.setText(text)
-            if self._calls_head.minimumSize().width() <= room:
-                break
+        now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
+        least = self._calls_head.minimumSize().width() - advance(now)
+        fitting = (text for text in REQUESTS if least + advance(text) <= room)
+        self.show_requests.setText(next(fitting, REQUESTS[-1]))
 
     def _show_examples(self, found: list[Example]) -> None:
         if found == self._examples:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.serving.calls_table import CALL, COLUMNS, STATUS
@@ -34,6 +34,12 @@ def right_of(page: ServerPage, column: int) -> int:
     return table.columnViewportPosition(column) + table.columnWidth(column)
 
 
+def is_whole(view: QWidget, part: QWidget) -> bool:
+    """Whether a part is seen whole."""
+    place = part.rect().translated(part.mapTo(view, part.rect().topLeft()))
+    return view.rect().contains(place) and part.width() >= part.minimumSizeHint().width()
+
+
 @pytest.mark.parametrize(
     ("size", "percent"), [((1280, 800), 100), ((1280, 800), 150), ((1000, 700), 150)]
 )
@@ -54,10 +60,8 @@ def test_state_and_status_are_seen_whole(
     qtbot.waitUntil(lambda: right_of(page, STATUS) <= room(), timeout=WAIT_MS)
     qtbot.waitUntil(lambda: view.state.width() >= view.state.wanted_width, timeout=WAIT_MS)
     qtbot.waitUntil(lambda: view.width() <= view.parentWidget().width(), timeout=WAIT_MS)
-    seen = view.rect()
-    for part in (view.url, view.copy_url, view.show_requests):
-        place = part.rect().translated(part.mapTo(view, part.rect().topLeft()))
-        assert seen.contains(place) and part.width() >= part.minimumSizeHint().width()
+    parts = (view.url, view.copy_url, view.show_requests)
+    qtbot.waitUntil(lambda: all(is_whole(view, part) for part in parts), timeout=WAIT_MS)
     tip = view.model.index(0, CALL).data(Qt.ItemDataRole.ToolTipRole)
     assert "Call: GET /nothing" in tip and "Status: 404" in tip
 
