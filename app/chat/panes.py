@@ -1,10 +1,10 @@
 """The list of conversations beside the open one; where there is no room for both, one at a time.
 
-    +--------+----------------+        +--+----------------+
-    | list   | conversation   |        |==| conversation   |   the strip brings the list, which
-    |        |                |        |+ | (or the list)  |   then has the place of both
-    +--------+----------------+        +--+----------------+
-              wide                            narrow
++--------+----------------+        +--+----------------+
+| list   | conversation   |        |==| conversation   |   the strip brings the list, which
+|        |                |        |+ | (or the list)  |   then has the place of both
++--------+----------------+        +--+----------------+
+          wide                            narrow
 """
 
 from __future__ import annotations

@@ -250,9 +250,7 @@ class ServingView(QWidget):
         wanted = self.state.wanted_width + 2 * SPACE_2 + self._where.minimumSize().width()
         directions = QBoxLayout.Direction
         is_narrow = self._desk.is_on and wanted > room
-        self._head.setDirection(
-            directions.TopToBottom if is_narrow else directions.LeftToRight
-        )
+        self._head.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
         now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
         least = self._calls_head.minimumSize().width() - advance(now)
         fitting = (text for text in REQUESTS if least + advance(text) <= room)

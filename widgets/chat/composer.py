@@ -8,22 +8,21 @@ from PySide6.QtCore import QEvent, QMimeData, Qt, Signal
 from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
     QPushButton,
-    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
 
 from widgets.chat.attachments import AttachmentList
 from widgets.chat.buttons import IconButton
+from widgets.chat.context_line import ContextLine
 from widgets.chat.context_meter import ContextMeter
 from widgets.chat.records import AttachmentRecord
 from widgets.fonts import text_scale
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
 
 MAX_LINES = 8
 MIN_LINES = 2
@@ -221,30 +220,6 @@ class Composer(QWidget):
     def _text_changed(self) -> None:
         self.set_busy(self._is_busy)
         self.text_changed.emit()
-
-
-class ContextLine(QLabel):
-    """A line, or the short one, or nothing where there is no room: half a number misleads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines = ("", "")
-        self.setProperty("role", "small")
-        self.setFont(figure_font("small"))
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-
-    def say(self, text: str, short: str) -> None:
-        self.lines = (text, short)
-        self.setToolTip(text)
-        self._fit()
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit()
-
-    def _fit(self) -> None:
-        advance = self.fontMetrics().horizontalAdvance
-        self.setText(next((line for line in self.lines if advance(line) <= self.width()), ""))
 
 
 class ComposerInput(QPlainTextEdit):
