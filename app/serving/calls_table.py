@@ -198,8 +198,7 @@ class CallsView(QTableView):
         row = self.fontMetrics().height() + SPACE_2
         self.verticalHeader().setDefaultSectionSize(row)
         self.setMinimumHeight(row * LEAST_ROWS)
-        now = [self.columnWidth(number) for number in range(len(COLUMNS))]
-        if self._widths and now != self._widths:
+        if self._widths and self._now() != self._widths:
             return
         scale = max(1.0, text_scale())
         widths = [round(column.width * scale) for column in COLUMNS]
@@ -215,4 +214,7 @@ class CallsView(QTableView):
         widths[STATUS] += left - for_call
         for number, width in enumerate(widths):
             self.setColumnWidth(number, width)
-        self._widths = widths
+        self._widths = self._now()  # the heading has a least width
+
+    def _now(self) -> list[int]:
+        return [self.columnWidth(number) for number in range(len(COLUMNS))]
