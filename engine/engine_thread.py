@@ -268,9 +268,10 @@ class EngineThread(threading.Thread):
             return PeaksMeasured(None, "The engine is busy.")
         config = engine.config
         try:
-            return PeaksMeasured(
-                measure_peaks(config.dtype, config.num_threads or 1, config.device)
+            peaks = measure_peaks(
+                config.dtype, config.num_threads or 1, config.device, self._stopping.is_set
             )
+            return PeaksMeasured(peaks)
         except (MemoryError, RuntimeError) as error:
             return PeaksMeasured(None, describe(error).cause)
 

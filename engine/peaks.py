@@ -39,10 +39,17 @@ class Peaks:
     measured_at: float
 
 
-def measure_peaks(dtype: str, num_threads: int, device: str = CPU) -> Peaks:
-    """Measure for about half a second. The best of several turns counts, because whatever else
-    runs on the machine can only slow it down. Raises MemoryError or RuntimeError where there is
-    no room for the measurement."""
+class PeaksCancelledError(RuntimeError):
+    """The measurement was given up between two of its turns."""
+
+
+def measure_peaks(
+    dtype: str, num_threads: int, device: str = CPU, cancelled: Callable[[], bool] = lambda: False
+) -> Peaks:
+    """Measure for about half a second, on a machine that others keep busy for many. The best of
+    several turns counts, because whatever else runs on the machine can only slow it down. Raises
+    MemoryError or RuntimeError where there is no room for the measurement, PeaksCancelledError when
+    `cancelled`, asked before every turn, says so."""
     import torch
 
     threads_before = torch.get_num_threads()
@@ -50,8 +57,8 @@ def measure_peaks(dtype: str, num_threads: int, device: str = CPU) -> Peaks:
     try:
         with torch.inference_mode():
             return Peaks(
-                read_bytes_per_s=_read_bytes_per_s(device),
-                flops_per_s=_flops_per_s(dtype, device),
+                read_bytes_per_s=_read_bytes_per_s(device, cancelled),
+                flops_per_s=_flops_per_s(dtype, device, cancelled),
                 dtype=dtype,
                 num_threads=num_threads,
                 machine=machine_name(device),
@@ -63,17 +70,26 @@ def measure_peaks(dtype: str, num_threads: int, device: str = CPU) -> Peaks:
             torch.cuda.empty_cache()  # it belongs to the other programs on the GPU again
 
 
-def _read_bytes_per_s(device: str) -> float:
+def _read_bytes_per_s(device: str, cancelled: Callable[[], bool]) -> float:
     """Of a sum over memory that is only read."""
     import torch
 
     free, _ = free_memory(device)
     size = max(LEAST_SUM_BYTES, min(SUM_BYTES, free // 4))
     data = torch.ones(size // 4, dtype=torch.float32, device=device)
-    return size / min(_seconds(data.sum, device) for _ in range(_SUM_REPEATS))
+    turns = []
+    for _ in range(_SUM_REPEATS):
+        _go_on(cancelled)
+        turns.append(_seconds(data.sum, device))
+    return size / min(turns)
 
 
-def _flops_per_s(dtype: str, device: str) -> float:
+def _go_on(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise PeaksCancelledError("The measurement was cancelled.")
+
+
+def _flops_per_s(dtype: str, device: str, cancelled: Callable[[], bool]) -> float:
     import torch
 
     count, width = (_GPU_ROWS, _GPU_WIDTH) if is_cuda(device) else (_ROWS, _WIDTH)
@@ -84,6 +100,7 @@ def _flops_per_s(dtype: str, device: str) -> float:
     operations = 2 * count * width * width
     turns: list[float] = []
     while len(turns) < 2 or (len(turns) < _MOST_PRODUCTS and sum(turns) < _PRODUCTS_S):
+        _go_on(cancelled)
         turns.append(_seconds(lambda: rows @ matrix.T, device))
     return operations / min(turns)
 

@@ -1,22 +1,28 @@
-"""A line of small text that gives way."""
+"""A line of text that gives way."""
 
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
+from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from widgets.fonts import SizeRole
 from widgets.theme import theme, theme_notifier, ui_font
 
 
 class ElidedLine(QWidget):
-    """One line of small text, cut where it ends; the tool tip has all of it."""
+    """One line, small unless said otherwise, cut where it ends; the tool tip has all of it."""
 
-    def __init__(self, color: str = "text") -> None:
+    def __init__(
+        self,
+        color: str = "text",
+        role: SizeRole = "small",
+        weight: QFont.Weight = QFont.Weight.Normal,
+    ) -> None:
         super().__init__()
-        self._text, self._color = "", color
+        self._text, self._color, self._role, self._weight = "", color, role, weight
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        theme_notifier().changed.connect(self.update)
+        theme_notifier().changed.connect(self._renew)
 
     def text(self) -> str:
         return self._text
@@ -29,11 +35,18 @@ class ElidedLine(QWidget):
             self.update()
 
     def sizeHint(self) -> QSize:
-        return QSize(200, QFontMetrics(ui_font("small")).height())
+        return QSize(200, QFontMetrics(self._font()).height())
+
+    def _font(self) -> QFont:
+        return ui_font(self._role, self._weight)
+
+    def _renew(self) -> None:
+        self.updateGeometry()
+        self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
-        font = ui_font("small")
+        font = self._font()
         painter.setFont(font)
         painter.setPen(theme().color(self._color))
         cut = QFontMetrics(font).elidedText(self._text, Qt.TextElideMode.ElideRight, self.width())

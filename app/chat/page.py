@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QSplitter,
-    QStackedLayout,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QVBoxLayout, QWidget
 
 from app.chat.branches import branch_records
 from app.chat.controller import ChatController
@@ -22,6 +15,7 @@ from app.chat.draft import Draft, droppable
 from app.chat.latency import LatencyAccount
 from app.chat.links import ask_to_open, open_at_once
 from app.chat.page_commands import chat_commands
+from app.chat.panes import CONVERSATION_WIDTH, ChatPanes
 from app.chat.presenter import Presenter
 from app.chat.token_account import TokenAccount
 from app.chat.transfer.actions import ChatTransfer
@@ -42,12 +36,10 @@ from widgets.chat.toast import Toast
 from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
 from widgets.theme import SPACE_2, SPACE_3
 
-LIST_WIDTH = 216
-
 
 class ChatPage(QWidget):
-    """`list_toggled(is_shown)` after the list was hidden or shown; `actions_changed` when one of
-    `actions` may have become possible or impossible."""
+    """`list_toggled(is_wanted)` after the list was hidden or shown; `actions_changed` when one of
+    `actions` may have become possible or impossible, or checked."""
 
     list_toggled = Signal(bool)
     actions_changed = Signal()
@@ -100,15 +92,15 @@ class ChatPage(QWidget):
 
     def new_chat(self) -> None:
         self.controller.new_conversation()
+        self.panes.show_conversation()
         self.composer.setFocus()
 
     def search(self) -> None:
-        self.list_panel.show()
+        self.panes.show_list()
         self.list.focus_search()
 
     def toggle_list(self) -> None:
-        self.list_panel.setVisible(self.list_panel.isHidden())
-        self.list_toggled.emit(not self.list_panel.isHidden())
+        self.panes.toggle()
 
     def send(self, text: str) -> None:
         if self.controller.send(text, self.draft.attachments):
@@ -133,7 +125,7 @@ class ChatPage(QWidget):
             QGuiApplication.clipboard().setText(text)
 
     def rename_current(self) -> None:
-        self.list_panel.show()
+        self.panes.show_list()
         self.list.rename(self.controller.current.id)
 
     def delete_current(self) -> None:
@@ -199,17 +191,10 @@ class ChatPage(QWidget):
     # Layout ----------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        self.list_panel = _panel(self.list)
-        self.splitter = QSplitter(Qt.Orientation.Horizontal)
-        self.splitter.setHandleWidth(SPACE_2)
-        self.splitter.setChildrenCollapsible(False)
-        self.splitter.addWidget(self.list_panel)
-        self.splitter.addWidget(_panel(self._conversation_widget()))
-        self.splitter.setStretchFactor(1, 1)
-        self.splitter.setSizes([LIST_WIDTH, 4 * LIST_WIDTH])
+        self.panes = ChatPanes(self.list, self._conversation_widget())
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.splitter)
+        row.addWidget(self.panes)
 
     def _conversation_widget(self) -> QWidget:
         self.stage = QWidget()
@@ -240,13 +225,15 @@ class ChatPage(QWidget):
         outer.addLayout(notices)
         outer.addWidget(self.stage, 1)
         outer.addLayout(centred)
-        made.setMinimumWidth(320)
+        made.setMinimumWidth(CONVERSATION_WIDTH)
         return made
 
     def _connect_widgets(self) -> None:
         controller = self.controller
         self.list.new_requested.connect(self.new_chat)
-        self.list.opened.connect(controller.open)
+        self.panes.new_wanted.connect(self.new_chat)
+        self.panes.changed.connect(self._on_panes)
+        self.list.opened.connect(self._open)
         self.list.hit_opened.connect(self._open_hit)
         self.list.renamed.connect(controller.rename)
         self.list.delete_requested.connect(controller.delete)
@@ -281,7 +268,16 @@ class ChatPage(QWidget):
 
     # What the widgets ask for ----------------------------------------------------------------
 
+    def _on_panes(self) -> None:
+        self.list_toggled.emit(self.panes.list_wanted)
+        self.actions_changed.emit()
+
+    def _open(self, conversation_id: str) -> None:
+        self.controller.open(conversation_id)
+        self.panes.show_conversation()
+
     def _open_hit(self, conversation_id: str, message_id: str) -> None:
+        self.panes.show_conversation()
         self.controller.open_message(conversation_id, message_id)
         self.transcript.reveal(message_id, terms_of(self.list.search.text()))
 
@@ -311,12 +307,3 @@ class ChatPage(QWidget):
             self.draft.add_files(files)
         else:
             event.ignore()
-
-
-def _panel(inside: QWidget) -> QFrame:
-    frame = QFrame()
-    frame.setProperty("panel", True)
-    column = QVBoxLayout(frame)
-    column.setContentsMargins(0, 0, 0, 0)
-    column.addWidget(inside)
-    return frame

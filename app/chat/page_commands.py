@@ -17,7 +17,7 @@ def chat_commands(page: ChatPage) -> list[Command]:
         Command("chat.search", "Search chats", page.search, "Chat", "Ctrl+K", "search"),
         Command(
             "chat.list", "List of chats", page.toggle_list, "Chat", "Ctrl+B", "sidebar",
-            is_checked=lambda: not page.list_panel.isHidden(),
+            is_checked=lambda: page.panes.is_list_shown,
         ),
         Command(
             "chat.stop", "Stop the reply", controller.stop, "Chat", "Esc", "stop",

@@ -40,7 +40,8 @@ from widgets.theme import SPACE_3, theme_notifier
 from widgets.untold import teller
 
 DEVICE = "device"
-LEAST_WIDTH = 300
+LEAST_WIDTH = (120, 180)
+"""Of what does not change with the size of text, and of what does, at the usual size."""
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
 MESSAGE_MS = 6000
@@ -109,7 +110,8 @@ class EngineSettingsPanel(QWidget):
 
     def _fit(self) -> None:
         """The rows are cut in less."""
-        self.setMinimumWidth(round(LEAST_WIDTH * max(1.0, text_scale())))
+        fixed, text = LEAST_WIDTH
+        self.setMinimumWidth(round(fixed + text * max(1.0, text_scale())))
 
     @property
     def machine(self) -> Machine:

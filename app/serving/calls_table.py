@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
-from PySide6.QtGui import QColor
+from PySide6.QtGui import QColor, QResizeEvent
 from PySide6.QtWidgets import QHeaderView, QTableView
 
 from app.connections.reach import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
+from widgets.fonts import text_scale
 from widgets.plain_table import dress_table
-from widgets.theme import SPACE_2, figure_font, theme
+from widgets.theme import SPACE_2, figure_font, theme, theme_notifier
 
 Index = QModelIndex | QPersistentModelIndex
 NOTHING = "–"
@@ -29,15 +30,22 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
-    Column("Client", lambda r: r.client, 132, tip="Address and port of the caller"),
-    Column("Call", lambda r: f"{r.method} {r.path}", 206),
+    Column("Call", lambda r: f"{r.method} {r.path}", 120),
+    Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
     Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
     Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
            "From the call's first bytes until its first token was on the way"),
     Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "From the call to its end"),
-    Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
+    Column("Client", lambda r: r.client, 136, tip="Address and port of the caller"),
 )  # fmt: skip
-STATUS = len(COLUMNS) - 1
+"""How a call went stands where it is seen in a narrow window too."""
+CALL, STATUS = 1, 2
+LEAST_ROWS = 5
+"""That the table has room for, its heading among them."""
+_GIVING = {CALL: 0.5, STATUS: 0.4}
+"""Shares of their width that these give up before the status is out of sight."""
+CALL_WIDTH = 206
+"""Where there is room for it; the status has what is left then."""
 
 POLLS = ("/health", "/metrics", "/v1/models", "/version", f"/{OUR_PATH}")
 """What programs ask again and again to see how the server is."""
@@ -46,6 +54,12 @@ POLLS = ("/health", "/metrics", "/v1/models", "/version", f"/{OUR_PATH}")
 def is_poll(record: CallRecord) -> bool:
     """Whether a call is one of many that say nothing; one that failed does."""
     return record.method == "GET" and record.path in POLLS and not record.has_failed
+
+
+def _whole(record: CallRecord) -> str:
+    """All of a call: a narrow table cuts its cells."""
+    told = ((column.title, column.text(record)) for column in COLUMNS)
+    return "\n".join(f"{title}: {text}" for title, text in told if text not in ("", NOTHING))
 
 
 def _status(record: CallRecord) -> str:
@@ -139,7 +153,7 @@ class CallsTable(QAbstractTableModel):
             case Qt.ItemDataRole.DisplayRole:
                 return column.text(record)
             case Qt.ItemDataRole.ToolTipRole:
-                return column.text(record) or None
+                return _whole(record)
             case Qt.ItemDataRole.TextAlignmentRole:
                 return _side(column)
             case Qt.ItemDataRole.FontRole:
@@ -157,13 +171,50 @@ def _side(column: Column) -> Qt.AlignmentFlag:
 
 
 def calls_view(model: CallsTable) -> QTableView:
-    view = QTableView()
+    view = CallsView()
     view.setModel(model)
     dress_table(view, "The latest calls, newest first")
-    header = view.horizontalHeader()
-    header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
-    for number, column in enumerate(COLUMNS):
-        view.setColumnWidth(number, column.width)
-    header.setStretchLastSection(True)
-    view.verticalHeader().setDefaultSectionSize(view.fontMetrics().height() + SPACE_2)
+    view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+    view.fit()
     return view
+
+
+class CallsView(QTableView):
+    """Its columns follow the room and the size of text, until the user makes one wider."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._widths: list[int] = []  # as they were fitted
+        theme_notifier().changed.connect(self.fit)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self.fit()
+
+    def fit(self) -> None:
+        """What all columns leave is the call's, then the status's; where not even the status is in
+        sight they give way."""
+        row = self.fontMetrics().height() + SPACE_2
+        self.verticalHeader().setDefaultSectionSize(row)
+        self.setMinimumHeight(row * LEAST_ROWS)
+        if self._widths and self._now() != self._widths:
+            return
+        scale = max(1.0, text_scale())
+        widths = [round(column.width * scale) for column in COLUMNS]
+        room = self.viewport().width()
+        over = sum(widths[: STATUS + 1]) - room
+        for number, share in _GIVING.items():
+            given = min(max(0, over), round(share * widths[number]))
+            widths[number] -= given
+            over -= given
+        left = max(0, room - sum(widths))
+        for_call = min(left, round(CALL_WIDTH * scale) - widths[CALL])
+        widths[CALL] += for_call
+        widths[STATUS] += left - for_call
+        for number, width in enumerate(widths):
+            self.setColumnWidth(number, width)
+        self._widths = self._now()  # the heading has a least width
+
+    def _now(self) -> list[int]:
+        return [self.columnWidth(number) for number in range(len(COLUMNS))]

@@ -52,7 +52,8 @@ class FigureRow(QWidget):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         count = len(self._cells)
-        columns = max(1, min(count, (self.width() + SPACE_4) // (self._width + SPACE_4)))
+        least = max(self._width, *(cell.minimumSizeHint().width() for cell in self._cells.values()))
+        columns = max(1, min(count, (self.width() + SPACE_4) // (least + SPACE_4)))
         rows = -(-count // columns)
         self._arrange(-(-count // rows))  # rows of the same length
 

@@ -25,6 +25,7 @@ from app.models.session import ModelSession
 from app.serving.choice import ServingChoice
 from app.serving.desk import KEY, ServingDesk
 from app.serving.panel import TOGGLE, ServingPanel
+from app.serving.scrolled import Scrolled
 from app.serving.view import ServingView
 from app.settings_store import SettingsStore
 from widgets.chat.toast import Toast
@@ -66,7 +67,7 @@ class ServerPage(QWidget):
 
     def _build(self) -> None:
         self._right = QStackedWidget()
-        self._right.addWidget(self.view)
+        self._right.addWidget(Scrolled(self.view))
         self._right.addWidget(self.cards)
         forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
         self._frame = PageFrame(

@@ -55,5 +55,11 @@ class StateLine(QWidget):
             self._label.setText(text)
             self.setAccessibleName(text)
 
+    @property
+    def wanted_width(self) -> int:
+        """Pixels that the words take in one line."""
+        words = self._label.fontMetrics().horizontalAdvance(self._label.text())
+        return self._dot.width() + SPACE_2 + words
+
     def text(self) -> str:
         return self._label.text()

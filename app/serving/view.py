@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QShowEvent
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QCheckBox,
     QFrame,
     QHBoxLayout,
@@ -64,6 +65,7 @@ STATES: dict[ServingState, tuple[str, StateKind]] = {
     ServingState.ON: ("Serving", "busy"),
     ServingState.STOPPING: ("Stopping; running replies may end", "loading"),
 }
+REQUESTS = ("Requests in the engine", "Requests")  # and where that has no room
 UNKNOWN_MODEL = "MODEL"
 EXAMPLE_LINES = 8
 
@@ -107,11 +109,14 @@ class ServingView(QWidget):
         self.take_port.setToolTip("Serve there instead")
         self.take_port.clicked.connect(self._on_take_port)
         self.figures = FigureRow("How busy the server is", FIGURES, width=88)
-        head = QHBoxLayout()
+        self._where = QHBoxLayout()
+        self._where.setSpacing(SPACE_2)
+        self._where.addWidget(self.url, 1)
+        self._where.addWidget(self.copy_url)
+        head = self._head = QBoxLayout(QBoxLayout.Direction.LeftToRight)
         head.setSpacing(SPACE_2)
         head.addWidget(self.state, 1)
-        head.addWidget(self.url)
-        head.addWidget(self.copy_url)
+        head.addLayout(self._where)
         trouble = QHBoxLayout()
         trouble.setSpacing(SPACE_2)
         trouble.addWidget(self.error, 1)
@@ -145,7 +150,8 @@ class ServingView(QWidget):
     def _make_calls(self) -> QFrame:
         title = QLabel("Latest calls")
         title.setProperty("role", "title")
-        self.show_requests = QPushButton("Requests in the engine")
+        self.show_requests = QPushButton(REQUESTS[0])
+        self.show_requests.setAccessibleName(REQUESTS[0])
         self.show_requests.setProperty("kind", "link")
         self.show_requests.setToolTip("The view of all requests, of chats and of clients")
         self.show_requests.clicked.connect(self.requests_wanted)
@@ -156,7 +162,7 @@ class ServingView(QWidget):
             f"{', '.join(POLLS)}. One that fails is shown."
         )
         self.hide_polls.toggled.connect(self._on_hide_polls)
-        head = QHBoxLayout()
+        head = self._calls_head = QHBoxLayout()
         head.setSpacing(SPACE_3)
         head.addWidget(title)
         head.addStretch(1)
@@ -200,6 +206,7 @@ class ServingView(QWidget):
         self.figures.setVisible(desk.state in (ServingState.ON, ServingState.STOPPING))
         model = desk.model_name if is_on else (choice.model_name or desk.model_name)
         self._show_examples(examples(url, model or UNKNOWN_MODEL, has_key=self._has_key))
+        self._fit_heads()
         self._renew_figures()
 
     def _renew_figures(self) -> None:
@@ -222,6 +229,32 @@ class ServingView(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._renew_figures()
+
+    def minimumSizeHint(self) -> QSize:
+        """As narrow as the address, which has a line to itself then."""
+        width = self._where.minimumSize().width() + 2 * SPACE_3
+        return QSize(width, super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_heads()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit_heads()  # a word, or the size of text, is another
+        return super().event(event)
+
+    def _fit_heads(self) -> None:
+        """The address stands below the state where it has no room beside it."""
+        room = self.width() - 2 * SPACE_3
+        wanted = self.state.wanted_width + 2 * SPACE_2 + self._where.minimumSize().width()
+        directions = QBoxLayout.Direction
+        is_narrow = self._desk.is_on and wanted > room
+        self._head.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
+        now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
+        least = self._calls_head.minimumSize().width() - advance(now)
+        fitting = (text for text in REQUESTS if least + advance(text) <= room)
+        self.show_requests.setText(next(fitting, REQUESTS[-1]))
 
     def _show_examples(self, found: list[Example]) -> None:
         if found == self._examples:
@@ -251,14 +284,14 @@ class ServingView(QWidget):
             self.free_port_wanted.emit(self._desk.free_port)
 
 
-def _card(*parts: QWidget | QHBoxLayout) -> QFrame:
+def _card(*parts: QWidget | QBoxLayout) -> QFrame:
     card = QFrame()
     card.setProperty("panel", True)
     column = QVBoxLayout(card)
     column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
     column.setSpacing(SPACE_1)
     for part in parts:
-        if isinstance(part, QHBoxLayout):
+        if isinstance(part, QBoxLayout):
             column.addLayout(part)
         else:
             column.addWidget(part)

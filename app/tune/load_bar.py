@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from PySide6.QtCore import QLocale, QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QLocale, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QComboBox,
     QDoubleSpinBox,
     QFrame,
@@ -14,6 +15,7 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QLabel,
     QPushButton,
+    QSizePolicy,
     QSpinBox,
     QVBoxLayout,
     QWidget,
@@ -26,14 +28,15 @@ from app.settings_store import LoadChoice, SettingsStore
 from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad
 from app.tune.load_plan import LoadPlan, LoadState
 from widgets.elided_line import ElidedLine
+from widgets.fonts import text_scale
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
 
 SHOW_MS = 250
 PACE_DELAY_MS = 300
 """A number that is stepped through is sent when the hand rests: each is a mark on the charts."""
-WORKLOAD_WIDTH, LEAST_FOR_TITLE = 360, 560
+WORKLOAD_WIDTH, FIELD_WIDTH, BUTTON_WIDTH = 360, 76, 104
 MOST_CONCURRENT = 256
 MOST_PER_SECOND = 200.0
 CLOSED, OPEN = "closed", "open"
@@ -140,10 +143,10 @@ class LoadBar(QFrame):
         for field in (self.concurrency, self.rate):
             field.setKeyboardTracking(False)
             field.setFont(figure_font())
-            field.setFixedWidth(76)
         self.button = QPushButton("Start load")
         self.button.setProperty("kind", "primary")
-        self.button.setMinimumWidth(104)
+        self._fit_fields()
+        theme_notifier().changed.connect(self._fit_fields)
         self.status = ElidedLine("text_muted")
         self.problem = QLabel()
         self.problem.setProperty("role", "error")
@@ -153,19 +156,25 @@ class LoadBar(QFrame):
     def _arrange(self) -> None:
         self._title = QLabel("Background load")
         self._title.setProperty("role", "title")
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        row.addWidget(self._title)
-        row.addSpacing(SPACE_1)
-        row.addWidget(self.workload, 2)
+        self._title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
+        what = QHBoxLayout()
+        what.setSpacing(SPACE_2)
+        what.addWidget(self._title)
+        what.addWidget(self.workload, 1)
         numbers = QGridLayout()  # one place for either number
         numbers.setContentsMargins(0, 0, 0, 0)
         numbers.addWidget(self.concurrency, 0, 0)
         numbers.addWidget(self.rate, 0, 0)
-        row.addLayout(numbers)
-        row.addWidget(self.pacing)
-        row.addWidget(self.button)
-        row.addStretch(1)
+        self._how = QHBoxLayout()
+        self._how.setSpacing(SPACE_2)
+        self._how.addLayout(numbers)
+        self._how.addWidget(self.pacing)
+        self._how.addWidget(self.button)
+        self._how.addStretch(1)
+        row = self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        row.setSpacing(SPACE_2)
+        row.addLayout(what, 2)
+        row.addLayout(self._how, 1)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         column.setSpacing(SPACE_1)
@@ -175,7 +184,29 @@ class LoadBar(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._title.setVisible(self.width() >= LEAST_FOR_TITLE)
+        self._fit()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit()  # a word, or the size of text, is another
+        return super().event(event)
+
+    def _fit(self) -> None:
+        """What is sent stands above how it is sent where both have no room; the title gives way."""
+        room = self.width() - 2 * SPACE_3
+        what = self.workload.minimumSizeHint().width()
+        both = what + SPACE_2 + self._how.minimumSize().width()
+        is_one_row, directions = both <= room, QBoxLayout.Direction
+        self._row.setDirection(directions.LeftToRight if is_one_row else directions.TopToBottom)
+        self.workload.setMaximumWidth(WORKLOAD_WIDTH if is_one_row else max(WORKLOAD_WIDTH, room))
+        self._title.setVisible(both + SPACE_2 + self._title.sizeHint().width() <= room)
+
+    def _fit_fields(self) -> None:
+        """Widths that what they say, or another word, does not change."""
+        scale = max(1.0, text_scale())
+        for field in (self.concurrency, self.rate):
+            field.setFixedWidth(round(FIELD_WIDTH * scale))
+        self.button.setMinimumWidth(round(BUTTON_WIDTH * scale))
 
     def minimumSizeHint(self) -> QSize:
         """As narrow as without the title: it gives way."""

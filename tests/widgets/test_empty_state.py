@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pytestqt.qtbot import QtBot
 
-from widgets.chat.empty_state import EmptyState
+from widgets.chat.empty_state import EmptyState, Shape
 
 SUGGESTIONS = [
     (f"Suggestion {number}", "A question that is long enough for two lines of its card.")
@@ -35,14 +35,28 @@ def test_every_suggestion_is_in_view(
 ) -> None:
     empty.resize(width, height)
     qtbot.waitUntil(lambda: 0 < lowest(empty) < empty.viewport().height(), timeout=10_000)
-    prompts = [card.findChildren(type(card._text))[1] for card in empty.cards]
-    assert all(prompt.isVisible() is (height > 300) for prompt in prompts)
+    assert all(card._text.isVisible() is (height > 300) for card in empty.cards)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(400, 2), (900, 3)])
+def test_one_line_of_each_where_it_has_room(
+    qtbot: QtBot, empty: EmptyState, width: int, columns: int
+) -> None:
+    """Between the room for all of a question and that for a title alone."""
+    height = empty._height_of(Shape(1, columns))
+    empty.resize(width, height)
+    qtbot.waitUntil(lambda: empty.shape == Shape(1, columns), timeout=10_000)
+    assert all(card._line.isVisible() and not card._text.isVisible() for card in empty.cards)
+    qtbot.waitUntil(lambda: 0 < lowest(empty) < empty.viewport().height(), timeout=10_000)
+    empty.resize(width, height - 1)
+    qtbot.waitUntil(lambda: empty.shape == Shape(0, columns), timeout=10_000)
+    assert not any(card._line.isVisible() for card in empty.cards)
 
 
 def test_a_prompt_that_is_not_seen_is_told(qtbot: QtBot, empty: EmptyState) -> None:
     empty.resize(620, 160)
     qtbot.waitUntil(lambda: empty.is_low, timeout=10_000)
-    assert [card.toolTip() for card in empty.cards] == [prompt for _, prompt in SUGGESTIONS]
+    assert [card.toolTip() for card in empty.cards] == ["\n".join(both) for both in SUGGESTIONS]
     empty.resize(620, 600)
     qtbot.waitUntil(lambda: not empty.is_low, timeout=10_000)
     assert not any(card.toolTip() for card in empty.cards)

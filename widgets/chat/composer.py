@@ -8,27 +8,29 @@ from PySide6.QtCore import QEvent, QMimeData, Qt, Signal
 from PySide6.QtGui import QFontMetricsF, QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QHBoxLayout,
-    QLabel,
     QPlainTextEdit,
     QPushButton,
-    QSizePolicy,
     QVBoxLayout,
     QWidget,
 )
 
 from widgets.chat.attachments import AttachmentList
 from widgets.chat.buttons import IconButton
+from widgets.chat.context_line import ContextLine
 from widgets.chat.context_meter import ContextMeter
 from widgets.chat.records import AttachmentRecord
+from widgets.fonts import text_scale
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
-from widgets.theme import SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
+from widgets.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
 
 MAX_LINES = 8
 MIN_LINES = 2
 NARROW = 460
-"""Pixels below which the line under the text is short of room."""
-_HINT = "Message.  Enter sends, Shift+Enter new line, Esc stops"
+"""Pixels below which the line under the text is short of room, at the usual size of text."""
+_HINTS = (
+    "Message.  Enter sends, Shift+Enter new line, Esc stops", "Message.  Enter sends", "Message",
+)  # fmt: skip
 
 
 class Composer(QWidget):
@@ -67,11 +69,7 @@ class Composer(QWidget):
         self.input.files_given.connect(self.files_given)
         self.input.textChanged.connect(self._text_changed)
         self.setFocusProxy(self.input)
-        self._context = QLabel()
-        self._context_text = self._short_context = ""
-        self._context.setProperty("role", "small")
-        self._context.setFont(figure_font("small"))
-        self._context.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._context = ContextLine()
         self.system_prompt = QPushButton("System prompt")
         self.system_prompt.setProperty("kind", "flat")
         self.system_prompt.setAccessibleName("System prompt")
@@ -85,7 +83,8 @@ class Composer(QWidget):
         self._button.setProperty("kind", "primary")
         self._button.clicked.connect(self._button_pressed)
         self._is_busy = False
-        foot = QHBoxLayout()
+        self._sampling_name = "Sampling"
+        foot = self._foot = QHBoxLayout()
         foot.setSpacing(SPACE_2)
         foot.addWidget(self.attach)
         foot.addWidget(self.compare)
@@ -100,6 +99,7 @@ class Composer(QWidget):
         column.addWidget(self.input)
         column.addLayout(foot)
         self.set_busy(False)
+        theme_notifier().changed.connect(self._fit_foot)
 
     @property
     def text(self) -> str:
@@ -125,46 +125,72 @@ class Composer(QWidget):
 
     def set_busy(self, is_busy: bool) -> None:
         """A reply is being written here: the button stops it."""
-        self._is_busy = is_busy
-        self._button.setText("Stop" if is_busy else "Send")
+        is_other, self._is_busy = is_busy is not self._is_busy, is_busy
         tip = "Stop the reply (Esc)" if is_busy else "Send (Enter)"
         self._button.setToolTip(tip)
         self._button.setAccessibleName(tip)
         self._button.setEnabled(is_busy or not self.is_empty)
+        if is_other:
+            self._fit_foot()
 
     def set_context(self, text: str, role: str = "small", short: str = "") -> None:
         """The line at the lower left, and what stands there where that has no room; role "warning"
         where it is nearly used up."""
-        self._context_text, self._short_context = text, short
-        self._context.setToolTip(text)
-        self._fit_context()
+        self._context.say(text, short)
         if self._context.property("role") != role:
             restyle(self._context, role=role)
 
     def context_text(self) -> str:
-        return self._context_text
+        return self._context.lines[0]
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit_foot()
-        self._fit_context()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit_foot()  # a word, or the size of text, is another
+        return super().event(event)
 
     def _fit_foot(self) -> None:
-        """Where the line is narrow the meter gives way, and the longest name is shorter."""
-        is_narrow = self.width() < NARROW
-        self.meter.setMaximumWidth(0 if is_narrow else self.meter.sizeHint().width())
-        name = "Prompt" if is_narrow else "System prompt"
-        self.system_prompt.setText(f"{name}: set" if self._has_system_prompt else name)
+        """Where the line is narrow the meter gives way and the longest name is shorter, then what
+        has an icon is its icon."""
+        first = 1 if self.width() < NARROW * max(1.0, text_scale()) else 0
+        fitting = (level for level in (first, 1, 2) if self._width_at(level) <= self.width())
+        level = next(fitting, 2)
+        for button, word in self._words(level):
+            button.setText(word)
+        self.meter.setMaximumWidth(self._meter_width(level))
 
-    def _fit_context(self) -> None:
-        """The line, or the short one, or nothing: half a number misleads."""
-        room, advance = self._context.width(), self._context.fontMetrics().horizontalAdvance
-        lines = (self._context_text, self._short_context)
-        self._context.setText(next((line for line in lines if advance(line) <= room), ""))
+    def _words(self, level: int) -> tuple[tuple[QPushButton, str], ...]:
+        """What stands on the buttons, from the long names (0) to the shortest (2)."""
+        prompt = "Prompt" if level else "System prompt"
+        return (
+            (self.system_prompt, f"{prompt}: set" if self._has_system_prompt else prompt),
+            (self.sampling, self._sampling_name if level < 2 else ""),
+            (self._button, "Stop" if self._is_busy else "Send"),
+        )
+
+    def _meter_width(self, level: int) -> int:
+        return 0 if level else self.meter.sizeHint().width()
+
+    def _width_at(self, level: int) -> int:
+        """Least width of the line with other words than it has now."""
+        width = self._foot.minimumSize().width()
+        for button, word in self._words(level):
+            advance = button.fontMetrics().horizontalAdvance
+            width += advance(word) - advance(button.text())
+            if word and not button.text():
+                width += SPACE_1  # between icon and word
+        if not self.meter.isHidden():
+            width += self._meter_width(level) - min(self._meter_width(0), self.meter.maximumWidth())
+        return width
 
     def set_sampling_name(self, name: str) -> None:
-        self.sampling.setText(name)
+        self._sampling_name = name
         self.sampling.setAccessibleName(f"Sampling settings: {name}")
+        self.sampling.setToolTip(f"Sampling settings of this conversation: {name}")
+        self._fit_foot()
 
     def set_system_prompt_used(self, is_used: bool) -> None:
         self._has_system_prompt = is_used
@@ -205,7 +231,6 @@ class ComposerInput(QPlainTextEdit):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setPlaceholderText(_HINT)
         self.setAccessibleName("Message")
         self.setTabChangesFocus(True)
         self.document().setDocumentMargin(SPACE_2)
@@ -260,8 +285,16 @@ class ComposerInput(QPlainTextEdit):
         shown = min(MAX_LINES, lines)
         height = shown * QFontMetricsF(self.font()).lineSpacing() + 2 * SPACE_2 + SPACE_3
         self.setFixedHeight(int(height))
+        self._fit_hint()
         always, never = Qt.ScrollBarPolicy.ScrollBarAsNeeded, Qt.ScrollBarPolicy.ScrollBarAlwaysOff
         self.setVerticalScrollBarPolicy(always if lines > MAX_LINES else never)
+
+    def _fit_hint(self) -> None:
+        """The longest hint that the lines have room for."""
+        advance = self.fontMetrics().horizontalAdvance
+        room = MIN_LINES * (self.viewport().width() - 4 * SPACE_2)  # a line ends between words
+        fitting = (hint for hint in _HINTS if advance(hint) <= room)
+        self.setPlaceholderText(next(fitting, _HINTS[-1]))
 
 
 def local_files(source: QMimeData) -> list[str]:

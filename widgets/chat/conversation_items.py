@@ -134,7 +134,13 @@ class ConversationDelegate(QStyledItemDelegate):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._take_fonts()
-        theme_notifier().changed.connect(self._take_fonts)
+        theme_notifier().changed.connect(self._on_theme)
+
+    def _on_theme(self) -> None:
+        before = self._height
+        self._take_fonts()
+        if self._height != before:  # the view keeps the height of a line
+            self.sizeHintChanged.emit(QModelIndex())
 
     def _take_fonts(self) -> None:
         self._title, self._detail = TextPen(ui_font()), TextPen(figure_font("small"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QItemSelectionModel, QModelIndex, QPoint, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QKeyEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QLabel,
@@ -21,9 +21,11 @@ from widgets.chat.conversation_items import ConversationDelegate, ConversationMo
 from widgets.chat.records import ConversationRecord
 from widgets.icons import icon, set_icon
 from widgets.key_words import key_words
-from widgets.theme import SPACE_2
+from widgets.theme import SPACE_2, SPACE_4, theme_notifier
 
 SEARCH_DELAY_MS = 120
+_GLASS = 24
+"""Pixels of the search field that its icon takes."""
 
 
 class ConversationList(QWidget):
@@ -49,8 +51,8 @@ class ConversationList(QWidget):
         self.new_button.setAccessibleName("New chat")
         self.new_button.clicked.connect(self.new_requested)
         self.search = SearchField()
-        self._name_keys()
         key_words().changed.connect(self._name_keys)
+        theme_notifier().changed.connect(self._name_keys)
         self._later = QTimer(self)
         self._later.setSingleShot(True)
         self._later.setInterval(SEARCH_DELAY_MS)
@@ -86,13 +88,24 @@ class ConversationList(QWidget):
         column.addWidget(self.view, 1)
         column.addWidget(self.archive)
         self.setMinimumWidth(160)
+        self._name_keys()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._name_keys()
 
     def _name_keys(self) -> None:
-        for show, text, command in (
-            (self.new_button.setText, "New chat", "chat.new"),
-            (self.search.setPlaceholderText, "Search chats", "chat.search"),
-        ):
-            show(f"{text}     {key_words().of(command)}".rstrip())
+        """Each with its keys, where they have room beside it."""
+        room = self.width() - 2 * SPACE_2
+        for widget, show, text, command, taken in (
+            (self.new_button, self.new_button.setText, "New chat", "chat.new", 2 * SPACE_4),
+            (self.search, self.search.setPlaceholderText, "Search chats", "chat.search",
+             2 * SPACE_4 + _GLASS),
+        ):  # fmt: skip
+            whole = f"{text}     {key_words().of(command)}".rstrip()
+            fits = widget.fontMetrics().horizontalAdvance(whole) <= room - taken
+            show(whole if fits else text)
 
     def set_conversations(self, records: Sequence[ConversationRecord], current: str) -> None:
         """Show `records` with `current` selected ("": none)."""

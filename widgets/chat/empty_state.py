@@ -1,14 +1,16 @@
 """What a new conversation shows: what answers here, and what one could ask.
 
-Where the room is low the cards are their titles alone, three in a row, so that all are seen.
+Where the room is low the cards have one line of what they ask, then their titles alone, and stand
+three in a row, so that all are seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QMouseEvent, QResizeEvent
+from PySide6.QtGui import QFont, QKeyEvent, QMouseEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -19,11 +21,20 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
 
 COLUMN_WIDTH = 640
-_LINES_AROUND, _LINES_OF_ROW = 6, 5  # lines of text that title and margins take, and a row of cards
+_MARGINS, _LOW_MARGINS = (SPACE_8, SPACE_4), (SPACE_2, SPACE_2)  # above and below
 _LINES_OF_THREE = 30  # as wide as so many lines are high: room for three titles in a row
+_WHOLE_PROMPT = 3  # lines that it has room for
+
+
+class Shape(NamedTuple):
+    """Of the cards: how many lines of what they ask, and how many cards are in a row."""
+
+    lines: int
+    columns: int
 
 
 class EmptyState(QScrollArea):
@@ -46,7 +57,7 @@ class EmptyState(QScrollArea):
         self._hint = QLabel("Try one of these, or write your own.")
         self._hint.setProperty("role", "small")
         self.cards: list[SuggestionCard] = []
-        self.is_low, self._columns = False, 2
+        self.shape = Shape(_WHOLE_PROMPT, 2)
         self._grid = QGridLayout()
         self._grid.setSpacing(SPACE_2)
         inner = QWidget()
@@ -74,6 +85,7 @@ class EmptyState(QScrollArea):
         self._title.setText(title)
         self._text.setText(text)
         self._text.setVisible(bool(text))
+        self._fit()
 
     def set_suggestions(self, suggestions: Sequence[tuple[str, str]]) -> None:
         """(title, prompt) of each card."""
@@ -86,28 +98,51 @@ class EmptyState(QScrollArea):
             card.chosen.connect(self.chosen)
         self._lay_out()
 
+    @property
+    def is_low(self) -> bool:
+        """Whether there is no room for all of what the cards ask."""
+        return self.shape.lines < _WHOLE_PROMPT
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        if self._shape() != (self.is_low, self._columns):
+        self._fit()
+
+    def _fit(self) -> None:
+        if self._best_shape() != self.shape:
             self._lay_out()
 
-    def _shape(self) -> tuple[bool, int]:
-        """Whether the room is low, and the cards of a row."""
-        line, room = self.fontMetrics().height(), self.viewport().size()
-        rows = -(-len(self.cards) // 2)
-        is_low = room.height() < line * (_LINES_AROUND + _LINES_OF_ROW * rows)
-        return is_low, 3 if is_low and room.width() >= line * _LINES_OF_THREE else 2
+    def _best_shape(self) -> Shape:
+        """The first that has room; the last, where none has."""
+        room = self.viewport().size()
+        few = 3 if room.width() >= self.fontMetrics().height() * _LINES_OF_THREE else 2
+        shapes = [Shape(_WHOLE_PROMPT, 2), Shape(1, 2), Shape(1, few), Shape(0, few)]
+        fitting = (shape for shape in shapes if self._height_of(shape) <= room.height())
+        return next(fitting, shapes[-1])
+
+    def _height_of(self, shape: Shape) -> int:
+        line = self.fontMetrics().height()
+        rows = -(-len(self.cards) // shape.columns)
+        card = (1 + shape.lines) * line + 2 * SPACE_2 + SPACE_1 * (shape.lines > 0) + 2
+        is_low = shape.lines < _WHOLE_PROMPT
+        above, below = _LOW_MARGINS if is_low else _MARGINS
+        height = above + below + SPACE_4 + 2 * SPACE_1 + self._title.sizeHint().height()
+        if self._text.text():
+            width = min(COLUMN_WIDTH, self.viewport().width() - 2 * SPACE_4)
+            height += SPACE_1 + max(line, self._text.heightForWidth(max(1, width)))
+        if not is_low:
+            height += SPACE_1 + self._hint.sizeHint().height()
+        return height + rows * card + max(0, rows - 1) * SPACE_2
 
     def _lay_out(self) -> None:
-        self.is_low, self._columns = self._shape()
+        self.shape = self._best_shape()
         for number in range(3):
-            is_used = number < self._columns
+            is_used = number < self.shape.columns
             self._grid.setColumnStretch(number, int(is_used))
             self._grid.setColumnMinimumWidth(number, 100 if is_used else 0)
         for number, card in enumerate(self.cards):
-            card.set_low(self.is_low)
-            self._grid.addWidget(card, *divmod(number, self._columns))
-        above, below = (SPACE_2, SPACE_2) if self.is_low else (SPACE_8, SPACE_4)
+            card.set_lines(self.shape.lines)
+            self._grid.addWidget(card, *divmod(number, self.shape.columns))
+        above, below = _LOW_MARGINS if self.is_low else _MARGINS
         self._outer.setContentsMargins(SPACE_4, above, SPACE_4, below)
         self._hint.setVisible(bool(self.cards) and not self.is_low)
 
@@ -117,14 +152,18 @@ class SuggestionCard(QFrame):
 
     def __init__(self, title: str, prompt: str) -> None:
         super().__init__()
-        self.prompt = prompt
+        self.title, self.prompt = title, prompt
         self.setProperty("panel", True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(f"{title}: {prompt}")
-        heading, self._text = QLabel(title), QLabel(prompt)
+        heading = ElidedLine("text", "body", QFont.Weight.DemiBold)
+        heading.set_text(title)
+        self._text, self._line = QLabel(prompt), ElidedLine("text_muted")
+        self._line.set_text(prompt)
+        for line in (heading, self._line):
+            line.setToolTip("")  # the card's own has both
         text = self._text
-        heading.setProperty("role", "title")
         text.setProperty("role", "muted")
         text.setTextFormat(Qt.TextFormat.PlainText)
         text.setWordWrap(True)
@@ -134,11 +173,15 @@ class SuggestionCard(QFrame):
         column.setSpacing(SPACE_1)
         column.addWidget(heading)
         column.addWidget(text, 1, Qt.AlignmentFlag.AlignTop)
+        column.addWidget(self._line)
+        self.set_lines(_WHOLE_PROMPT)
 
-    def set_low(self, is_low: bool) -> None:
-        """The title alone, or with the prompt."""
-        self._text.setVisible(not is_low)
-        self.setToolTip(self.prompt if is_low else "")
+    def set_lines(self, count: int) -> None:
+        """How much of the prompt stands below the title: all of it, one line, or nothing."""
+        is_whole = count >= _WHOLE_PROMPT
+        self._text.setVisible(is_whole)
+        self._line.setVisible(not is_whole and count > 0)
+        self.setToolTip("" if is_whole else f"{self.title}\n{self.prompt}")
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         if event.button() is Qt.MouseButton.LeftButton and self.rect().contains(event.pos()):

@@ -68,8 +68,8 @@ class SpeculationPanel(QFrame):
         for widget in (self.verdict, self.detail, self.acceptance, self.times, self.source):
             left.addWidget(widget)
         left.addStretch(1)
-        heading = QLabel("Accepted by position")
-        heading.setProperty("role", "small")
+        heading = ElidedLine("text_muted")
+        heading.set_text("Accepted by position")
         self.positions = PositionBars()
         self._middle = QWidget()
         middle = QVBoxLayout(self._middle)
