@@ -15,8 +15,11 @@ from torch import Tensor
 from engine.errors import NumericalError
 
 TILE_BYTES = 32 * 2**20
-"""Of one tile of float32 logits. About six of that size are alive at once: both models' logits and
-log probabilities, their difference, and the probabilities."""
+"""Of one tile of float32 logits. About nine of that size are alive at once: both models' logits and
+log probabilities, their difference, the probabilities, and the terms of their divergence."""
+
+
+_FAR = -20.0  # log(p / q)
 
 
 class TokenScores(NamedTuple):
@@ -57,9 +60,14 @@ def score(logprobs: Tensor, targets: Tensor) -> TokenScores:
 
 
 def divergence(reference: Tensor, candidate: Tensor) -> Tensor:
-    """KL(reference || candidate) [R] in float64 of log probabilities [R, vocab] each. Summed in
-    float64, and never below 0, which it can only be by rounding."""
-    terms = (reference - candidate).mul_(reference.exp())
+    """KL(reference || candidate) [R] in float64 of log probabilities [R, vocab] each.
+
+    The sum of p log(p / q) + q - p, whose last two come to nothing together: no term is negative,
+    and one of almost equal probabilities is as small as the square of their difference. The first
+    alone leaves what rounding the logarithms left, 1e-7, of two models that say the same."""
+    p, q, gap = reference.exp(), candidate.exp(), reference - candidate
+    near = torch.expm1(-gap).add_(gap).mul_(p)  # e^-gap, which is q / p, may be infinite far away
+    terms = torch.where(gap > _FAR, near, p.mul_(gap - 1).add_(q))
     return terms.sum(dim=-1, dtype=torch.float64).clamp_(min=0.0)
 
 
