@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,46 +28,38 @@ LOAD_MS, REPLY_MS = 120_000, 120_000
 ROOT = Path(__file__).parents[2]
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.015) -> None:
+@dataclass
+class Pace:
+    """What every token takes."""
+
+    seconds: float
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.015) -> Pace:
     """Make every token take `seconds`, and the more so while the window is busy with those before,
-    so that "in mid-reply" is that on any machine."""
+    so that "in mid-reply" is that on any machine. For windows that are made after this."""
     deliver = EngineBridge.on_event
+    pace = Pace(seconds)
 
     def late(bridge: EngineBridge, event: messages.Event) -> None:
         if isinstance(event, messages.OutputEvent):
-            time.sleep(seconds)
+            time.sleep(pace.seconds)
             until = time.monotonic() + 2.0
             while bridge.num_waiting > 8 and not bridge._closed and time.monotonic() < until:
                 time.sleep(0.005)
         deliver(bridge, event)
 
     monkeypatch.setattr(EngineBridge, "on_event", late)
-
-
-def hold_after_changes(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Make tokens wait, once the engine has changed its settings, until the event is set: the test
-    looks at the window for as long as that takes, and the reply is no further after it."""
-    deliver = EngineBridge.on_event
-    may_go = threading.Event()
-    may_go.set()
-
-    def held(bridge: EngineBridge, event: messages.Event) -> None:
-        if isinstance(event, messages.Reconfigured):
-            may_go.clear()
-        while isinstance(event, messages.OutputEvent) and not bridge._closed:
-            if may_go.wait(0.05):
-                break
-        deliver(bridge, event)
-
-    monkeypatch.setattr(EngineBridge, "on_event", held)
-    return may_go
+    return pace
 
 
 @pytest.fixture
-def application(
-    qapp: QApplication, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Application]:
-    slow_down(monkeypatch)
+def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
+    return slow_down(monkeypatch)
+
+
+@pytest.fixture
+def application(qapp: QApplication, qtbot: QtBot, pace: Pace) -> Iterator[Application]:
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
@@ -200,9 +192,9 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
 
 
 def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
-    qtbot: QtBot, application: Application, monkeypatch: pytest.MonkeyPatch
+    qtbot: QtBot, application: Application, pace: Pace
 ) -> None:
-    may_go = hold_after_changes(monkeypatch)
+    pace.seconds = 0.4  # its 80 tokens outlast three changes and what the window needs to show them
     panel, strip = application.window.engine_settings, application.window.strip
     row = panel.rows["kv_cache_dtype"]
     control = row.control
@@ -225,7 +217,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
         assert application.bridge.config.kv_cache_dtype == name
         qtbot.waitUntil(lambda words=words: words in strip.title, timeout=5000)
         assert reply(application).state is State.STREAMING
-        may_go.set()
+    pace.seconds = 0.0
     wait_for_end(qtbot, application)
     assert reply(application).state is State.COMPLETE
     assert "KV" not in strip.title and len(set(sizes)) == 1  # all that its requests can use
