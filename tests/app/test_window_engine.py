@@ -399,7 +399,9 @@ def test_the_timeline_shows_the_steps_of_the_engine(
     wait_for_end(qtbot, application)
     qtbot.waitUntil(lambda: not application.pages.chat.conversations[-1].open_replies,
                     timeout=REPLY_MS)  # fmt: skip
-    qtbot.waitUntil(lambda: first in history.record(history.end - 1).finished, timeout=5000)
+    qtbot.waitUntil(
+        lambda: history.end > 0 and first in history.record(history.end - 1).finished, timeout=5000
+    )  # steps come with the next snapshot, which the words did not wait for
     names = {
         history.request_id(int(number)) for number in history.cells(history.first, history.end)[1]
     }
