@@ -121,7 +121,6 @@ _PLAIN: dict[type, str] = {
 """Records that are encoded as they are."""
 
 
-
 def _plainly(value: Any) -> Any:
     if isinstance(value, PackedTokens):
         return tuple(value)

@@ -4,8 +4,8 @@ batch.
 
 Requests that compute one token (decode) are taken together in buckets of similar length; longer
 queries (prefill, chunks) go sequence by sequence in blocks of rows, each of which reads only the
-keys that it can see. Where `FewTokens` has code for this machine it takes all requests with few
-tokens, and only prompts are left.
+keys that it can see. Where `FewTokens` has code for this machine it takes the requests with few
+tokens, or all; what it leaves, or cannot take, is attended here.
 """
 
 from __future__ import annotations

@@ -70,9 +70,13 @@ def attention_choices(dtype: torch.dtype) -> tuple[Choice, ...]:
         )
         if limit == sys.maxsize:
             return (Choice(_OPERATION, name, 1, NATIVE, f"{why}; {measured}"),)
+        native = Choice(_OPERATION, name, 1, NATIVE, why)
+        if few == many:
+            return (native, Choice(_OPERATION, name, limit, many, measured))
         return (
-            Choice(_OPERATION, name, 1, NATIVE, why),
-            Choice(_OPERATION, name, limit, many, measured),
+            native,
+            Choice(_OPERATION, name, limit, few, "few rows are not worth converting the keys"),
+            Choice(_OPERATION, name, FEW_QUERIES, many, measured),
         )
     if few == many:
         why = "the model's own" if few == name else "no 16-bit products on this CPU"

@@ -9,8 +9,6 @@
 #define WIDEST 512 /* a head */
 #define ALONE 32768 /* numbers for which waking other threads takes longer than they save */
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Sum of squares: of 64 sums in one order. */
 INLINE float squares(const void *x, int64_t from, int64_t width, const int type) {
     floats sum[4] = {no_floats(), no_floats(), no_floats(), no_floats()};

@@ -3,6 +3,9 @@
 
 #include "vectors.h"
 
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
 INLINE float from_bfloat16(uint16_t bits) {
     uint32_t wide = (uint32_t)bits << 16;
     float found;

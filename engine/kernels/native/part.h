@@ -23,13 +23,10 @@ typedef struct {
     float sum[];          /* of the values, each times that power [value_dim] */
 } found;
 
-INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* Keys of one part that lie from `first` to before `end`, counted from the part's beginning. */
 typedef struct {
     int64_t first, end;
-    int64_t place[PART];                /* rows of the pages; of keys before `first`, any */
+    int64_t place[PART]; /* rows of the pages; of keys before `first`, any */
     float key_scale[PART], value_scale[PART]; /* where they are quantized */
 } keys;
 
@@ -87,9 +84,9 @@ INLINE void score(const keys *k, const stored *of, const float *q, float *scores
 /* Of a whole number of vectors; NaN is not seen. */
 INLINE float largest_score(const float *scores, int64_t count) {
     float lanes[LANES], found = -INFINITY;
-    floats most = splat_float(-INFINITY);
-    for (int64_t l = 0; l < count; l += LANES) most = larger(load_floats(scores + l), most);
-    store_floats(lanes, most);
+    floats so_far = splat_float(-INFINITY);
+    for (int64_t l = 0; l < count; l += LANES) so_far = larger(load_floats(scores + l), so_far);
+    store_floats(lanes, so_far);
     for (int l = 0; l < LANES; l++) found = lanes[l] > found ? lanes[l] : found;
     return found;
 }

@@ -60,6 +60,19 @@ def test_what_is_measured_decides_over_prompts(
 
 
 @needs_compiler
+def test_tokens_between_few_and_many_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where converting the keys pays for a prompt alone."""
+    times = {"bfloat16": 1.0, "float32": 0.5, NATIVE: 2.0}
+    monkeypatch.setattr(choices, "_milliseconds", lambda dtype: times)
+    monkeypatch.setattr(choices, "has_fast_16bit", lambda dtype: True)
+    found = attention_choices(torch.bfloat16)
+    told = {choice.rows: choice.implementation for choice in found}
+    limit = native_limit(torch.bfloat16)
+    assert told == {1: NATIVE, limit: "bfloat16", FEW_QUERIES: "float32"}
+    assert attention_dtype(torch.bfloat16, limit) is torch.bfloat16
+
+
+@needs_compiler
 def test_everything_that_may_attend_is_measured() -> None:
     names = set(choices._milliseconds(torch.float32))
     assert names == {"float32", NATIVE}
