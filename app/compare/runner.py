@@ -146,8 +146,8 @@ class ComparisonRunner(QObject):
         """The program ends."""
         if self._task is not None:
             self._task.cancel()
-        if self._second is not None:
-            second, self._second = self._second, None
+        self._second = None
+        for second in self.findChildren(SecondEngine):  # those too that give their memory back
             second.end()
 
     def _new_pairs(self, prompts: Sequence[PromptLine]) -> list[Pair]:

@@ -25,7 +25,7 @@ class SecondEngine(QObject):
         bridge.loaded.connect(self.ready)
         bridge.load_failed.connect(self._on_failed)
         bridge.crashed.connect(lambda event: self.stopped.emit(event.error))
-        bridge.unloaded.connect(lambda: QTimer.singleShot(0, self, self.end))
+        bridge.unloaded.connect(self._end_soon)
 
     def load(self, config: EngineConfig) -> None:
         self.bridge.load(config)
@@ -34,15 +34,19 @@ class SecondEngine(QObject):
         self.bridge.cancel_load()
 
     def let_go(self) -> None:
-        """Give its memory back, and end: nothing waits for it."""
+        """Give its memory back, and end: nothing waits for it, but `end` where the program ends
+        first."""
         self.bridge.cancel_load()
         self.bridge.unload()
 
     def end(self) -> None:
-        """End now, with the program or after it gave its memory back."""
+        """End now, with the program or after it gave its memory back. Twice is once."""
         self.bridge.shutdown(_END_S)
         self.bridge.deleteLater()
         self.deleteLater()
+
+    def _end_soon(self) -> None:
+        QTimer.singleShot(0, self, self.end)  # not within a signal of what it ends
 
     def _on_failed(self, event: messages.LoadFailed) -> None:
         self.failed.emit(event.error, event.cancelled)

@@ -311,6 +311,26 @@ def test_the_program_can_end_in_the_middle(
     assert not engines[1].is_alive()
 
 
+def test_the_program_can_end_while_a_second_engine_gives_its_memory_back(
+    qtbot: QtBot, application: Application, window: CompareWindow,
+    engines: list[FakeEngineThread], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    obey = FakeEngineThread._obey
+
+    def slowly(engine: FakeEngineThread, command: messages.Command) -> None:
+        if isinstance(command, messages.Unload):
+            engine._ending.wait()
+        obey(engine, command)
+
+    monkeypatch.setattr(FakeEngineThread, "_obey", slowly)
+    fit(window, MIB)
+    window.sides[1].precision.choose({"quantization": "int8"})
+    run(qtbot, window)
+    assert engines[1].is_alive()
+    application.window.close()
+    assert not engines[1].is_alive()
+
+
 @pytest.fixture
 def real(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     """With the real engine."""
