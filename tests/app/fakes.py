@@ -90,6 +90,8 @@ class FakeEngineThread(threading.Thread):
     # What the bridge calls ---------------------------------------------------------------------
 
     def submit(self, command: m.Command) -> None:
+        if isinstance(command, m.Load):
+            self._cancel.clear()  # here, as the engine: what is cancelled next is this load
         self.commands.append(command)
         self._queue.put(command)
 
@@ -140,7 +142,6 @@ class FakeEngineThread(threading.Thread):
                 self._reconfigure(dict(changes))
 
     def _load(self, config: EngineConfig) -> None:
-        self._cancel.clear()
         total = 16 * 2**20
         for step in range(1, self.script.load_steps + 1):
             time.sleep(self.script.load_step_s)
