@@ -327,3 +327,19 @@ class FakeEngineThread(threading.Thread):
             self._plan(), 25_200_000, 2**26, 2**22 * len(self._running), 0, 2**28, 2**29,
             8 * GIB, 16 * GIB,
         )  # fmt: skip
+
+
+def snapshot_at_rest(model: str, script: Script | None = None) -> EngineSnapshot:
+    """Of an engine that has loaded a model and does nothing."""
+    snapshots: queue.SimpleQueue[EngineSnapshot] = queue.SimpleQueue()
+
+    def hear(event: m.Event) -> None:
+        if isinstance(event, m.SnapshotEvent):
+            snapshots.put(event.snapshot)
+
+    thread = FakeEngineThread(hear, script)
+    thread.start()
+    thread.submit(m.Load(EngineConfig(model=model)))
+    found = snapshots.get(timeout=30)
+    assert thread.stop() and snapshots.empty()
+    return found

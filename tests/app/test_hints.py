@@ -8,22 +8,14 @@ import time
 import pytest
 
 from app.panels.hints import Hints
-from engine import messages as m
-from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
-from tests.app.fakes import FakeEngineThread, Script
+from tests.app.fakes import Script, snapshot_at_rest
 
 
 @pytest.fixture(scope="module")
 def idle() -> EngineSnapshot:
     """The snapshot of a loaded engine that does nothing, at time 1000."""
-    events: list[m.Event] = []
-    thread = FakeEngineThread(events.append, Script(load_step_s=0.0))
-    thread.start()
-    thread.submit(m.Load(EngineConfig(model="/m")))
-    assert thread.stop()
-    [event] = [e for e in events if isinstance(e, m.SnapshotEvent)]
-    return dataclasses.replace(event.snapshot, time=1000.0)
+    return dataclasses.replace(snapshot_at_rest("/m", Script(load_step_s=0.0)), time=1000.0)
 
 
 def step(start: float, duration: float, *entries: StepEntry) -> StepRecord:

@@ -13,21 +13,15 @@ from app.remote import outbox as module
 from app.remote.codec import WireEvent
 from app.remote.outbox import Outbox
 from engine import messages as m
-from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.snapshot import EngineSnapshot, FinishReason, Sample
-from tests.app.fakes import FakeEngineThread
+from tests.app.fakes import snapshot_at_rest
 
 
 @pytest.fixture(scope="module")
 def snapshot() -> EngineSnapshot:
     """Of an engine at rest."""
-    events: list[m.Event] = []
-    thread = FakeEngineThread(events.append)
-    thread.start()
-    thread.submit(m.Load(EngineConfig(model="/models/tiny")))
-    thread.stop()
-    return next(e.snapshot for e in events if isinstance(e, m.SnapshotEvent))
+    return snapshot_at_rest("/models/tiny")
 
 
 def output(request: str, text: str, number: int, *, ends: bool = False) -> m.OutputEvent:
