@@ -18,7 +18,7 @@ from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
 from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
-from engine.graphs import capture_for, estimated_bytes, sizes_for
+from engine.graphs import capture_for, estimated_bytes, most_rows, sizes_for
 from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
@@ -32,6 +32,7 @@ from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
+from engine.speculation.draft_model import ROWS_EACH
 from engine.speculation.draft_source import check_draft, check_head
 from engine.speculation.proposer import Proposer
 from engine.tokenization import Tokenizer
@@ -72,8 +73,15 @@ class Assembly:
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
         self.loaded = dataclasses.replace(self.loaded, model=nn.Module())
-        self.draft = self.proposer = None
+        self.drop_drafting()
+        self.draft = None
         self.runner.drop()
+
+    def drop_drafting(self) -> None:
+        """Let go of the cache of the draft model and of what was captured of it."""
+        if self.proposer is not None:
+            self.proposer.drop()
+            self.proposer = None
 
 
 def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
@@ -168,7 +176,8 @@ def _build(
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
     runner = ModelRunner(loaded.model, cache, config.device)
-    capture_steps(runner, config, progress)
+    capture_steps(runner, proposer, config, plan, progress)
+    info = _describe(config, checkpoint, tokenizer, loaded, layers)
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
@@ -181,7 +190,7 @@ def _build(
         layers=layers,
         plan=plan,
         runner=runner,
-        info=with_graphs(_describe(config, checkpoint, tokenizer, loaded, layers), runner),
+        info=with_graphs(info, runner, proposer),
         draft=draft,
         proposer=proposer,
     )
@@ -213,7 +222,9 @@ def _measured_plan(
             "weight, or close other programs on the GPU.",
         ) from error
     if not config.enforce_eager:
-        activations += estimated_bytes(config.max_num_seqs, checkpoint.config.vocab_size)
+        activations += estimated_bytes(most_rows(config), checkpoint.config.vocab_size)
+        if draft is not None and draft.taps is None:
+            activations += estimated_bytes(ROWS_EACH * config.max_num_seqs, draft.vocab_size)
     held = loaded.weights_bytes + (draft.weights_bytes if draft else 0)
     return plan_memory(checkpoint, config, in_use=held, activations=activations)
 
@@ -245,23 +256,38 @@ def build_caches(
         ) from error
 
 
-def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress) -> None:
-    """Capture the steps in which everybody decodes, where the device can and the user lets it."""
-    if not config.enforce_eager and capture_for(runner.device) is not None:
-        progress("Capturing the decoding steps", 0, 0)
-        runner.capture(sizes_for(config.max_num_seqs), config.block_size)
+def capture_steps(
+    runner: ModelRunner,
+    proposer: Proposer | None,
+    config: EngineConfig,
+    plan: MemoryPlan,
+    progress: Progress,
+) -> None:
+    """Capture the steps in which everybody decodes, and those of the draft model, where the device
+    can and the user lets it."""
+    if config.enforce_eager or capture_for(runner.device) is None:
+        return
+    assert config.max_model_len is not None, "resolved before"
+    progress("Capturing the decoding steps", 0, 0)
+    longest = min(plan.num_blocks, -(-config.max_model_len // config.block_size))
+    verifies = proposer is not None and not config.drafts_from_hidden_states
+    runner.capture(sizes_for(most_rows(config)), config.block_size, longest if verifies else 0)
+    if proposer is not None:
+        proposer.capture(config.max_num_seqs, longest)
 
 
-def with_graphs(info: ModelInfo, runner: ModelRunner) -> ModelInfo:
+def with_graphs(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
     """The description with what was captured, in place of what it said of that before."""
-    kernels = {name: text for name, text in info.kernels.items() if name != "decode"}
+    own = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
+    kernels = {name: text for name, text in info.kernels.items() if name not in own}
     notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
-    graphs = runner.graphs
-    if graphs is not None and graphs.summary:
-        kernels["decode"] = f"CUDA graphs: {graphs.summary}"
-    if graphs is not None and graphs.problem:
-        without = "Those are" if graphs.summary else "Every step is"
-        notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+    for name, graphs in own.items():
+        if graphs is not None and graphs.summary:
+            kernels[name] = f"CUDA graphs: {graphs.summary}"
+        if graphs is not None and graphs.problem:
+            of = " of the draft model" if name == "draft" else ""
+            without = f"Those{of} are" if graphs.summary else f"Every step{of} is"
+            notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
     return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
 
 

@@ -11,11 +11,16 @@ of requests, and a step is filled up to the next of them:
 
 All graphs share one pool of memory, for only one of them runs at a time: the largest is captured
 first, and the others find their memory there. The logits lie outside the pool.
+
+Steps that verify drafts are replayed too where that is faster: see engine/unrolled.py.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -23,15 +28,18 @@ from torch import Tensor
 
 from engine.attention.interface import AttentionBackend
 from engine.batch import Batch, pad, padding
+from engine.config import EngineConfig
 from engine.errors import describe, is_out_of_memory
 from engine.staging import Staging, capacity_for
+from engine.unrolled import Worth, can_unroll, unroll
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Requests of a captured step: close enough together that at most half of a step is padding, and of
-a large one a third."""
+"""Rows of a captured step: close enough together that at most half of a step is padding, and of a
+large one a third."""
 
 _MIB = 2**20
 _BYTES_EACH = 16 * _MIB
+_READ_TOKENS = 2048  # of a sequence whose reading is timed
 
 
 class Graph(Protocol):
@@ -51,17 +59,28 @@ class Capture(Protocol):
     @property
     def held_bytes(self) -> int: ...
 
+    def seconds(self, run: Callable[[], object]) -> float:
+        """What `run` takes, until all that it launches is done."""
 
-def sizes_for(max_num_seqs: int) -> tuple[int, ...]:
-    """Of the graphs for steps of up to `max_num_seqs` requests."""
-    most = min(max_num_seqs, SIZES[-1])
+
+def most_rows(config: EngineConfig) -> int:
+    """Rows of the largest step to be captured: one a request, and one for each of its drafts where
+    such steps may be replayed. (What reads hidden states has to see the model's operations.)"""
+    drafts = 0 if config.speculative_method in ("off", "eagle3") else config.num_speculative_tokens
+    return min(config.max_num_seqs * (1 + drafts), SIZES[-1])
+
+
+def sizes_for(most: int) -> tuple[int, ...]:
+    """Of the graphs for steps of up to `most` rows."""
+    most = min(most, SIZES[-1])
     return (*(size for size in SIZES if size < most), most)
 
 
-def estimated_bytes(max_num_seqs: int, vocab_size: int) -> int:
-    """What the graphs are left room for, before they are captured and measured: their logits, and
-    for each what the driver keeps of some hundred launches."""
-    return len(sizes_for(max_num_seqs)) * _BYTES_EACH + max_num_seqs * vocab_size * 4
+def estimated_bytes(most: int, vocab_size: int) -> int:
+    """What the graphs for steps of up to `most` rows are left room for, before they are captured
+    and measured: their logits, and for each what the driver keeps of some hundred launches."""
+    sizes = sizes_for(most)
+    return len(sizes) * _BYTES_EACH + sizes[-1] * vocab_size * 4
 
 
 def capture_for(device: torch.device) -> Capture | None:
@@ -99,6 +118,17 @@ class CudaCapture:
         """Measured by what is free on the device: the driver takes memory too."""
         return max(0, self._free_before - self._free())
 
+    def seconds(self, run: Callable[[], object]) -> float:
+        """The shortest of three, after one that counts for nothing."""
+        times = []
+        for _ in range(4):
+            torch.cuda.synchronize(self._device)
+            began = time.perf_counter()
+            run()
+            torch.cuda.synchronize(self._device)
+            times.append(time.perf_counter() - began)
+        return min(times[1:])
+
     def _free(self) -> int:
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
@@ -123,6 +153,7 @@ class DecodeGraphs:
         self._device = device
         self._graphs: dict[int, Graph] = {}
         self._logits: Tensor | None = None
+        self._worth: Worth | None = None  # of verifying in rows
         self.held_bytes = 0
         self.problem = ""
 
@@ -137,13 +168,14 @@ class DecodeGraphs:
             return ""
         count, most = len(self._graphs), self.sizes[-1]
         sizes = "1 size" if count == 1 else f"{count} sizes"
-        requests = "1 request" if most == 1 else f"{most} requests"
-        return f"{sizes} up to {requests}, {self.held_bytes / _MIB:,.0f} MiB"
+        rows = "1 token" if most == 1 else f"{most} tokens"
+        return f"{sizes} up to {rows}, {self.held_bytes / _MIB:,.0f} MiB"
 
     @torch.inference_mode()
-    def capture(self, sizes: Sequence[int], capture: Capture) -> None:
+    def capture(self, sizes: Sequence[int], capture: Capture, num_blocks: int = 0) -> None:
         """Capture a step of each of these sizes. Where memory runs out there are fewer; where the
-        model's step cannot be captured there are none. `problem` says why."""
+        model's step cannot be captured there are none. `problem` says why. num_blocks: most of a
+        sequence, where steps that verify drafts are to be replayed too, if that is faster."""
         most = getattr(self._backend, "most_captured", max(sizes))
         sizes = [size for size in sizes if size <= most]
         if not sizes:
@@ -162,8 +194,10 @@ class DecodeGraphs:
                 self.problem = f"its step cannot be captured: {describe(error).cause}"
                 return
         if missing:
-            self.problem = f"the memory did not suffice for {', '.join(map(str, missing))} requests"
+            self.problem = f"the memory did not suffice for {', '.join(map(str, missing))} tokens"
         self.held_bytes = capture.held_bytes
+        if num_blocks and self._graphs:
+            self._worth = self._measured(capture, num_blocks)
 
     def _capture(self, size: int, capture: Capture) -> Graph:
         batch = self._staging.copy(padding(size, self._block_size))
@@ -177,22 +211,52 @@ class DecodeGraphs:
 
         return capture(run)
 
+    def _measured(self, capture: Capture, num_blocks: int) -> Worth | None:
+        """What replays save, and what they cost more where drafts are verified in rows."""
+        saved = {}
+        try:
+            for size in self.sizes:
+                step = self._staging.copy(padding(size, self._block_size))
+                self._backend.begin_step(step)
+                replayed = capture.seconds(self._graphs[size].replay)
+                launched = capture.seconds(partial(self._compute, step))
+                saved[size] = max(0.0, launched - replayed)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                return None
+            raise
+        # Rows that read the same blocks, as those of one request do, of the largest step.
+        blocks = min(num_blocks, -(-_READ_TOKENS // self._block_size))
+        tokens = blocks * self._block_size
+        reading = replace(step, seq_lens=[tokens] * size, block_tables=[list(range(blocks))] * size)
+        self._backend.begin_step(reading)
+        took = capture.seconds(self._graphs[size].replay)
+        return Worth(saved, max(0.0, took - replayed) / (size * tokens))
+
     def fits(self, batch: Batch) -> bool:
-        """Whether there is a graph for a batch."""
-        return bool(self._graphs) and batch.is_decode and batch.num_requests <= max(self._graphs)
+        """Whether there is a graph for a batch, and to replay it is faster."""
+        if not self._graphs or batch.num_tokens > max(self._graphs):
+            return False
+        if batch.is_decode or self._worth is None or not can_unroll(batch):
+            return batch.is_decode
+        return self._worth.pays(batch, self._size_for(batch))
+
+    def _size_for(self, batch: Batch) -> int:
+        return min(size for size in self._graphs if size >= batch.num_tokens)
 
     @torch.inference_mode()
     def execute(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
-        """Logits [R, vocab] of a batch that fits, until the next call. `batch` is on the host;
-        drawn: int64 [R] on the device, in place of its input_ids."""
-        size = min(size for size in self._graphs if size >= batch.num_requests)
-        staged = self._staging.copy(pad(batch, size))
+        """Logits [T, vocab] of a batch that fits, until the next call. `batch` is on the host;
+        drawn: int64 [T] on the device, in place of its input_ids."""
+        size = self._size_for(batch)
+        rows = batch if batch.is_decode else unroll(batch)
+        staged = self._staging.copy(pad(rows, size))
         if drawn is not None:
             put_drawn(staged, drawn)
         self._backend.begin_step(staged)
         self._graphs[size].replay()
         assert self._logits is not None
-        return self._logits[: batch.num_requests]
+        return self._logits[: batch.num_tokens]
 
     def release(self) -> None:
         """Give the memory of all graphs back; none may be running."""
@@ -201,7 +265,7 @@ class DecodeGraphs:
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
-        self._logits = None
+        self._logits = self._worth = None
         self.held_bytes = 0
 
 

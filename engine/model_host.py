@@ -23,6 +23,7 @@ from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
 from engine.devices import is_cuda
 from engine.errors import InferdeckError, OutOfMemoryError
+from engine.graphs import most_rows
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
 from engine.model_runner import ModelRunner
@@ -111,9 +112,9 @@ class ModelHost:
         """Take over live settings; graphs are captured for more running requests."""
         assembly, before = self.assembly, self.config
         assembly.config = config
-        if config.max_num_seqs > before.max_num_seqs and self.runner.graphs is not None:
-            capture_steps(self.runner, config, lambda stage, done, total: None)
-            assembly.info = with_graphs(assembly.info, self.runner)
+        grows = most_rows(config) > most_rows(before) or config.max_num_seqs > before.max_num_seqs
+        if grows and self.runner.graphs is not None:
+            self._capture(lambda stage, done, total: None)
 
     def rebuild_cache(
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
@@ -195,7 +196,8 @@ class ModelHost:
     ) -> None:
         assembly = self.assembly
         source = draft_source(config, assembly.checkpoint, self.tokenizer)
-        draft, assembly.draft, assembly.proposer = assembly.draft, None, None
+        assembly.drop_drafting()
+        draft, assembly.draft = assembly.draft, None
         self.runner.drop_cache()  # the old one goes first: both may not fit
         if source is None or _draft_of(config) != _draft_of(self.config):
             draft = None
@@ -206,8 +208,13 @@ class ModelHost:
             )
         self.runner.backend, assembly.proposer = build_caches(config, assembly.layers, draft, plan)
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
-        capture_steps(self.runner, config, progress)
-        assembly.info = with_graphs(assembly.info, self.runner)
+        self._capture(progress)
+
+    def _capture(self, progress: Progress) -> None:
+        """Capture steps over the cache as it is, and say so."""
+        assembly = self.assembly
+        capture_steps(self.runner, assembly.proposer, assembly.config, assembly.plan, progress)
+        assembly.info = with_graphs(assembly.info, self.runner, assembly.proposer)
 
 
 def _draft_of(config: EngineConfig) -> tuple[str, str | None]:

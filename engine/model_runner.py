@@ -33,14 +33,14 @@ class ModelRunner:
         self.graphs: DecodeGraphs | None = None
         self._staging = Staging(self.device)
 
-    def capture(self, sizes: Sequence[int], block_size: int) -> None:
+    def capture(self, sizes: Sequence[int], block_size: int, num_blocks: int = 0) -> None:
         """Capture steps of so many requests that decode, over the cache as it is; on a device that
-        captures nothing, nothing happens."""
+        captures nothing, nothing happens. num_blocks: see `DecodeGraphs.capture`."""
         capture = graphs.capture_for(self.device)
         self._release_graphs()
         if capture is not None:
             self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device)
-            self.graphs.capture(sizes, capture)
+            self.graphs.capture(sizes, capture, num_blocks)
 
     def drop_cache(self) -> None:
         self._release_graphs()

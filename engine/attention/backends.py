@@ -8,6 +8,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
+from engine.graphs import most_rows
 from engine.kernels.attention_choices import FEW_QUERIES, attention_dtype, native_limit
 
 
@@ -37,7 +38,7 @@ def make_backend(
         dtype,
         config.kv_dtype,
         device=device,
-        max_num_seqs=config.max_num_seqs,
+        max_num_seqs=max(config.max_num_seqs, most_rows(config)),
         max_model_len=config.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
     )

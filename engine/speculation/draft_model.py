@@ -8,20 +8,29 @@ budget, so that a long prompt delays no other request:
     tokens     | prompt ............ | output ...  last |  d1   d2  ...
     first pass       | num_draft_kv_tokens -> ......... |           gives d1
     then                                                | d1        gives d2, and so on
+
+On a device that captures steps all but the catching up with prompts is replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from torch import Tensor
 
 from engine.batch import Span, pack
+from engine.graphs import DecodeGraphs, sizes_for
 from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
 from engine.speculation.drafting import Drafting, draw
 from engine.speculation.proposer import Proposal, Proposer
 from engine.step_plan import Grant
+from engine.transfer import upload_places
+
+ROWS_EACH = 2
+"""Most tokens of a request in a first pass that is replayed: its last, and a draft before that
+stood."""
 
 
 class DraftModelProposer(Proposer):
@@ -60,6 +69,16 @@ class DraftModelProposer(Proposer):
             drafting = self._draw(logits, drafting)
         return [item.proposal for item in items]
 
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        return self._runner.graphs
+
+    def capture(self, max_num_seqs: int, num_blocks: int) -> None:
+        self._runner.capture(sizes_for(ROWS_EACH * max_num_seqs), self._block_size, num_blocks)
+
+    def drop(self) -> None:
+        self._runner.drop_cache()
+
     def forget(self, request_id: str) -> None:
         self._sampler.forget(request_id)
         self._failed.discard(request_id)
@@ -86,11 +105,22 @@ class DraftModelProposer(Proposer):
             seen.append(item)
         if not spans:
             return []
-        logits = self._runner.execute(pack(spans, self._block_size))
+        logits = self._logits(spans)
         for item, span in zip(seen, spans, strict=True):
             item.request.num_draft_kv_tokens = span.end
         ready = [item for item, span in zip(seen, spans, strict=True) if span.num_rows]
         return self._draw(logits, ready) if ready else []
+
+    def _logits(self, spans: list[Span]) -> Tensor:
+        """Of the last token of each span that is sampled. Short spans are sampled whole where such
+        a step may be replayed."""
+        counts = [len(span.token_ids) for span in spans]
+        if self.graphs is None or max(counts) > ROWS_EACH or not all(s.num_rows for s in spans):
+            return self._runner.execute(pack(spans, self._block_size))
+        whole = [span._replace(num_rows=len(span.token_ids)) for span in spans]
+        logits = self._runner.execute(pack(whole, self._block_size))
+        last = [end - 1 for end in accumulate(counts)]
+        return logits[upload_places(last, logits.device)]
 
     def _next_span(self, item: Drafting) -> Span:
         request = item.request

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.graphs import DecodeGraphs
 from engine.step_plan import Grant, Outcome, StepPlan
 
 
@@ -43,6 +44,11 @@ class Proposer(ABC):
     def cache_bytes(self) -> int:
         return 0
 
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """What was captured of a draft model's steps."""
+        return None
+
     @abstractmethod
     def propose(self, grants: Sequence[Grant], budget: int) -> list[Proposal]:
         """A proposal for every grant (all of them have places). `budget`: most tokens to compute
@@ -56,3 +62,11 @@ class Proposer(ABC):
 
     def forget(self, request_id: str) -> None:  # noqa: B027
         """The request has ended; unknown ids are ignored."""
+
+    def capture(self, max_num_seqs: int, num_blocks: int) -> None:  # noqa: B027
+        """Capture the steps of a draft model for up to so many requests, of at most `num_blocks`
+        blocks each, on a device that can."""
+
+    def drop(self) -> None:  # noqa: B027
+        """Let go of a draft model's cache and of what was captured; nothing is proposed any
+        more."""

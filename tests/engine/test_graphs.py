@@ -186,7 +186,7 @@ def test_replayed_steps_give_the_tokens_of_eager_ones(
 
 def test_what_was_captured_is_told(make_engine: MakeEngine, recording: Recording) -> None:
     engine = make_engine(max_num_seqs=9)
-    assert engine.model_info.kernels["decode"] == "CUDA graphs: 5 sizes up to 9 requests, 3 MiB"
+    assert engine.model_info.kernels["decode"] == "CUDA graphs: 5 sizes up to 9 tokens, 3 MiB"
     engine.reconfigure(enforce_eager=True)
     assert "decode" not in engine.model_info.kernels and engine.runner.graphs is None
     engine.reconfigure(enforce_eager=False)
@@ -218,9 +218,9 @@ def test_with_little_memory_there_are_fewer(
     monkeypatch.setattr("engine.graphs.capture_for", lambda device: Recording(fail))
     monkeypatch.setattr("engine.assembly.capture_for", lambda device: True)
     engine = make_engine(max_num_seqs=16)
-    assert engine.model_info.kernels["decode"].startswith("CUDA graphs: 3 sizes up to 4 requests")
+    assert engine.model_info.kernels["decode"].startswith("CUDA graphs: 3 sizes up to 4 tokens")
     (notice,) = engine.model_info.notices
-    assert "16, 8 requests" in notice and "launched kernel by kernel" in notice
+    assert "16, 8 tokens" in notice and "launched kernel by kernel" in notice
     engine.reconfigure(block_size=4)
     assert len(engine.model_info.notices) == 1
     assert _generate(engine, 9) == _generate(make_engine(max_num_seqs=16, enforce_eager=True), 9)
@@ -256,7 +256,7 @@ def test_a_batch_too_large_for_every_graph_does_not_fit(tiny_model: Any) -> None
     made.capture((1, 2), Recording())
     assert made.fits(_decode(2)) and not made.fits(_decode(3))
     assert made.execute(_decode(1)).shape == (1, 5)
-    assert made.summary == "2 sizes up to 2 requests, 3 MiB"
+    assert made.summary == "2 sizes up to 2 tokens, 3 MiB"
 
 
 def _decode(count: int) -> Batch:

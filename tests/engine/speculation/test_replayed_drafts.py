@@ -1,0 +1,154 @@
+"""Speculation over captured steps, with a stand-in for the device's graphs: the same tokens, and
+what is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import LLMEngine
+from engine.batch import Batch
+from engine.graphs import DecodeGraphs, most_rows, sizes_for
+from engine.speculation.draft_model import ROWS_EACH
+from tests.engine.recorded_graphs import Recording
+from tests.engine.speculation.runs import results
+from tests.engine.speculation.test_exactness import draft_settings
+
+MakeEngine = Callable[..., LLMEngine]
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Engines made from now on capture their steps on the CPU."""
+    made = Recording()
+    for module in ("engine.graphs", "engine.assembly"):
+        monkeypatch.setattr(f"{module}.capture_for", lambda device: made)
+    return made
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecodeGraphs, Batch]]:
+    """Every batch that was replayed, and of what."""
+    batches: list[tuple[DecodeGraphs, Batch]] = []
+    plain = DecodeGraphs.execute
+
+    def noted(graphs: DecodeGraphs, batch: Batch, drawn: Any = None) -> Any:
+        batches.append((graphs, batch))
+        return plain(graphs, batch, drawn)
+
+    monkeypatch.setattr(DecodeGraphs, "execute", noted)
+    return batches
+
+
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("kv", ["auto", "int8"])
+def test_replayed_drafts_and_verifications_change_no_token(
+    k: int, kv: str, make_engine: MakeEngine, draft_folder: Path, plain: list[Any],
+    recording: Recording, replayed: list[tuple[DecodeGraphs, Batch]],
+) -> None:  # fmt: skip
+    settings = draft_settings(draft_folder, num_speculative_tokens=k, kv_cache_dtype=kv)
+    if kv != "auto":
+        plain = results(make_engine(kv_cache_dtype=kv, enforce_eager=True))
+    engine = make_engine(**settings)
+    assert results(engine) == plain
+    figures = engine.snapshot().speculation
+    assert figures is not None and 0 < figures.accepted < figures.drafted
+    widths: dict[bool, list[int]] = {True: [], False: []}
+    for graphs, batch in replayed:
+        longest = max(batch.query_len(i) for i in range(batch.num_requests))
+        widths[graphs is engine.runner.graphs].append(longest)
+    assert max(widths[True]) == 1 + k  # drafts are verified
+    assert max(widths[False]) <= ROWS_EACH  # and drafted
+    assert len(widths[False]) > (k - 0.5) * figures.draft_steps  # but for what begins with a prompt
+
+
+def test_ngrams_are_verified_in_rows(
+    make_engine: MakeEngine,
+    plain: list[Any],
+    recording: Recording,
+    replayed: list[tuple[DecodeGraphs, Batch]],
+) -> None:
+    engine = make_engine(
+        speculative_method="ngram", prompt_lookup_min=1, speculative_adaptive=False
+    )
+    assert results(engine) == plain
+    assert any(batch.num_tokens > batch.num_requests for _, batch in replayed)
+
+
+def test_where_launching_is_as_fast_nothing_is_verified_in_rows(
+    make_engine: MakeEngine,
+    plain: list[Any],
+    recording: Recording,
+    replayed: list[tuple[DecodeGraphs, Batch]],
+) -> None:
+    recording.launched_s = recording.replayed_s
+    engine = make_engine(
+        speculative_method="ngram", prompt_lookup_min=1, speculative_adaptive=False
+    )
+    assert results(engine) == plain
+    assert replayed and all(batch.is_decode for _, batch in replayed)
+
+
+def test_what_is_captured_follows_the_settings(
+    make_engine: MakeEngine, draft_folder: Path, recording: Recording
+) -> None:
+    """Rows for requests and their drafts; of the draft model, two tokens a request."""
+    engine = make_engine(max_num_seqs=3)
+    assert engine.runner.graphs is not None and engine.runner.graphs.sizes == (1, 2, 3)
+    assert "draft" not in engine.model_info.kernels
+    engine.reconfigure(**draft_settings(draft_folder, num_speculative_tokens=2))
+    assert recording.log.count("reset") == 3
+    assert engine.runner.graphs.sizes == (1, 2, 4, 8, 9)
+    kernels = engine.model_info.kernels
+    assert kernels["decode"] == "CUDA graphs: 5 sizes up to 9 tokens, 3 MiB"
+    assert kernels["draft"] == "CUDA graphs: 4 sizes up to 6 tokens, 3 MiB"
+    engine.reconfigure(num_speculative_tokens=1)  # there is room for it
+    assert recording.log.count("reset") == 3
+    engine.reconfigure(num_speculative_tokens=4)
+    assert recording.log.count("reset") == 3 + 5 + 4
+    assert engine.runner.graphs.sizes == sizes_for(15)
+    engine.reconfigure(speculative_method="off")
+    assert engine.runner.graphs.sizes == (1, 2, 3)
+    assert "draft" not in engine.model_info.kernels
+    engine.reconfigure(**draft_settings(draft_folder), enforce_eager=True)
+    assert engine.runner.graphs is None and not {"decode", "draft"} & set(engine.model_info.kernels)
+    before = recording.log.count("reset")
+    engine.reconfigure(enforce_eager=False)
+    engine.shutdown()
+    assert recording.log.count("reset") > before
+
+
+def test_a_draft_that_cannot_be_captured_is_said_of_the_draft(
+    make_engine: MakeEngine, draft_folder: Path, plain: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    captures: list[Recording] = []
+
+    def refuse(index: int) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def capture_for(device: Any) -> Recording:
+        captures.append(Recording(refuse if len(captures) == 1 else lambda index: None))
+        return captures[-1]
+
+    monkeypatch.setattr("engine.graphs.capture_for", capture_for)
+    monkeypatch.setattr("engine.assembly.capture_for", lambda device: True)
+    engine = make_engine(**draft_settings(draft_folder))
+    assert "decode" in engine.model_info.kernels and "draft" not in engine.model_info.kernels
+    (notice,) = engine.model_info.notices
+    assert "not permitted" in notice and "Every step of the draft model is launched" in notice
+    assert results(engine) == plain
+
+
+def test_a_head_reads_the_operations_of_the_model(
+    make_engine: MakeEngine, head_folder: Path, recording: Recording
+) -> None:
+    engine = make_engine(
+        speculative_method="eagle3", speculative_model=str(head_folder), max_num_seqs=4
+    )
+    assert most_rows(engine.config) == 4
+    assert engine.runner.graphs is not None and engine.runner.graphs._worth is None
+    assert "draft" not in engine.model_info.kernels
