@@ -137,7 +137,8 @@ class CudaCapture:
 
 class DecodeGraphs:
     """The captured steps of one model over one cache. `compute`: the logits of all rows of a batch
-    that the backend was told of; whatever it launches is captured."""
+    that the backend was told of; whatever it launches is captured. `worth`: what was measured of
+    verifying drafts in rows; None where none are."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class DecodeGraphs:
         self._device = device
         self._graphs: dict[int, Graph] = {}
         self._logits: Tensor | None = None
-        self._worth: Worth | None = None  # of verifying in rows
+        self.worth: Worth | None = None
         self.held_bytes = 0
         self.problem = ""
 
@@ -197,7 +198,7 @@ class DecodeGraphs:
             self.problem = f"the memory did not suffice for {', '.join(map(str, missing))} tokens"
         self.held_bytes = capture.held_bytes
         if num_blocks and self._graphs:
-            self._worth = self._measured(capture, num_blocks)
+            self.worth = self._measured(capture, num_blocks)
 
     def _capture(self, size: int, capture: Capture) -> Graph:
         batch = self._staging.copy(padding(size, self._block_size))
@@ -237,9 +238,9 @@ class DecodeGraphs:
         """Whether there is a graph for a batch, and to replay it is faster."""
         if not self._graphs or batch.num_tokens > max(self._graphs):
             return False
-        if batch.is_decode or self._worth is None or not can_unroll(batch):
+        if batch.is_decode or self.worth is None or not can_unroll(batch):
             return batch.is_decode
-        return self._worth.pays(batch, self._size_for(batch))
+        return self.worth.pays(batch, self._size_for(batch))
 
     def _size_for(self, batch: Batch) -> int:
         return min(size for size in self._graphs if size >= batch.num_tokens)
@@ -265,7 +266,7 @@ class DecodeGraphs:
         for graph in self._graphs.values():
             graph.reset()
         self._graphs.clear()
-        self._logits = self._worth = None
+        self._logits = self.worth = None
         self.held_bytes = 0
 
 

@@ -141,7 +141,7 @@ def test_what_is_saved_and_what_is_read_are_measured() -> None:
 
     graphs = DecodeGraphs(compute, backend, BLOCK, torch.device("cpu"))
     graphs.capture((1, 2, 8), Slow(backend), num_blocks=6)
-    worth = graphs._worth
+    worth = graphs.worth
     assert worth is not None and worth.saved_s == pytest.approx({1: 0.002, 2: 0.002, 8: 0.002})
     assert worth.token_s == pytest.approx(0.001 / (8 * 6 * BLOCK))
     assert graphs.fits(step([(3, 4), (9, 2)])) and not graphs.fits(step([(3, 4), (9, 5)]))
@@ -158,4 +158,4 @@ def test_without_drafts_nothing_is_timed() -> None:
         lambda batch: torch.zeros(batch.num_tokens, 5), backend, BLOCK, torch.device("cpu")
     )
     graphs.capture((1, 8), Recording())
-    assert graphs._worth is None and not graphs.fits(step([(3, 4)]))
+    assert graphs.worth is None and not graphs.fits(step([(3, 4)]))

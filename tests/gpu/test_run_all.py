@@ -202,7 +202,8 @@ CHOSEN = (
     "decode/bf16/kv-auto/unique/1", "decode/bf16/kv-fp8/shared/1", "profile/bf16/decode/2",
     "kernels/attention/decode/kv-auto/2x48", "kernels/attention/prompt/1x48-of-48",
     "kernels/linear/bf16/qkv", "kernels/linear/int4/down", "kernels/fused", "kernels/sampler",
-    "budgets/0.0001GB/bf16/kv-auto", "small/40", "peers/generate_batch/2", "peers/generate/2",
+    "budgets/0.0001GB/bf16/kv-auto", "small/40", "drafts/bf16/2",
+    "peers/generate_batch/2", "peers/generate/2",
 )  # fmt: skip
 """At least one cell of every kind."""
 
@@ -221,10 +222,13 @@ def test_every_kind_of_cell_measures_on_the_cpu(
     assert report["rows"]["budget"]["budgets/0.0001GB/bf16/kv-auto"]["users"] > 0
     peer = report["rows"]["peer"]["peers/generate_batch/2"]
     assert peer["decode_tokens_per_s"] > 0
+    drafts = report["rows"]["drafts"]["drafts/bf16/2"]
+    assert drafts["replayed_ms"] > 0 and drafts["launched_ms"] > 0 and drafts["fraction"] > 0
+    assert store.get("drafts/bf16/2").figures["replayed"]["drafted_per_step"] == 2 * 2
     host = store.get("profile/bf16/decode/2").figures["host"]
     assert any("embedding" in operation["name"] for operation in host), host
     text = table(report)
-    for word in ("TRANSFORMERS", "LINEAR LAYERS", "ATTENTION", "BUDGET", "CEILINGS"):
+    for word in ("TRANSFORMERS", "LINEAR LAYERS", "ATTENTION", "BUDGET", "CEILINGS", "DRAFTS"):
         assert word in text
 
 

@@ -150,5 +150,5 @@ def test_a_head_reads_the_operations_of_the_model(
         speculative_method="eagle3", speculative_model=str(head_folder), max_num_seqs=4
     )
     assert most_rows(engine.config) == 4
-    assert engine.runner.graphs is not None and engine.runner.graphs._worth is None
+    assert engine.runner.graphs is not None and engine.runner.graphs.worth is None
     assert "draft" not in engine.model_info.kernels

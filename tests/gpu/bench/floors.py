@@ -109,6 +109,20 @@ def wave_floor(shape: Shape, precision: str, kv: str, load: Load, ceilings: Ceil
     return WaveFloor(ttft, step, duration, count * num_output / duration, count / duration)
 
 
+def draft_floor(
+    shape: Shape, draft: Shape, precision: str, batch: int, num_drafts: int, context: float,
+    ceilings: Ceilings,
+) -> float:  # fmt: skip
+    """Least seconds of a step in which a model drafts for each of `batch` requests and another
+    verifies: the drafts come one after the other, and are verified with one more token at once."""
+    each = seconds(decode_work(draft, "bf16", "auto", batch, context), ceilings)
+    rows = decode_work(shape, precision, "auto", batch, context)
+    verified = rows._replace(
+        linear=rows.linear * (1 + num_drafts), attention=rows.attention * (1 + num_drafts)
+    )
+    return num_drafts * each + seconds(verified, ceilings, precision)
+
+
 def saturated_tokens_per_s(
     shape: Shape, precision: str, kv: str, num_input: int, num_output: int, memory: float,
     ceilings: Ceilings,

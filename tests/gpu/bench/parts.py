@@ -48,6 +48,7 @@ class Scale(NamedTuple):
     held: tuple[str, ...] = ("bf16", "int4", "int8", "fp8")
     products: tuple[str, ...] = ("bf16", "fp8", "int8")
     profile_steps: int = 20
+    num_drafts: int = 4
     is_quick: bool = False
 
     @property
@@ -61,7 +62,7 @@ QUICK = Scale(
     concurrencies=(1, 2), peer_concurrencies=(2,), budget=64, rates=(40.0,), rate_s=0.2,
     small_context=64, budgets_gb=(0.0001,), contexts=(48,), batches=(2,), rows=(1, 4),
     held=("bf16", "int4"),
-    products=("bf16",), profile_steps=3, is_quick=True,
+    products=("bf16",), profile_steps=3, num_drafts=2, is_quick=True,
 )  # fmt: skip
 
 
@@ -129,6 +130,22 @@ def profile(scale: Scale) -> list[Cell]:
                 name = f"profile/{precision}/{what}/{concurrency}"
                 cells.append(Cell(name, "profile", "profile", settings, f"engine {precision}"))
     return cells
+
+
+def drafts(scale: Scale) -> list[Cell]:
+    """A small model drafts for a large one."""
+    return [
+        Cell(
+            f"drafts/{precision}/{concurrency}", "drafts", "drafts",
+            {"shape": scale.shape, "draft": scale.small_shape, "precision": precision,
+             "num_drafts": scale.num_drafts, "concurrency": concurrency,
+             "num_input": scale.num_input, "num_steps": scale.profile_steps,
+             "budget": scale.budget},
+            f"drafts {precision}", limit_s=_WAVE_LIMIT_S,
+        )
+        for precision in scale.precisions
+        for concurrency in [c for c in scale.batches if c in (1, 2, 8)]
+    ]  # fmt: skip
 
 
 def kernels(scale: Scale) -> list[Cell]:
@@ -211,7 +228,7 @@ def small(scale: Scale) -> list[Cell]:
 
 PARTS: dict[str, Callable[[Scale], list[Cell]]] = {
     "ceilings": ceilings, "tests": tests, "decode": decode, "profile": profile,
-    "kernels": kernels, "peers": peers, "small": small, "budgets": budgets,
+    "kernels": kernels, "peers": peers, "small": small, "budgets": budgets, "drafts": drafts,
 }  # fmt: skip
 """By the names that --part takes, in the order in which "all" runs them."""
 

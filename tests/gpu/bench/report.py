@@ -17,6 +17,7 @@ from tests.gpu.bench.floors import (
     Load,
     WaveFloor,
     decode_work,
+    draft_floor,
     seconds,
     wave_floor,
 )
@@ -193,10 +194,25 @@ def profile_row(result: Result, ceilings: Ceilings | None) -> Row:
     return row
 
 
+def draft_row(result: Result, ceilings: Ceilings | None) -> Row:
+    """Of a step: both models' weights are read, the draft's once for each draft."""
+    s, f = result.settings, result.figures
+    row: Row = {key: s[key] for key in ("precision", "concurrency", "num_drafts")}
+    for name in ("replayed", "launched"):
+        row[f"{name}_ms"], row[f"{name}_draft_ms"] = f[name]["step_ms"], f[name]["draft_ms"]
+    if ceilings is not None:
+        row["floor_ms"] = 1000 * draft_floor(
+            Shape.named(s["shape"]), Shape.named(s["draft"]), s["precision"], s["concurrency"],
+            s["num_drafts"], f["replayed"]["context"], ceilings,
+        )  # fmt: skip
+        row["fraction"] = _over(row["floor_ms"], row["replayed_ms"])
+    return row
+
+
 _ROWS = {
     "wave": wave_row, "peer": peer_row, "arrivals": arrival_row, "budget": budget_row,
     "attention": kernel_row, "linear": kernel_row, "fused": kernel_row, "sampler": kernel_row,
-    "profile": profile_row,
+    "profile": profile_row, "drafts": draft_row,
 }  # fmt: skip
 
 

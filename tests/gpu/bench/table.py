@@ -26,6 +26,7 @@ def table(report: Report, wanted: Collection[str] = (), longest: int = LONGEST) 
         ("profile", _profiles(rows["profile"])),
         ("kernels", _linears(rows["linear"])),
         ("kernels", _attention(rows["attention"])),
+        ("drafts", _drafts(rows["drafts"])),
         ("budgets", _budgets(rows["budget"])),
         ("small", _arrivals(rows["arrivals"])),
         ("kernels", _others({**rows["fused"], **rows["sampler"]})),
@@ -203,6 +204,16 @@ def _budgets(rows: Mapping[str, Any]) -> list[str]:
                 f"{r['ttft_ms']:.0f} ms, step {r['step_ms'] or 0:.2f} ms"
             )
     return lines
+
+
+def _drafts(rows: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"  {r['precision']} {r['concurrency']:3} at once, {r['num_drafts']} drafts: "
+        f"{_with(r, 'replayed_ms', 'fraction', 2)} a step ({r['replayed_draft_ms']:.2f} of the "
+        f"host's for drafting), launched {r['launched_ms']:.2f} ({r['launched_draft_ms']:.2f})"
+        for r in rows.values()
+    ]
+    return ["DRAFTS, ms; in brackets the share of the floor", *lines] if rows else []
 
 
 def _arrivals(rows: Mapping[str, Any]) -> list[str]:

@@ -36,6 +36,7 @@ KINDS = {
     "peer": "peer_cells:measure",
     "budget": "budget_cells:measure",
     "profile": "profile_cells:measure",
+    "drafts": "draft_cells:measure",
 }
 """Kind of a cell -> module and function, which gets a Bench and the cell's settings. A kind that is
 not here names its module and function itself."""
