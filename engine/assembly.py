@@ -40,6 +40,7 @@ from engine.trial import check_architecture
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
 
+_OF_STEPS = ("paged attention", "decode")  # in a model's description, what its cache decides
 _NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -181,7 +182,7 @@ def _build(
         layers=layers,
         plan=plan,
         runner=runner,
-        info=with_graphs(_describe(config, checkpoint, tokenizer, loaded, layers), runner),
+        info=with_steps(_describe(config, checkpoint, tokenizer, loaded, layers), runner),
         draft=draft,
         proposer=proposer,
     )
@@ -252,9 +253,12 @@ def capture_steps(runner: ModelRunner, config: EngineConfig, progress: Progress)
         runner.capture(sizes_for(config.max_num_seqs), config.block_size)
 
 
-def with_graphs(info: ModelInfo, runner: ModelRunner) -> ModelInfo:
-    """The description with what was captured, in place of what it said of that before."""
-    kernels = {name: text for name, text in info.kernels.items() if name != "decode"}
+def with_steps(info: ModelInfo, runner: ModelRunner) -> ModelInfo:
+    """The description with what attends and what was captured, in place of what it said of that
+    before."""
+    kernels = {name: text for name, text in info.kernels.items() if name not in _OF_STEPS}
+    if attention := getattr(runner.backend, "description", ""):
+        kernels["paged attention"] = attention
     notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
     graphs = runner.graphs
     if graphs is not None and graphs.summary:

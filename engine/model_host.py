@@ -16,8 +16,8 @@ from engine.assembly import (
     capture_steps,
     draft_source,
     release_memory,
-    with_graphs,
     with_layers,
+    with_steps,
 )
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
@@ -113,7 +113,7 @@ class ModelHost:
         assembly.config = config
         if config.max_num_seqs > before.max_num_seqs and self.runner.graphs is not None:
             capture_steps(self.runner, config, lambda stage, done, total: None)
-            assembly.info = with_graphs(assembly.info, self.runner)
+            assembly.info = with_steps(assembly.info, self.runner)
 
     def rebuild_cache(
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
@@ -207,7 +207,7 @@ class ModelHost:
         self.runner.backend, assembly.proposer = build_caches(config, assembly.layers, draft, plan)
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
         capture_steps(self.runner, config, progress)
-        assembly.info = with_graphs(assembly.info, self.runner)
+        assembly.info = with_steps(assembly.info, self.runner)
 
 
 def _draft_of(config: EngineConfig) -> tuple[str, str | None]:
