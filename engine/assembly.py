@@ -41,6 +41,7 @@ from engine.trial import check_architecture
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
 
+_ATTENTION = "paged attention"  # in a model's description
 _NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -190,7 +191,7 @@ def _build(
         layers=layers,
         plan=plan,
         runner=runner,
-        info=with_graphs(info, runner, proposer),
+        info=with_steps(info, runner, proposer),
         draft=draft,
         proposer=proposer,
     )
@@ -276,12 +277,16 @@ def capture_steps(
         proposer.capture(config.max_num_seqs, longest)
 
 
-def with_graphs(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
-    """The description with what was captured, in place of what it said of that before."""
-    own = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
-    kernels = {name: text for name, text in info.kernels.items() if name not in own}
+def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
+    """The description with what attends and what was captured, in place of what it said of that
+    before."""
+    captured = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
+    old = (_ATTENTION, *captured)
+    kernels = {name: text for name, text in info.kernels.items() if name not in old}
+    if attention := getattr(runner.backend, "description", ""):
+        kernels[_ATTENTION] = attention
     notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
-    for name, graphs in own.items():
+    for name, graphs in captured.items():
         if graphs is not None and graphs.summary:
             kernels[name] = f"CUDA graphs: {graphs.summary}"
         if graphs is not None and graphs.problem:

@@ -16,8 +16,8 @@ from engine.assembly import (
     capture_steps,
     draft_source,
     release_memory,
-    with_graphs,
     with_layers,
+    with_steps,
 )
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
@@ -214,7 +214,7 @@ class ModelHost:
         """Capture steps over the cache as it is, and say so."""
         assembly = self.assembly
         capture_steps(self.runner, assembly.proposer, assembly.config, assembly.plan, progress)
-        assembly.info = with_graphs(assembly.info, self.runner, assembly.proposer)
+        assembly.info = with_steps(assembly.info, self.runner, assembly.proposer)
 
 
 def _draft_of(config: EngineConfig) -> tuple[str, str | None]:

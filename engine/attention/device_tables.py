@@ -38,6 +38,7 @@ class DeviceTables:
 
     def __init__(self, capacity: int, most_blocks: int, device: torch.device) -> None:
         self.capacity, self.most_blocks = capacity, most_blocks
+        self.width = 0  # of the tables of the step: what `stride` holds
         lens_at = _HEADER + -(-(capacity + 1) // 4) * 4
         self._lens_at, self._tables_at = lens_at, lens_at + -(-capacity // 4) * 4
         size = self._tables_at + capacity * most_blocks
@@ -63,6 +64,7 @@ class DeviceTables:
         if host.copied is not None:
             host.copied.synchronize()  # of the step before the last: long over
         self._fill_host(host, batch)
+        self.width = host.width
         used = self._tables_at + batch.num_requests * host.width
         self._buffer[:used].copy_(host.tensor[:used], non_blocking=True)
         if host.copied is not None:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from engine.attention.cpu import CPUAttention
 from engine.attention.device_tables import DeviceTables
+from engine.attention.gpu_choice import choose_attention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import make_caches
+from engine.attention.varlen import VarlenSteps
 from engine.batch import Batch
-from engine.kernels.select import choose_attention
 from engine.kv_dtype import PLAIN, KVDtype
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class GPUAttention:
     """The attention backend of `device`, a GPU; of the CPU in tests, in Triton's interpreter.
 
     A captured graph may hold what `forward` launches for a batch of `fixed_shape`, but not
-    `begin_step`, which comes before every replay. implementation: "triton", or "torch" (gather and
-    SDPA, which cannot be captured); by default what `choose_attention` says.
+    `begin_step`, which comes before every replay. implementation: one of those between which
+    `choose_attention` chooses, by default; only "triton" can be captured.
     """
 
     def __init__(
@@ -47,13 +48,22 @@ class GPUAttention:
         implementation: str | None = None,
     ) -> None:
         self.block_size = block_size
-        widest = max(max(spec.key_dim, spec.value_dim) for spec in layers.values())
-        self.implementation = implementation or choose_attention(device, widest).implementation
+        self.description = self.implementation = implementation or ""
+        if implementation is None:
+            choice = choose_attention(device, layers.values(), dtype, kv_dtype, block_size)
+            self.implementation = choice.implementation
+            self.description = f"{choice.implementation} ({choice.reason})"
         self._device = device
         self._max_model_len = max_model_len
         self._batch: Batch | None = None
         self._gathering: CPUAttention | None = None
-        if self.implementation == "torch":
+        self._varlen: VarlenSteps | None = None
+        most_blocks = min(-(-max_model_len // block_size), num_blocks)
+        # batches are filled up to a shape that has some more than there may be requests
+        most_requests = -(-min(max_num_seqs, max_num_batched_tokens) // _PADDING) * _PADDING
+        if self.implementation != "triton":
+            if self.implementation == "varlen":
+                self._varlen = VarlenSteps(most_requests, most_blocks, device)
             self._gathering = CPUAttention(
                 layers, num_blocks, block_size, dtype, kv_dtype=kv_dtype, device=device
             )
@@ -63,9 +73,6 @@ class GPUAttention:
         self._stored = {
             layer: (cache.keys.stored, cache.values.stored) for layer, cache in self.caches.items()
         }
-        most_blocks = min(-(-max_model_len // block_size), num_blocks)
-        # batches are filled up to a shape that has some more than there may be requests
-        most_requests = -(-min(max_num_seqs, max_num_batched_tokens) // _PADDING) * _PADDING
         self._static = self._tables = DeviceTables(most_requests, most_blocks, device)
         self._larger: DeviceTables | None = None
         self._workspace = torch.empty(WORKSPACE_BYTES // 4, dtype=torch.float32, device=device)
@@ -89,7 +96,7 @@ class GPUAttention:
     def workspace_bytes(self) -> int:
         """What is taken on the device beside the cache."""
         if self._gathering is not None:
-            return 0
+            return 0 if self._varlen is None else self._varlen.nbytes
         larger = 0 if self._larger is None else self._larger.nbytes
         return self._workspace.nbytes + self._static.nbytes + larger
 
@@ -101,6 +108,8 @@ class GPUAttention:
         self._batch = batch
         if self._gathering is not None:
             self._gathering.begin_step(batch)
+            if self._varlen is not None:
+                self._varlen.begin_step(batch)
             return
         self._launches = {}
         self._tables = self._tables_for(batch)
@@ -135,6 +144,9 @@ class GPUAttention:
     def forward(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
     ) -> Tensor:
+        if self._varlen is not None and self._varlen.takes(options):
+            self.write(layer, k, v)
+            return self._varlen.attend(q, self.caches[layer], options)
         if self._gathering is not None:
             return self._gathering.forward(layer, q, k, v, options)
         from engine.kernels.triton.attention import Shape, paged_attention

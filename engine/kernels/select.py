@@ -45,8 +45,6 @@ _NATIVE_DOUBT = 16  # rows: below, reading the weight decides
 _BLOCKS_PAY = 0.9  # of the time of plain weights, or less
 _INT4 = "linear, 4 bits"
 _INT4_ROWS = (16, 32, 64, 128, 256, 512)
-_ATTENTION = "attention"
-_WIDEST_HEAD = 256  # that the paged attention of GPUs is compiled for
 one_at_a_time = threading.RLock()
 """Two threads that measure at once would disturb each other."""
 
@@ -77,20 +75,6 @@ def choose_linear(dtype: torch.dtype, device: str, rows: int) -> str:
     if device != "cpu" or dtype not in CANDIDATES:
         return "torch"
     return _chosen(linear_choices(dtype), rows)
-
-
-def choose_attention(device: torch.device, widest: int) -> Choice:
-    """How paged attention with heads of up to `widest` elements is computed on a GPU."""
-    from engine.kernels.triton.support import problem
-
-    why_not = problem(device)
-    if why_not:
-        implementation, why = "torch", f"{why_not}: gathered pages and torch's SDPA"
-    elif widest > _WIDEST_HEAD:
-        implementation, why = "torch", f"heads of {widest}: the kernel is for {_WIDEST_HEAD}"
-    else:
-        implementation, why = "triton", "one launch for prompts, decoded tokens and drafts"
-    return Choice(f"{_ATTENTION}, {device}", "any", 1, implementation, why)
 
 
 def choose_blocked(dtype: torch.dtype, rows: int) -> str:
@@ -177,10 +161,11 @@ def choices() -> list[Choice]:
 
 def gpu_choices() -> list[Choice]:
     """The choices on each NVIDIA GPU that torch can use."""
+    from engine.attention.gpu_choice import attention_choices
     from engine.kernels.gpu_choices import product_choices
 
     devices = [torch.device(gpu.device) for gpu in gpus() if not gpu.problem]
-    attention = [choose_attention(device, _WIDEST_HEAD) for device in devices]
+    attention = [c for device in devices for c in attention_choices(device)]
     return [*attention, *(c for device in devices for c in product_choices(device))]
 
 

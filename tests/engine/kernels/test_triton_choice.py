@@ -7,10 +7,19 @@ from typing import NoReturn
 import pytest
 import torch
 
-from engine.kernels.select import choose_attention, uses_triton
+from engine.attention import gpu_choice, varlen_trial
+from engine.attention.interface import LayerSpec
+from engine.devices import Gpu
+from engine.kernels.select import Choice, gpu_choices, uses_triton
 from engine.kernels.triton import support
+from engine.kv_dtype import PLAIN
 
 GPU = torch.device("cuda:0")
+
+
+def choose_attention(width: int, block_size: int = 16) -> Choice:
+    layers = [LayerSpec(2, width, width)]
+    return gpu_choice.choose_attention(GPU, layers, torch.bfloat16, PLAIN, block_size)
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +27,13 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is not there, asked anew in every test."""
     monkeypatch.setattr(support, "problem", support.problem.__wrapped__)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    monkeypatch.setattr(varlen_trial, "_problem_of", _wants_large_blocks)
+
+
+def _wants_large_blocks(
+    device: torch.device, dtype: torch.dtype, width: int, block_size: int
+) -> str:
+    return "blocks of 256" if block_size % 256 else ""
 
 
 def test_the_cpu_has_kernels_of_its_own() -> None:
@@ -28,13 +44,16 @@ def test_the_cpu_has_kernels_of_its_own() -> None:
 def test_without_triton_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "is_available", lambda: False)
     assert not uses_triton(GPU)
-    choice = choose_attention(GPU, 128)
+    choice = choose_attention(128)
     assert choice.implementation == "torch" and "not installed" in choice.reason
+    assert choice.reason.endswith("SDPA; torch's attention over pages: blocks of 256")
+    choice = choose_attention(128, block_size=512)
+    assert choice.implementation == "varlen" and "not installed" in choice.reason
 
 
 def test_a_gpu_before_ampere_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert not uses_triton(GPU) and "before Ampere" in choose_attention(GPU, 64).reason
+    assert not uses_triton(GPU) and "before Ampere" in choose_attention(64).reason
 
 
 def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,9 +65,22 @@ def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(probe, "runs_on", fails)
     assert support.problem(GPU).endswith("Failed to find C compiler. Please specify via CC")
-    assert choose_attention(GPU, 64).implementation == "torch"
+    assert choose_attention(64).implementation == "torch"
     monkeypatch.setattr(probe, "runs_on", lambda device: False)
     assert "wrongly" in support.problem(GPU)
     monkeypatch.setattr(probe, "runs_on", lambda device: True)
-    assert uses_triton(GPU) and choose_attention(GPU, 128).implementation == "triton"
-    assert choose_attention(GPU, 576).implementation == "torch"
+    assert uses_triton(GPU) and choose_attention(128).implementation == "triton"
+    assert choose_attention(576).implementation == "torch"
+
+
+def test_people_are_told_what_each_block_size_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.kernels.select.gpus", lambda: (Gpu(0, "card", 2**33, (8, 6)),))
+    monkeypatch.setattr(support, "is_available", lambda: False)
+    found = [choice for choice in gpu_choices() if choice.operation.startswith("attention")]
+    assert [(c.operation.partition(", ")[2], c.dtype, c.implementation) for c in found] == [
+        ("cuda:0, blocks of 16", "bfloat16", "torch"),
+        ("cuda:0, blocks of 256", "bfloat16", "varlen"),
+    ]
+    monkeypatch.setattr(support, "problem", lambda device: "")
+    (only,) = gpu_choice.attention_choices(GPU)
+    assert (only.operation, only.implementation) == ("attention, cuda:0", "triton")
