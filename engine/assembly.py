@@ -271,8 +271,9 @@ def capture_steps(
     assert config.max_model_len is not None, "resolved before"
     progress("Capturing the decoding steps", 0, 0)
     longest = min(plan.num_blocks, -(-config.max_model_len // config.block_size))
-    verifies = proposer is not None and not config.drafts_from_hidden_states
-    runner.capture(sizes_for(most_rows(config)), config.block_size, longest if verifies else 0)
+    taps = None if proposer is None else proposer.taps
+    of_drafts = 0 if proposer is None else longest
+    runner.capture(sizes_for(most_rows(config)), config.block_size, of_drafts, taps)
     if proposer is not None:
         proposer.capture(config.max_num_seqs, longest)
 

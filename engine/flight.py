@@ -57,10 +57,7 @@ def launch(
     batch = pack(spans_of(plan), scheduler.pool.block_size)
     sampling = sampling_grants(plan)
     packed = clock()
-    runner = host.runner
-    with speculator.taps:
-        watched = speculator.reads_hidden_states
-        logits = runner.execute_eagerly(batch) if watched else runner.execute(batch)
+    logits = host.runner.execute(batch, taps=speculator.taps)
     computed = clock()
     drafts = [proposals.get(grant.request.request_id, NOTHING) for grant in sampling]
     rows = [_rows(grant) for grant in sampling]

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -63,10 +63,23 @@ class Capture(Protocol):
         """What `run` takes, until all that it launches is done."""
 
 
+class Taps(Protocol):
+    """Holds on to hidden states of the pass of a model inside its `with`: [T, hidden] each."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *exc: Any) -> None: ...
+
+    def take(self) -> list[Tensor]:
+        """Those of the last pass, once."""
+
+    def hold(self, states: list[Tensor]) -> None:
+        """Take these for those of the last pass, whose operations nobody saw."""
+
+
 def most_rows(config: EngineConfig) -> int:
-    """Rows of the largest step to be captured: one a request, and one for each of its drafts where
-    such steps may be replayed. (What reads hidden states has to see the model's operations.)"""
-    drafts = 0 if config.speculative_method in ("off", "eagle3") else config.num_speculative_tokens
+    """Rows of the largest step to be captured: one a request, and one for each of its drafts."""
+    drafts = 0 if config.speculative_method == "off" else config.num_speculative_tokens
     return min(config.max_num_seqs * (1 + drafts), SIZES[-1])
 
 
@@ -137,8 +150,9 @@ class CudaCapture:
 
 class DecodeGraphs:
     """The captured steps of one model over one cache. `compute`: the logits of all rows of a batch
-    that the backend was told of; whatever it launches is captured. `worth`: what was measured of
-    verifying drafts in rows; None where none are."""
+    that the backend was told of; whatever it launches is captured. `taps`: hidden states that are
+    copied in every replay. `worth`: what was measured of verifying drafts in rows; None where none
+    are."""
 
     def __init__(
         self,
@@ -146,7 +160,9 @@ class DecodeGraphs:
         backend: AttentionBackend,
         block_size: int,
         device: torch.device,
+        taps: Taps | None = None,
     ) -> None:
+        self.taps = taps
         self._compute = compute
         self._backend = backend
         self._block_size = block_size
@@ -154,6 +170,7 @@ class DecodeGraphs:
         self._device = device
         self._graphs: dict[int, Graph] = {}
         self._logits: Tensor | None = None
+        self._states: list[Tensor] = []
         self.worth: Worth | None = None
         self.held_bytes = 0
         self.problem = ""
@@ -205,12 +222,23 @@ class DecodeGraphs:
         self._backend.begin_step(batch)
 
         def run() -> None:
-            logits = self._compute(batch)
+            logits, *states = self._results(batch)
             if self._logits is None:  # before the first capture, in its warm-up
                 self._logits = torch.empty_like(logits)
+                self._states = [torch.empty_like(state) for state in states]
             self._logits[:size].copy_(logits)
+            for kept, state in zip(self._states, states, strict=True):
+                kept[:size].copy_(state)
 
         return capture(run)
+
+    def _results(self, batch: Batch) -> list[Tensor]:
+        """The logits, and the hidden states that are listened to."""
+        if self.taps is None:
+            return [self._compute(batch)]
+        with self.taps:
+            logits = self._compute(batch)
+        return [logits, *self.taps.take()]
 
     def _measured(self, capture: Capture, num_blocks: int) -> Worth | None:
         """What replays save, and what they cost more where drafts are verified in rows."""
@@ -256,6 +284,8 @@ class DecodeGraphs:
             put_drawn(staged, drawn)
         self._backend.begin_step(staged)
         self._graphs[size].replay()
+        if self.taps is not None:
+            self.taps.hold([states[: batch.num_tokens] for states in self._states])
         assert self._logits is not None
         return self._logits[: batch.num_tokens]
 
@@ -267,6 +297,7 @@ class DecodeGraphs:
             graph.reset()
         self._graphs.clear()
         self._logits = self.worth = None
+        self._states = []
         self.held_bytes = 0
 
 

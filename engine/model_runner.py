@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from engine.attention.interface import (
     active,
 )
 from engine.batch import Batch
-from engine.graphs import DecodeGraphs, put_drawn
+from engine.graphs import DecodeGraphs, Taps, put_drawn
 from engine.staging import Staging
 
 
@@ -33,13 +34,19 @@ class ModelRunner:
         self.graphs: DecodeGraphs | None = None
         self._staging = Staging(self.device)
 
-    def capture(self, sizes: Sequence[int], block_size: int, num_blocks: int = 0) -> None:
+    def capture(
+        self,
+        sizes: Sequence[int],
+        block_size: int,
+        num_blocks: int = 0,
+        taps: Taps | None = None,
+    ) -> None:
         """Capture steps of so many requests that decode, over the cache as it is; on a device that
-        captures nothing, nothing happens. num_blocks: see `DecodeGraphs.capture`."""
+        captures nothing, nothing happens. num_blocks, taps: see `DecodeGraphs`."""
         capture = graphs.capture_for(self.device)
         self._release_graphs()
         if capture is not None:
-            self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device)
+            self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device, taps)
             self.graphs.capture(sizes, capture, num_blocks)
 
     def drop_cache(self) -> None:
@@ -51,16 +58,20 @@ class ModelRunner:
         self.drop_cache()
         self.model = nn.Module()
 
-    def execute(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+    def execute(
+        self, batch: Batch, drawn: Tensor | None = None, taps: Taps | None = None
+    ) -> Tensor:
         """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
         to their slots. They are good until the next call.
 
         `batch` is on the host. drawn: int64 [T] on the device, the tokens in place of its
-        input_ids where these are not known to the host yet.
+        input_ids where these are not known to the host yet. taps: what listens to this pass.
         """
-        if self.graphs is not None and self.graphs.fits(batch):
-            return self.graphs.execute(batch, drawn)
-        return self.execute_eagerly(batch, drawn)
+        graphs = self.graphs
+        if graphs is not None and taps in (None, graphs.taps) and graphs.fits(batch):
+            return graphs.execute(batch, drawn)
+        with taps or nullcontext():
+            return self.execute_eagerly(batch, drawn)
 
     @torch.inference_mode()
     def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:

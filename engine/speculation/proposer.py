@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.graphs import DecodeGraphs
+from engine.graphs import DecodeGraphs, Taps
 from engine.step_plan import Grant, Outcome, StepPlan
 
 
@@ -33,12 +32,12 @@ NOTHING = Proposal()
 class Proposer(ABC):
     """Drafts for requests that decode. Its choices decide speed alone, never tokens.
 
-    `taps`: to be active around the model's pass of every step, for one that reads what the model
-    computes there.
+    `taps`: to listen to the model's pass of every step, for one that reads what the model computes
+    there.
     """
 
     weights_bytes: int = 0
-    taps: AbstractContextManager[Any] = nullcontext()
+    taps: Taps | None = None
 
     @property
     def cache_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
     set_limits(requests)   before the plan: how many drafts each request may have
     propose(plan)          after it: the plan with drafts in its places
-    taps                   around the model's pass
+    taps                   in the model's pass
     follow(plan, outcomes) after it: what came out, to a proposer that reads hidden states
     observe(...)           after the commit: what stood, and what it cost
 
@@ -12,10 +12,9 @@ The tokens that come out never depend on any of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from engine.config import EngineConfig
+from engine.graphs import Taps
 from engine.request import Request
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.acceptance import Acceptance, Places, num_accepted
@@ -122,14 +121,9 @@ class Speculator:
         return self._drafting is not None
 
     @property
-    def reads_hidden_states(self) -> bool:
-        """Whether `taps` have to see the operations of the model's pass."""
-        return self._drafting is not None and self._config.drafts_from_hidden_states
-
-    @property
-    def taps(self) -> AbstractContextManager[Any]:
-        """To be active around the model's pass."""
-        return nullcontext() if self._drafting is None else self._drafting.taps
+    def taps(self) -> Taps | None:
+        """What listens to the model's pass."""
+        return None if self._drafting is None else self._drafting.taps
 
     @property
     def _drafting(self) -> Proposer | None:

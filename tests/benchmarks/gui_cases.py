@@ -91,7 +91,7 @@ def script(engine: LLMEngine, text: str, step_s: Callable[[], float]) -> None:
     tokens = itertools.cycle(engine.tokenizer.encode(text))
     vocab_size = engine.model_info.vocab_size
 
-    def execute(batch: Any) -> torch.Tensor:
+    def execute(batch: Any, **_: Any) -> torch.Tensor:
         time.sleep(step_s())
         logits = torch.zeros(len(batch.logits_indices), vocab_size)
         logits[:, next(tokens)] = 10.0

@@ -271,7 +271,7 @@ def test_a_crash_is_a_message_and_a_new_load_serves_again(
         thread.submit(Load(config))
         events.wait(Loaded)
 
-        def broken(*_: Any) -> Any:
+        def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("a kernel failed")
 
         engines[0]._host.runner.execute = broken  # type: ignore[method-assign]
@@ -294,7 +294,7 @@ def test_a_crash_within_a_crash_does_not_end_the_thread(
         engines.append(LLMEngine(config, progress, cancelled))
         return engines[-1]
 
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a kernel failed")
 
     thread = EngineThread(events, factory=factory)

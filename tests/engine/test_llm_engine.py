@@ -355,7 +355,7 @@ def test_nan_logits_end_one_request_and_never_reach_another(
     runner = engine._host.runner
     real = runner.execute
 
-    def execute(batch: Any) -> Any:
+    def execute(batch: Any, **_: Any) -> Any:
         """From its 24th token on, a sequence is NaN: in the cache as in the logits."""
         logits = real(batch).clone()
         for row, length in enumerate(batch.seq_lens):

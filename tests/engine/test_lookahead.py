@@ -103,9 +103,9 @@ def pair(
 def _spoil(engine: LLMEngine) -> None:
     execute = engine.runner.execute
 
-    def spoiled(batch: Batch, drawn: Tensor | None = None) -> Tensor:
+    def spoiled(batch: Batch, drawn: Tensor | None = None, **rest: Any) -> Tensor:
         bad = batch.positions[batch.logits_indices] == BAD_POSITION
-        return execute(batch, drawn).masked_fill(bad[:, None], torch.nan)
+        return execute(batch, drawn, **rest).masked_fill(bad[:, None], torch.nan)
 
     engine.runner.execute = spoiled  # type: ignore[method-assign]
 
@@ -176,9 +176,9 @@ def count_launches(engine: LLMEngine) -> list[bool]:
     """Whether each step's tokens came from the device, as steps are launched from now on."""
     execute, launches = engine.runner.execute, []
 
-    def counted(batch: Batch, drawn: Tensor | None = None) -> Tensor:
+    def counted(batch: Batch, drawn: Tensor | None = None, **rest: Any) -> Tensor:
         launches.append(drawn is not None)
-        return execute(batch, drawn)
+        return execute(batch, drawn, **rest)
 
     engine.runner.execute = counted  # type: ignore[method-assign]
     return launches
@@ -281,10 +281,10 @@ def test_out_of_memory_ahead_is_a_step_as_usual(make_engine: MakeEngine) -> None
     engine.looks_ahead = True
     execute = engine.runner.execute
 
-    def full(batch: Batch, drawn: Tensor | None = None) -> Tensor:
+    def full(batch: Batch, drawn: Tensor | None = None, **rest: Any) -> Tensor:
         if drawn is not None and batch.seq_lens[0] % 3 == 0:
             raise torch.OutOfMemoryError("CUDA out of memory. Two steps are too many.")
-        return execute(batch, drawn)
+        return execute(batch, drawn, **rest)
 
     engine.runner.execute = full  # type: ignore[method-assign]
     side = Requests(engine)

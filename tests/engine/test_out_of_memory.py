@@ -34,11 +34,11 @@ class Failing:
         self.fails = fails
         execute = ModelRunner.execute
 
-        def maybe(runner: ModelRunner, batch: Any, *rest: Any) -> torch.Tensor:
+        def maybe(runner: ModelRunner, *step: Any, **rest: Any) -> torch.Tensor:
             self.calls += 1
             if self.calls in self.fails:
                 raise torch.OutOfMemoryError(SIZE)
-            return execute(runner, batch, *rest)
+            return execute(runner, *step, **rest)
 
         monkeypatch.setattr(ModelRunner, "execute", maybe)
 
@@ -113,7 +113,7 @@ def test_another_fault_is_not_taken_for_it(
     engine = make_engine()
     engine.add_request([1, 2, 3], GREEDY)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("shapes cannot be multiplied")
 
     monkeypatch.setattr(ModelRunner, "execute", broken)

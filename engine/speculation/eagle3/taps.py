@@ -53,6 +53,10 @@ class Taps:
         held, self._held = self._held, []
         return held
 
+    def hold(self, states: list[Tensor]) -> None:
+        """Take these for the states of the last pass, which was replayed: no layer was called."""
+        self._held = states
+
     def _holder(self, place: int) -> Any:
         def hold(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             states: Tensor = args[0] if args else kwargs["hidden_states"]

@@ -11,10 +11,10 @@ import pytest
 
 from engine import LLMEngine
 from engine.batch import Batch
-from engine.graphs import DecodeGraphs, most_rows, sizes_for
+from engine.graphs import DecodeGraphs, sizes_for
 from engine.speculation.draft_model import ROWS_EACH
 from tests.engine.recorded_graphs import Recording
-from tests.engine.speculation.runs import results
+from tests.engine.speculation.runs import eagle, results
 from tests.engine.speculation.test_exactness import draft_settings
 
 MakeEngine = Callable[..., LLMEngine]
@@ -143,12 +143,22 @@ def test_a_draft_that_cannot_be_captured_is_said_of_the_draft(
     assert results(engine) == plain
 
 
-def test_a_head_reads_the_operations_of_the_model(
-    make_engine: MakeEngine, head_folder: Path, recording: Recording
-) -> None:
-    engine = make_engine(
-        speculative_method="eagle3", speculative_model=str(head_folder), max_num_seqs=4
-    )
-    assert most_rows(engine.config) == 4
-    assert engine.runner.graphs is not None and engine.runner.graphs.worth is None
+@pytest.mark.parametrize("launched_s", [0.003, 0.0])
+def test_a_head_gets_the_hidden_states_of_replayed_steps(
+    launched_s: float, make_engine: MakeEngine, head_folder: Path, plain: list[Any],
+    recording: Recording, replayed: list[tuple[DecodeGraphs, Batch]],
+) -> None:  # fmt: skip
+    """The same drafts as from steps that are launched; where verification is not replayed, the
+    steps without drafts are."""
+    recording.launched_s = launched_s
+    settings = eagle(head_folder, num_speculative_tokens=3)
+    found = []
+    for eager in (True, False):
+        engine = make_engine(**settings, enforce_eager=eager)
+        assert results(engine) == plain
+        figures = engine.snapshot().speculation
+        assert figures is not None and 0 < figures.accepted < figures.drafted
+        found.append((figures.drafted_per_position, figures.accepted_per_position))
+    assert found[0] == found[1]
     assert "draft" not in engine.model_info.kernels
+    assert replayed and any(not batch.is_decode for _, batch in replayed) == bool(launched_s)
