@@ -8,9 +8,9 @@ out is distributed as p. Of one request, whose second draft does not stand:
     draft        | d1        d2        d3        -        u * q(d) < p(d) ?  yes  no   yes  -
     comes out    | d1        t         -1        -1       t from max(p - q, 0) of row 1
 
-Everything is decided on the device, and nothing here waits for it. Whole requests are worked on at
-once, as many as the sampler would take rows: besides its buffers that takes a copy of their q, and
-a few rows for each request's last token.
+Everything is decided on the device, and nothing here waits for it. As many whole requests are
+worked on at once as have no more rows than the sampler takes (one alone may have more): besides its
+buffers that needs a copy of their q, and some rows of the vocabulary per request.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def reject(
     drafted: Sequence[Drafted],
     numbers: Callable[[Sequence[Drafted]], Numbers] = keyed,
 ) -> list[tuple[list[int], Tensor]]:
-    """What comes out of rows of logits[rows of the step, V], part by part: their places, and
-    int64 [len(places)] the drafts that stand, the one token after them, and -1 behind it. The one
-    token is -1 where the row's logits were bad."""
+    """What comes out of `drafted`, whose rows are among logits[R of the step, V], part by part: the
+    places of some rows and int64 [len(places)], in each request the drafts that stand, one token
+    more, and -1 behind it. The one token is -1 where the logits of its row were bad."""
     parts = []
     for chunk in _chunks(drafted, sampler.chunk_rows):
         places = [place for request in chunk for place in request.places]
@@ -105,7 +105,7 @@ def _outcome(
     accept, draw = upload(np.stack(numbers), device)
 
     p = sampler.weights(logits, [row for request in drafted for row in request.rows])
-    q = torch.stack([q for request in drafted for q in request.proposal.probabilities])
+    q = torch.stack([row for request in drafted for row in request.proposal.probabilities])
     p_of = p.values.gather(1, drafts[:, None]) / p.totals
     stands = accept * q[q_rows, drafts].double() < p_of.squeeze(1).double()
     last = grid[:, -1]

@@ -46,9 +46,10 @@ class Case(NamedTuple):
 
 @st.composite
 def cases(draw: st.DrawFn, width: int, name: str) -> Case:
-    """`width`: of q. closeness: how far the draft model is from the model, not at all at 0."""
+    """Drafts of a model that is near or far from the model, or the same; q[width] each. One row's
+    logits may be bad."""
     count, seed = draw(st.integers(1, 5)), draw(st.integers(0, 2**64 - 1))
-    closeness = draw(st.sampled_from([0.0, 0.0, 0.3, 2.0]))
+    distance = draw(st.sampled_from([0.0, 0.0, 0.3, 2.0]))
     params = draw(params_drawn_at_random)
     generator = torch.Generator().manual_seed(seed % 2**62)
     logits = torch.randn(count + 1, VOCAB, generator=generator) * 3
@@ -59,7 +60,7 @@ def cases(draw: st.DrawFn, width: int, name: str) -> Case:
     for i in range(count + 1):
         rows.append(SamplingRow(name, params, seed, 9 + i, [1, 2, 3], [4, 5, *drafts], frozenset()))
         if i < count:
-            noise = torch.randn(1, VOCAB, generator=generator) * closeness
+            noise = torch.randn(1, VOCAB, generator=generator) * distance
             (token,), (given_,) = draft_model.draw_from(
                 logits[i : i + 1] + noise, [rows[-1]._replace(seed=seed + 1)]
             )
