@@ -14,8 +14,8 @@ The order in which a row is treated (vLLM's):
 What a row draws depends on its own logits, parameters, seed and position alone.
 
 On a device nothing here waits: `launch` enqueues the work and the copy of what comes out, and
-`Drawn.read` waits for it. Only drafting and rejection sampling (`draw_from`, `distributions`) are
-read at once, for what comes next depends on what they gave.
+`Drawn.read` waits for it. Only drafting (`draw_from`) is read at once, for the draft model's next
+pass depends on what it gave.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from engine.sampling.edits import apply_edits, has_edits
 from engine.sampling.filters import Filters
 from engine.sampling.logprobs import PendingLogprobs, RowLogprobs, row_logprobs
 from engine.sampling.penalties import PenalizedRow, SeenTokens, apply_penalties
+from engine.sampling.rows import merged, select
 from engine.sampling.uniform import uniforms
 from engine.sampling_params import SamplingParams
-from engine.transfer import DeviceTimer, Download, reads_freely, upload, upload_places
+from engine.transfer import DeviceTimer, Download, reads_freely, upload
 
 __all__ = [
     "UNREAD",
@@ -45,6 +46,7 @@ __all__ = [
     "SampledTokens",
     "Sampler",
     "SamplingRow",
+    "Weights",
     "check_token_ids",
     "row_of",
 ]
@@ -157,6 +159,16 @@ class _Processed(NamedTuple):
     ok: Tensor
 
 
+class Weights(NamedTuple):
+    """What rows are sampled from. values: float32 [R, padded vocabulary], not normalized; totals:
+    float32 [R, 1], what they sum to; ok: bool [R, 1], False in rows that failed, in which the rest
+    is of no use."""
+
+    values: Tensor
+    totals: Tensor
+    ok: Tensor
+
+
 def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
     """Raise InvalidRequestError where `params` names a token that the model does not have."""
     for name, token_ids in (
@@ -180,7 +192,7 @@ class Sampler:
         self._width = padded_vocab(vocab_size)
         on_host = reads_freely(self.device)
         elements = _CHUNK_ELEMENTS if on_host else _DEVICE_CHUNK_ELEMENTS
-        self._chunk_rows = max(1, elements // self._width)
+        self.chunk_rows = max(1, elements // self._width)
         self._buffers: list[Tensor] = []
         self._seen: dict[str, SeenTokens] = {}
 
@@ -195,16 +207,45 @@ class Sampler:
     ) -> Drawn:
         """`sample`, to be read later. unread: int64 [len(rows)] on the device, the tokens for which
         UNREAD stands at the end of every row's output; None where it does not."""
+        timer = DeviceTimer(self.device)
+        timer.mark()
+        return self.report(logits, rows, self.draw(logits, rows, unread), timer)
+
+    @torch.inference_mode()
+    def draw(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
+    ) -> Tensor:
+        """The tokens alone, on the device: int64 [len(rows)], -1 where a row failed."""
         if logits.shape != (len(rows), self.vocab_size):
             raise ValueError(
                 f"logits are {tuple(logits.shape)}, not {(len(rows), self.vocab_size)}"
             )
-        timer = DeviceTimer(self.device)
-        timer.mark()
-        token_ids = self._token_ids(logits, rows, unread)
+        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
+        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
+        parts = [(plain, _finite_argmax(select(logits, plain)))] if plain else []
+        for chunk in self._chunks(others):
+            own = None if unread is None else select(unread, chunk)
+            drawn = self._sample_chunk(select(logits, chunk), [rows[i] for i in chunk], own)
+            parts.append((chunk, drawn))
+        return merged(parts, len(rows), self.device)
+
+    @torch.inference_mode()
+    def report(
+        self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Tensor, timer: DeviceTimer
+    ) -> Drawn:
+        """Tokens that were drawn for all `rows`, -1 where there is none, with the log probabilities
+        of those that ask, to be read; `timer` was marked before they were drawn."""
         reports = self._reports(logits, rows, token_ids)
         timer.mark()
         return Drawn(token_ids, reports, timer)
+
+    @torch.inference_mode()
+    def weights(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Weights:
+        """What each row (none greedy; best no more than `chunk_rows`) is sampled from, after
+        penalties, temperature and filters; in a buffer of the sampler, until its next call."""
+        work, maxima, ok = self._processed(logits, rows)
+        values, masses = self._probabilities(work, maxima, rows)
+        return Weights(values, masses.sum(1, keepdim=True).float(), ok)
 
     @torch.inference_mode()
     def distributions(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
@@ -212,10 +253,8 @@ class Sampler:
         float32 [len(rows), padded vocabulary], sums 1; 0 everywhere in a row that failed."""
         parts = []
         for chunk in self._chunks(list(range(len(rows)))):
-            chunk_rows = [rows[i] for i in chunk]
-            work, maxima, ok = self._processed(_select(logits, chunk), chunk_rows)
-            probs, masses = self._probabilities(work, maxima, chunk_rows)
-            parts.append(probs / masses.sum(1, keepdim=True).float())
+            values, totals, ok = self.weights(select(logits, chunk), [rows[i] for i in chunk])
+            parts.append(values / totals)
             if not (reads_freely(self.device) and bool(ok.all())):
                 parts[-1].masked_fill_(~ok, 0.0)
         return torch.cat(parts)
@@ -236,21 +275,8 @@ class Sampler:
         self._seen.pop(request_id, None)
 
     def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
-        for start in range(0, len(indices), self._chunk_rows):
-            yield indices[start : start + self._chunk_rows]
-
-    def _token_ids(
-        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None
-    ) -> Tensor:
-        """int64 [len(rows)], -1 where a row failed."""
-        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
-        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
-        parts = [(plain, _finite_argmax(_select(logits, plain)))] if plain else []
-        for chunk in self._chunks(others):
-            own = None if unread is None else _select(unread, chunk)
-            drawn = self._sample_chunk(_select(logits, chunk), [rows[i] for i in chunk], own)
-            parts.append((chunk, drawn))
-        return _merged(parts, len(rows), self.device)
+        for start in range(0, len(indices), self.chunk_rows):
+            yield indices[start : start + self.chunk_rows]
 
     def _processed(
         self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
@@ -275,12 +301,12 @@ class Sampler:
         sampled = [i for i, row in enumerate(rows) if not row.is_greedy]
         parts = []
         if greedy:
-            parts.append((greedy, row_maxima(_select(work, greedy)).token_ids))
+            parts.append((greedy, row_maxima(select(work, greedy)).token_ids))
         if sampled:
             chosen = [rows[i] for i in sampled]
-            drawn = self._draw(_select(work, sampled), _select(maxima, sampled), chosen)
+            drawn = self._draw(select(work, sampled), select(maxima, sampled), chosen)
             parts.append((sampled, drawn))
-        return torch.where(ok.squeeze(1), _merged(parts, len(rows), self.device), -1)
+        return torch.where(ok.squeeze(1), merged(parts, len(rows), self.device), -1)
 
     def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         """Sample every row of `work`, of maxima[rows, 1]; uses `work` up. Any token of the padded
@@ -318,15 +344,6 @@ class Sampler:
             )
         return penalized
 
-    @torch.inference_mode()
-    def logprobs(
-        self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
-    ) -> list[RowLogprobs | None]:
-        """Log probabilities of `token_ids` and their alternatives, for the rows that ask."""
-        chosen = upload_places(token_ids, self.device)
-        reports = self._reports(logits, rows, chosen)
-        return Drawn(chosen, reports, DeviceTimer(self.device)).read().logprobs
-
     def _reports(
         self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Tensor
     ) -> list[tuple[list[int], PendingLogprobs]]:
@@ -335,8 +352,8 @@ class Sampler:
         wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
         for chunk in self._chunks(wanted):
             sizes = [min(rows[i].params.logprobs or 0, self.vocab_size) for i in chunk]
-            chosen = _select(token_ids, chunk).clamp(min=0)
-            work = self._padded(_select(logits, chunk))
+            chosen = select(token_ids, chunk).clamp(min=0)
+            work = self._padded(select(logits, chunk))
             scratch = self._buffer(1, len(chunk))
             reports.append((chunk, row_logprobs(work, scratch, chosen, sizes)))
         return reports
@@ -356,23 +373,6 @@ class Sampler:
         if len(self._buffers[index]) < num_rows:
             self._buffers[index] = torch.empty(num_rows, self._width, device=self.device)
         return self._buffers[index][:num_rows]
-
-
-def _select(x: Tensor, rows: list[int]) -> Tensor:
-    """Rows of `x` in ascending order; without a copy where they are neighbours."""
-    if rows[-1] - rows[0] + 1 == len(rows):
-        return x[rows[0] : rows[-1] + 1]
-    return x[upload_places(rows, x.device)]
-
-
-def _merged(parts: Sequence[tuple[list[int], Tensor]], count: int, device: torch.device) -> Tensor:
-    """int64 [count] from the values at some of the places; every place is in one of the parts."""
-    if len(parts) == 1:
-        return parts[0][1]
-    merged = torch.empty(count, dtype=torch.int64, device=device)
-    for places, values in parts:
-        merged.index_copy_(0, upload_places(places, device), values)
-    return merged
 
 
 def _finite_argmax(logits: Tensor) -> Tensor:

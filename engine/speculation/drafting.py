@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from engine.request import Request
 from engine.sampler import Sampler, SamplingRow, row_of
+from engine.sampling.rows import select
 from engine.speculation.proposer import NOTHING, Proposal
 
 
@@ -39,8 +39,7 @@ class Drafting:
     def proposal(self) -> Proposal:
         if not self.tokens:
             return NOTHING
-        probabilities = torch.stack(self.probabilities) if self.probabilities else None
-        return Proposal(tuple(self.tokens), probabilities)
+        return Proposal(tuple(self.tokens), tuple(self.probabilities))
 
 
 def draw(sampler: Sampler, logits: Tensor, drafting: Sequence[Drafting]) -> list[int]:
@@ -52,13 +51,13 @@ def draw(sampler: Sampler, logits: Tensor, drafting: Sequence[Drafting]) -> list
     random = [i for i, row in enumerate(rows) if row.is_rejection_sampled]
     others = [i for i, row in enumerate(rows) if not row.is_rejection_sampled]
     if random:
-        found = sampler.draw_from(logits[random], [rows[i] for i in random])
+        found = sampler.draw_from(select(logits, random), [rows[i] for i in random])
         for i, token_id, probabilities in zip(random, *found, strict=True):
             drawn[i] = token_id
             if token_id >= 0:
                 drafting[i].probabilities.append(probabilities)
     if others:
-        sampled = sampler.sample(logits[others], [rows[i] for i in others])
+        sampled = sampler.sample(select(logits, others), [rows[i] for i in others])
         for i, token_id in zip(others, sampled.token_ids, strict=True):
             drawn[i] = token_id
     return drawn

@@ -16,14 +16,14 @@ from engine.step_plan import Grant, Outcome, StepPlan
 class Proposal(NamedTuple):
     """Tokens that may come next, at most as many as the grant has places for.
 
-    probabilities[len(token_ids), V]: float32, what each token was drawn from, where it was drawn at
-    random and independently of the model that verifies it; V is the draft's vocabulary, of which
-    the first entries are the model's. None where the drafts are certain, or are drawn with the
-    random numbers with which the model will draw.
+    probabilities: for each token what it was drawn from, float32 [V], where it was drawn at random
+    and independently of the model that verifies it; V is the draft's vocabulary, the same for all
+    requests of a step, of which the first entries are the model's. None where the drafts are
+    certain, or are drawn with the random numbers with which the model will draw.
     """
 
     token_ids: tuple[int, ...] = ()
-    probabilities: Tensor | None = None
+    probabilities: tuple[Tensor, ...] = ()
 
 
 NOTHING = Proposal()

@@ -4,15 +4,12 @@ Sample and match, for greedy and seeded requests, and for drafts without probabi
 sampled as it would be without drafts; a draft stands if it is what was sampled. So every token is a
 sample of the model on its true prefix, and penalties, filters and seeds are right by construction.
 
-Rejection sampling (Leviathan et al. 2023; Chen et al. 2023), for drafts drawn from q at random: a
-draft d stands with probability min(1, p(d) / q(d)); the first that does not is replaced by a sample
-of max(p - q, 0); if all stand, one more comes from p. The result is distributed as p, and more
-drafts stand: the sum of min(p, q). p and q are what is left after all processors.
+Rejection sampling, for drafts drawn from q at random: see engine/speculation/rejection.py. The
+result is distributed as p as well, and more drafts stand: the sum of min(p, q). p and q are what is
+left after all processors.
 
-Both emit the drafts that stand and one token more.
-
-Sample and match is launched whole and read once. Rejection sampling is decided on the host, draft
-after draft, from a few numbers of each row; it waits for the device twice a request.
+Both emit the drafts that stand and one token more. Both are launched whole; all that a step drew,
+with its log probabilities, is read at once.
 """
 
 from __future__ import annotations
@@ -24,13 +21,10 @@ import torch
 from torch import Tensor
 
 from engine.sampler import Drawn, RowLogprobs, Sampler, SamplingRow
-from engine.sampling.draw import block_masses, inverse_cdf
-from engine.sampling.uniform import uniforms
+from engine.sampling.rows import merged, select
 from engine.speculation.proposer import Proposal
-from engine.transfer import upload, upload_places
-
-# Random numbers beside the one with which a position is drawn.
-_ACCEPT, _RESIDUAL = 0x5DEECE66D, 0x2545F4914F6CDD1D
+from engine.speculation.rejection import Drafted, reject
+from engine.transfer import DeviceTimer
 
 
 class Verified(NamedTuple):
@@ -44,7 +38,8 @@ class Verified(NamedTuple):
 class Verification:
     """A step's rows that were launched: `read` gives what every request gets of it.
 
-    drawn: the rows that are sampled and matched; None where there are none.
+    drawn: a token for each row; None where there are no rows. Where drafts are rejection sampled,
+    its tokens are what comes out already.
     """
 
     def __init__(
@@ -55,42 +50,28 @@ class Verification:
         proposals: Sequence[Proposal],
         unread: Tensor | None = None,
     ) -> None:
-        self._sampler = sampler
-        self._rows = rows
+        self._lengths = [len(own) for own in rows]
         self._proposals = proposals
-        starts = [0]
-        for own in rows:
-            starts.append(starts[-1] + len(own))
-        by_rejection = [i for i, p in enumerate(proposals) if p.probabilities is not None]
-        self._matched = [i for i, p in enumerate(proposals) if p.probabilities is None]
-        self._to_reject = {i: logits[starts[i] : starts[i + 1]] for i in by_rejection}
         self.drawn: Drawn | None = None
-        if self._matched:
-            chosen = logits
-            if by_rejection:
-                places = [j for i in self._matched for j in range(starts[i], starts[i + 1])]
-                chosen = logits[upload_places(places, logits.device)]
-            sampled = [row for i in self._matched for row in rows[i]]
-            self.drawn = sampler.launch(chosen, sampled, unread)
+        if any(proposal.probabilities for proposal in proposals):
+            assert unread is None, "drafts follow from tokens that were read"
+            self.drawn = _launch(sampler, logits, rows, proposals)
+        elif rows:
+            self.drawn = sampler.launch(logits, _flat(rows), unread)
 
-    @torch.inference_mode()
     def read(self) -> list[Verified]:
         """What came out, request by request; waits until the device has drawn it."""
-        result = {
-            i: reject(self._sampler, logits, self._rows[i], self._proposals[i])
-            for i, logits in self._to_reject.items()
-        }
-        if self.drawn is not None:
-            sampled = self.drawn.read()
-            place = 0
-            for i in self._matched:
-                end = place + len(self._rows[i])
-                kept = match(sampled.token_ids[place:end], self._proposals[i].token_ids)
-                result[i] = Verified(
-                    sampled.token_ids[place : place + kept], sampled.logprobs[place : place + kept]
-                )
-                place = end
-        return [result[i] for i in range(len(self._rows))]
+        if self.drawn is None:
+            return []
+        token_ids, logprobs, _ = self.drawn.read()
+        result = []
+        start = 0
+        for length, proposal in zip(self._lengths, self._proposals, strict=True):
+            own = token_ids[start : start + length]
+            kept = match(own, proposal.token_ids)
+            result.append(Verified(own[:kept], logprobs[start : start + kept]))
+            start += length
+        return result
 
     @property
     def device_s(self) -> float | None:
@@ -98,7 +79,6 @@ class Verification:
         return None if self.drawn is None else self.drawn.device_s
 
 
-@torch.inference_mode()
 def verify(
     sampler: Sampler,
     logits: Tensor,
@@ -112,7 +92,8 @@ def verify(
 
 def match(sampled: Sequence[int], drafts: Sequence[int]) -> int:
     """How many of the sampled tokens count: through the first that is not its draft. A failed row
-    (-1) does not count; the step that samples it first fails."""
+    (-1) does not count; the step that samples it first fails. (Nor does one behind the end of what
+    rejection sampling gave, where rounding let a draft be replaced by itself.)"""
     for i, token_id in enumerate(sampled):
         if token_id < 0:
             return i
@@ -121,71 +102,33 @@ def match(sampled: Sequence[int], drafts: Sequence[int]) -> int:
     return len(sampled)
 
 
-class Chance:
-    """The random decisions of rejection sampling, keyed by the row's seed and position. (A test
-    that walks through all of them replaces it.)"""
-
-    def accepts(self, p: float, q: float, row: SamplingRow) -> bool:
-        """True with probability min(1, p / q)."""
-        return float(uniforms([row.seed ^ _ACCEPT], [row.position])[0]) * q < p
-
-    def draw(self, weights: Tensor, row: SamplingRow, *, is_replacement: bool) -> int:
-        """A token drawn from weights[V], not normalized."""
-        seed = row.seed ^ _RESIDUAL if is_replacement else row.seed
-        u = upload(uniforms([seed], [row.position]), weights.device)
-        masses = block_masses(weights.unsqueeze(0))
-        return int(inverse_cdf(weights.unsqueeze(0), masses, u))
-
-
-KEYED = Chance()
-
-
-def reject(
+@torch.inference_mode()
+def _launch(
     sampler: Sampler,
     logits: Tensor,
-    rows: Sequence[SamplingRow],
-    proposal: Proposal,
-    chance: Chance = KEYED,
-) -> Verified:
-    """Rejection sampling of one request's drafts from logits[len(drafts) + 1, V]."""
-    assert proposal.probabilities is not None
-    p = sampler.distributions(logits, rows)
-    good, p_of, q_of = _at_drafts(p, proposal.probabilities, proposal.token_ids)
-    token_ids: list[int] = []
-    for i, row in enumerate(rows):
-        if not good[i]:  # its logits were bad
-            break
-        if i == len(proposal.token_ids):
-            token_ids.append(chance.draw(p[i], row, is_replacement=False))
-            break
-        if chance.accepts(p_of[i], q_of[i], row):
-            token_ids.append(proposal.token_ids[i])
-            continue
-        rest = residual(p[i], proposal.probabilities[i])
-        token_ids.append(chance.draw(rest, row, is_replacement=True))
-        break
-    kept = rows[: len(token_ids)]
-    return Verified(token_ids, sampler.logprobs(logits[: len(kept)], kept, token_ids))
+    rows: Sequence[Sequence[SamplingRow]],
+    proposals: Sequence[Proposal],
+) -> Drawn:
+    """Some of the requests by rejection sampling, the others' rows sampled to be matched."""
+    timer = DeviceTimer(logits.device)
+    timer.mark()
+    drafted: list[Drafted] = []
+    matched: list[int] = []
+    count = 0
+    for own, proposal in zip(rows, proposals, strict=True):
+        places = range(count, count + len(own))
+        if proposal.probabilities:
+            drafted.append(Drafted(places, own, proposal))
+        else:
+            matched += places
+        count += len(own)
+    every = _flat(rows)
+    parts = reject(sampler, logits, drafted)
+    if matched:
+        drawn = sampler.draw(select(logits, matched), [every[place] for place in matched])
+        parts.append((matched, drawn))
+    return sampler.report(logits, every, merged(parts, count, logits.device), timer)
 
 
-def _at_drafts(
-    p: Tensor, q: Tensor, token_ids: Sequence[int]
-) -> tuple[list[bool], list[float], list[float]]:
-    """Of p[n + 1, V] and q[n, V']: which rows of p hold anything, and what both give the n drafts;
-    one wait for the device."""
-    drafts = upload_places(token_ids, p.device)[:, None]
-    of_both = [p[: len(token_ids)].gather(1, drafts), q.gather(1, drafts)]
-    columns = torch.cat([p.any(1, keepdim=True).float(), *of_both]).squeeze(1).tolist()
-    count = len(p)
-    good = [value > 0 for value in columns[:count]]
-    return good, columns[count : count + len(token_ids)], columns[count + len(token_ids) :]
-
-
-def residual(p: Tensor, q: Tensor) -> Tensor:
-    """max(p - q, 0), not normalized; p itself where rounding leaves nothing. q may be of another
-    width; what it lacks is 0."""
-    width = min(len(p), len(q))
-    rest = p.clone()
-    rest[:width] -= q[:width]
-    rest.clamp_(min=0.0)
-    return torch.where(rest.any(), rest, p)
+def _flat(rows: Sequence[Sequence[SamplingRow]]) -> list[SamplingRow]:
+    return [row for own in rows for row in own]

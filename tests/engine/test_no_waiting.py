@@ -27,6 +27,7 @@ from engine.sampler import UNREAD, Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.speculation.proposer import Proposal
 from engine.speculation.verify import Verification
+from engine.transfer import Download
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
 from tests.engine.test_lookahead import any_params
@@ -92,6 +93,43 @@ def test_drafts_that_are_matched_are_launched_without_looking() -> None:
     logits = torch.empty(6, 300, device=META)
     with NothingIsRead():
         Verification(Sampler(300, META), logits, rows, [Proposal((5, 6))] * 2)
+
+
+class Reads(Download):
+    """Gives ones for what is on the meta device, and counts who waits for them."""
+
+    count = 0
+
+    def read(self) -> list[list[Any]]:
+        Reads.count += 1
+        return [torch.ones(tensor.shape, dtype=tensor.dtype).tolist() for tensor in self._host]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(any_params, st.integers(0, 4)), min_size=1, max_size=8))
+def test_a_step_with_drafts_of_both_kinds_waits_once(
+    requests: list[tuple[SamplingParams, int]],
+) -> None:
+    """Drafts for each request, drawn at random where they would be; in several chunks."""
+    sampler = Sampler(300, META)
+    sampler.chunk_rows = 6
+    q = torch.empty(256, device=META)
+    rows, proposals = [], []
+    for row, (_, count) in zip(rows_of([p for p, _ in requests]), requests, strict=True):
+        rows.append([row] * (count + 1))
+        drawn_from = (q,) * count if row.is_rejection_sampled else ()
+        proposals.append(Proposal((1,) * count, drawn_from))
+    num_rows = sum(map(len, rows))
+    logits = torch.empty(num_rows, 300, device=META, dtype=torch.bfloat16)
+    with pytest.MonkeyPatch.context() as patch, NothingIsRead():
+        patch.setattr("engine.sampler.Download", Reads)
+        patch.setattr(Reads, "count", 0)
+        verification = Verification(sampler, logits, rows, proposals)
+        assert Reads.count == 0
+        found = verification.read()
+        assert Reads.count == 1
+    assert verification.drawn is not None and verification.drawn.token_ids.shape == (num_rows,)
+    assert [len(f.token_ids) for f in found] == [len(own) for own in rows]
 
 
 class Attends:

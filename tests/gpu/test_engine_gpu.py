@@ -12,6 +12,9 @@ import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.flight import Flight
+from engine.sampler import Sampler, SamplingRow
+from engine.speculation.proposer import Proposal
+from engine.speculation.verify import Verification
 
 pytestmark = pytest.mark.gpu
 
@@ -114,6 +117,40 @@ def test_nothing_waits_while_a_step_is_launched(
         torch.cuda.set_sync_debug_mode("default")
     assert len(reads) >= 40
     engine.shutdown()
+
+
+def launch_drafts(device: str, num_requests: int = 40) -> Verification:
+    """Verification of drafts that another model drew at random, and of some that are certain."""
+    vocab, places = 5000, 5
+    sampler = Sampler(vocab, device)
+    sampler.chunk_rows = 64  # in several chunks
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(num_requests * places, vocab, generator=generator) * 3
+    logits[places + 2] = torch.nan
+    q_logits = logits.nan_to_num() + torch.randn(logits.shape, generator=generator) * 0.3
+    rows, proposals = [], []
+    for i in range(num_requests):
+        params = SamplingParams(temperature=0.8, top_p=0.9, logprobs=2 if i % 5 == 0 else None)
+        own = [SamplingRow(f"r{i}", params, i, 9 + j, [1], [2] * j) for j in range(places)]
+        chosen = q_logits[i * places : (i + 1) * places - 1]
+        tokens, q = Sampler(vocab).draw_from(chosen, [r._replace(seed=99 + i) for r in own[:-1]])
+        rows.append(own)
+        kept = () if i % 3 == 0 else tuple(q.to(device))
+        proposals.append(Proposal(tuple(tokens), kept))
+    there = logits.to(device)
+    torch.cuda.set_sync_debug_mode("default" if device == "cpu" else "error")
+    try:
+        return Verification(sampler, there, rows, proposals)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_nothing_waits_while_drafts_are_verified() -> None:
+    """Until all requests are read at once; then they have the tokens of the CPU."""
+    launch_drafts("cuda:0").read()  # whatever is done once
+    found, wanted = launch_drafts("cuda:0").read(), launch_drafts("cpu").read()
+    assert [f.token_ids for f in found] == [w.token_ids for w in wanted]
+    assert {len(f.token_ids) for f in found} >= {1, 2, 5}
 
 
 def test_changed_settings_keep_the_tokens(on_cpu: list[list[int]]) -> None:
