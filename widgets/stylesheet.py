@@ -48,6 +48,7 @@ QToolTip { background: $raised; color: $text; border: 1px solid $border_strong; 
 QFrame[panel="true"] {
     background: $panel; border: 1px solid $border; border-radius: 6px;
 }
+QFrame[panel="true"]:focus { border: 1px solid $accent; }
 QFrame[bubble="user"] {
     background: $user_bubble; border: 1px solid $border; border-radius: 6px;
 }
