@@ -146,6 +146,16 @@ def test_the_keyboard_does_the_same(qtbot: QtBot, panel: BlocksPanel) -> None:
     assert panel.map.chosen_owner == "" and panel.map.pointed_block == NONE
 
 
+def test_a_request_that_holds_no_blocks_lights_up_none(panel: BlocksPanel) -> None:
+    panel.update_snapshot(state())
+    panel.map.choose("chat-2")
+    panel.map.choose("chat-3")  # waits for its first block
+    assert panel.map.chosen_owner == "" and panel.line.text() == HINT
+    panel.clear()
+    panel.map.choose("chat-1")
+    assert panel.map.chosen_owner == ""
+
+
 def test_what_is_gone_is_forgotten(panel: BlocksPanel) -> None:
     panel.map.choose("chat-1")
     panel.map.point_at(15)

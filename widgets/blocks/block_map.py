@@ -83,7 +83,10 @@ class BlockMap(QWidget):
         return colors[(self._owners.slot(owner) or 0) % len(colors)]
 
     def choose(self, owner: str) -> None:
-        """Light up the blocks of one request; "" shows all alike again."""
+        """Light up the blocks of one request; "" shows all alike again, and so does a request that
+        holds none: it waits, or has ended in the meantime."""
+        if self.blocks is None or owner not in self.blocks.owners:
+            owner = ""
         if owner != self.chosen_owner:
             self.chosen_owner = owner
             self.redraw()
