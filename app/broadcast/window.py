@@ -250,7 +250,11 @@ class BroadcastWindow(QDialog):
         self.closed.emit()
 
     def reject(self) -> None:
-        self.close()  # Escape, too
+        """Escape, too: while replies are written it stops them, and they stay to be kept."""
+        if self.broadcast.is_running:
+            self.broadcast.stop()
+        else:
+            self.close()
 
 
 def _name(reply: Reply, by_seed: bool) -> str:
