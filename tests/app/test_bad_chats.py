@@ -84,7 +84,8 @@ def test_the_file_is_kept_aside_and_what_was_written_is_saved(
     qtbot.waitUntil(lambda: bool(engine.order))
     qtbot.mouseClick(page.problem_notice.findChild(QPushButton), Qt.MouseButton.LeftButton)
     assert page.problem_notice.isHidden() and page.controller.problem is None
-    assert aside.name in page.toast.findChild(QLabel).text()
+    said = page.toast.findChild(QLabel)
+    assert said is not None and aside.name in said.text()
     assert store.path == path and aside.read_bytes() == before
     engine.finish("Hello to you")  # it was under way
     page.controller.close()
