@@ -42,6 +42,7 @@ _SVG = (
 _TEMPLATE = Template("""
 QWidget { color: $text; }
 QMainWindow, QDialog, QWizard { background: $window; }
+QDialogButtonBox { dialogbuttonbox-buttons-have-icons: 0; }
 QMainWindow::separator { background: $window; width: 8px; height: 8px; }
 QToolTip { background: $raised; color: $text; border: 1px solid $border_strong; padding: 4px 6px; }
 
