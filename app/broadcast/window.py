@@ -144,6 +144,7 @@ class BroadcastWindow(QDialog):
         self._grid.setSpacing(SPACE_2)
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
+        self._area.setAccessibleName("Replies")
         self._area.setWidgetResizable(True)
         self._area.setWidget(content)
         column = QVBoxLayout(self)

@@ -66,6 +66,7 @@ class BlocksPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self._view = QScrollArea()
         self._view.setFrameShape(QFrame.Shape.NoFrame)
+        self._view.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the map in it has it
         self._view.setWidgetResizable(True)
         self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._view.setWidget(self.map)
