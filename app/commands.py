@@ -18,6 +18,8 @@ from widgets.palette.items import Entry
 
 PORTABLE = QKeySequence.SequenceFormat.PortableText
 MENUS = ("File", "View", "Chat", "Tune", "Help")
+LAST_SECTIONS = ("quit",)
+"""Of a menu: people look for these at its end, whoever adds commands after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ class CommandRegistry:
         return table
 
     def _fill_menu(self, menu: QMenu, commands: list[Command], submenus: Iterable[QMenu]) -> None:
-        sections = list(dict.fromkeys(c.section for c in commands))
+        sections = sorted(dict.fromkeys(c.section for c in commands), key=LAST_SECTIONS.count)
         mine = {c.section: c.submenu for c in commands if c.submenu}
         for number, section in enumerate(sections):
             if number:

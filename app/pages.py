@@ -58,7 +58,10 @@ class Pages:
         )
         self.server = ServerPage(bridge, settings, session)
         self.pages = [
-            Page("Chat", "chat", self.chat_page, commands, changed),
+            Page(
+                "Chat", "chat", self.chat_page, commands, changed,
+                may_close=self.chat_page.anew.may_close,
+            ),
             Page(
                 "Tune", "tune", self.tune, tuple(self.tune.commands()),
                 (self.tune.commands_changed,), TUNE_DOCKS,

@@ -27,6 +27,10 @@ class ElidedLine(QWidget):
     def text(self) -> str:
         return self._text
 
+    def is_cut(self) -> bool:
+        """Whether there is no room for all of it."""
+        return QFontMetrics(self._font()).horizontalAdvance(self._text) > self.width()
+
     def set_text(self, text: str) -> None:
         if text != self._text:
             self._text = text

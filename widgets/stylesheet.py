@@ -42,12 +42,14 @@ _SVG = (
 _TEMPLATE = Template("""
 QWidget { color: $text; }
 QMainWindow, QDialog, QWizard { background: $window; }
+QDialogButtonBox { dialogbuttonbox-buttons-have-icons: 0; }
 QMainWindow::separator { background: $window; width: 8px; height: 8px; }
 QToolTip { background: $raised; color: $text; border: 1px solid $border_strong; padding: 4px 6px; }
 
 QFrame[panel="true"] {
     background: $panel; border: 1px solid $border; border-radius: 6px;
 }
+QFrame[panel="true"]:focus { border: 1px solid $accent; }
 QFrame[bubble="user"] {
     background: $user_bubble; border: 1px solid $border; border-radius: 6px;
 }

@@ -144,6 +144,7 @@ class BroadcastWindow(QDialog):
         self._grid.setSpacing(SPACE_2)
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
+        self._area.setAccessibleName("Replies")
         self._area.setWidgetResizable(True)
         self._area.setWidget(content)
         column = QVBoxLayout(self)
@@ -250,7 +251,11 @@ class BroadcastWindow(QDialog):
         self.closed.emit()
 
     def reject(self) -> None:
-        self.close()  # Escape, too
+        """Escape, too: while replies are written it stops them, and they stay to be kept."""
+        if self.broadcast.is_running:
+            self.broadcast.stop()
+        else:
+            self.close()
 
 
 def _name(reply: Reply, by_seed: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from PySide6.QtCore import QObject, Signal
@@ -215,6 +216,18 @@ class ChatLibrary(QObject):
         """The store, with everything on its way to it; `flush` waits until it is there."""
         self._saver.save()
         return self._store
+
+    @property
+    def can_begin_anew(self) -> bool:
+        """Whether the file of the chats is spoiled, and can be kept aside."""
+        return self._store.spoiled is not None
+
+    def begin_anew(self) -> Path:
+        """Keep that file aside and save everything in a new one. Raises StorageError."""
+        self._saver.save()
+        aside = self._store.begin_anew()
+        self._saver.report(None)
+        return aside
 
     def add_imported(self, records: Sequence[StoredConversation]) -> None:
         """List conversations that were added to the store, and open the first."""

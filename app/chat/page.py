@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QVBoxLayout, QWidget
 
+from app.chat.anew import BeginAnew
 from app.chat.branches import branch_records
 from app.chat.controller import ChatController
 from app.chat.conversation import Role
@@ -69,6 +70,7 @@ class ChatPage(QWidget):
         self.setAcceptDrops(True)
         self._lay_out()
         self.toast = Toast(self.stage)
+        self.anew = BeginAnew(controller, self.toast.show_message, self)
         self._connect_widgets()
         self._presenter = Presenter(self)
 

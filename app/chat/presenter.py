@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
+from app.chat.anew import BEGIN
 from app.chat.conversation import Conversation
 from app.chat.present import (
     conversation_record,
@@ -164,4 +165,6 @@ class Presenter(QObject):
 
     def _show_problem(self, problem: ErrorInfo | None) -> None:
         text = f"Chats are not being saved. {problem.cause} {problem.remedy}" if problem else ""
-        self._page.problem_notice.say(text)
+        anew = self._page.anew
+        action = BEGIN if problem and anew.is_possible else ""
+        self._page.problem_notice.say(text, action, anew.begin)

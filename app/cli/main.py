@@ -6,6 +6,7 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import sys
 import threading
 import traceback
@@ -117,6 +118,10 @@ def build_parser() -> argparse.ArgumentParser:
         description="Save every page of the window as a PNG, driven with the starter model.",
     )
     screenshot.add_argument("--output", metavar="DIR", required=True, help="folder to write to")
+    screenshot.add_argument(
+        "--size", type=_size, metavar="WxH", default=(1600, 1000),
+        help="of the window, in pixels. Default: 1600x1000.",
+    )  # fmt: skip
     screenshot.set_defaults(run=_run_screenshot)
     return parser
 
@@ -175,6 +180,16 @@ def _leave_busy_threads(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _size(text: str) -> tuple[int, int]:
+    """`1280x800`, within what a window can be."""
+    if not re.fullmatch(r"[0-9]{1,5}x[0-9]{1,5}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no size: give one like 1280x800")
+    width, height = (int(length) for length in text.split("x"))
+    if not (880 <= width <= 8192 and 620 <= height <= 8192):
+        raise argparse.ArgumentTypeError(f"{text} is not between 880x620 and 8192x8192")
+    return width, height
 
 
 def _run_screenshot(args: argparse.Namespace) -> int:

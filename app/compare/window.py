@@ -384,7 +384,11 @@ class CompareWindow(QDialog):
         self.closed.emit()
 
     def reject(self) -> None:
-        self.close()  # Escape, too
+        """Escape, too: while something runs it stops that, and what was written stays."""
+        if self._runner.is_running:
+            self._runner.stop()
+        else:
+            self.close()
 
 
 def _button(text: str, tip: str) -> QPushButton:

@@ -70,7 +70,7 @@ class EngineCards(QWidget):
         column.addStretch(1)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(scroll_area(holder))
+        whole.addWidget(scroll_area(holder, "Engines"))
         book.changed.connect(self.renew)
         book.keys.arrived.connect(lambda _: self.renew())
         self.renew()

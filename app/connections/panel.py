@@ -87,7 +87,7 @@ class ConnectionsPanel(QWidget):
         column.addWidget(self.list)
         column.addSpacing(SPACE_1)
         column.addLayout(buttons)
-        column.addWidget(ScrolledForm(self.form), 1)
+        column.addWidget(ScrolledForm(self.form, "Engine"), 1)
 
     # What the user does ------------------------------------------------------------------------
 

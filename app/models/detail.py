@@ -68,6 +68,7 @@ class Detail(QFrame):
         column.addLayout(below)
         column.addStretch(1)
         scroll = QScrollArea()
+        scroll.setAccessibleName("The chosen model")
         scroll.setWidgetResizable(True)
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

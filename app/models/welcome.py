@@ -105,6 +105,7 @@ class WelcomePage(QFrame):
         outer.addWidget(inner, 1000)
         outer.addStretch(1)
         scroll = QScrollArea()
+        scroll.setAccessibleName("Welcome")
         scroll.setWidgetResizable(True)
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

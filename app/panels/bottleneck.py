@@ -96,6 +96,7 @@ class BottleneckPanel(QFrame):
         self._sides.addLayout(right, 1)
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
+        self._area.setAccessibleName("Where a step goes")
         self._area.setWidgetResizable(True)
         self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._area.setWidget(content)

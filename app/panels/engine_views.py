@@ -4,6 +4,7 @@ where a step goes, memory."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import shorten
 
 from PySide6.QtCore import QObject
 
@@ -15,11 +16,14 @@ from engine import messages
 from engine.snapshot import EngineSnapshot, StepRecord
 from widgets.blocks.panel import BlocksPanel
 from widgets.charts.clock import RedrawClock
+from widgets.latency.popover import LatencyPopover
+from widgets.latency.reply import reply_latency
 from widgets.requests.panel import RequestsPanel
 from widgets.speculation.panel import SpeculationPanel
 from widgets.timeline.panel import TimelinePanel
 
 LEAST_HEIGHT = 104
+LONGEST_NAME = 48
 
 
 class EngineViews(QObject):
@@ -30,6 +34,7 @@ class EngineViews(QObject):
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)
         self.requests = RequestsPanel()
+        self.latency = LatencyPopover(self.requests)
         self.speculation = SpeculationPanel(clock)
         self.bottleneck = BottleneckPanel()
         self.memory = MemoryPanel()
@@ -57,6 +62,8 @@ class EngineViews(QObject):
         self.kv_blocks.details_wanted.connect(bridge.inspect_block)
         self.requests.abort_requested.connect(bridge.abort)
         self.requests.blocks_wanted.connect(self.show_blocks_of)
+        self.requests.latency_wanted.connect(self.show_latency_of)
+        self.latency.step_wanted.connect(self.show_step)
         bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
         self.timeline.set_explain(self.bottleneck.step_words)
         self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
@@ -71,12 +78,22 @@ class EngineViews(QObject):
         self.kv_blocks.name = name
         self.timeline.set_names(name)
         self.requests.set_names(name)
+        self.latency.name = name
 
     def show_blocks_of(self, request_id: str) -> None:
         """Light up the blocks of a request in the map, and bring the map to the front."""
         self.blocks_dock.show()
         self.blocks_dock.raise_()
         self.kv_blocks.map.choose(request_id)
+
+    def show_latency_of(self, request_id: str) -> None:
+        """Open the account of where a request's time went so far, above the table of requests."""
+        times = self.requests.model.times[request_id]
+        steps = self.steps_between(times.arrival, times.tokens[-1].time)
+        latency = reply_latency(request_id, times, steps)
+        name = shorten(self.latency.name(request_id), LONGEST_NAME, placeholder=" …")
+        self.latency.show_latency(latency, f"“{name}”")
+        self.latency.toggle_at(self.requests.latency_button)
 
     def show_requests(self) -> None:
         """Bring the requests to the front."""
@@ -98,6 +115,7 @@ class EngineViews(QObject):
         self._on_state(EngineState.EMPTY)
         self.timeline.clear()
         self.requests.clear()
+        self.latency.hide()
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
         self.kv_blocks.update_snapshot(snapshot)
@@ -122,6 +140,7 @@ class EngineViews(QObject):
     def _on_loaded(self, event: messages.Loaded) -> None:
         self.timeline.clear()
         self.requests.clear()
+        self.latency.hide()
         self.speculation.clear()
         self.bottleneck.open_model()
         self.memory.clear()

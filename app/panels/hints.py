@@ -212,8 +212,11 @@ class Hints:
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
+        size = format_bytes(s.model.weights_bytes)
+        if not s.model.quantization:  # tables of positions are held beside the weights
+            return f"{size} now · in {s.model.dtype}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)
-        return f"{format_bytes(s.model.weights_bytes)} now · {bits:.1f} bits a weight"
+        return f"{size} now · {bits:.1f} bits a weight"
 
     @staticmethod
     def _head(s: EngineSnapshot) -> str:

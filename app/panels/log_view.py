@@ -80,6 +80,8 @@ class LogModel(QAbstractTableModel):
         return None
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
         line = self.lines[index.row()]
         if role == Qt.ItemDataRole.DisplayRole:
             return _cells(line)[index.column()]

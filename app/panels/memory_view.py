@@ -61,6 +61,7 @@ class MemoryPanel(QFrame):
         )
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
+        self._area.setAccessibleName("Memory")
         self._area.setWidgetResizable(True)
         self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._area.setWidget(content)

@@ -19,6 +19,7 @@ class SettingList(QScrollArea):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
+        self.setAccessibleName("Engine settings")
         self.rows: dict[str, SettingRow] = {}
         content = QWidget()
         content.setProperty("bare", True)

@@ -113,6 +113,7 @@ class SettingsDialog(QDialog):
         rows.addStretch(1)
         self.area = QScrollArea()
         self.area.setProperty("bare", True)
+        self.area.setAccessibleName("Settings")
         self.area.setWidgetResizable(True)
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.area.setWidget(content)

@@ -114,7 +114,7 @@ class ReportView(QFrame):
         column.addWidget(self.worst)
         column.addWidget(self.answers)
         column.addStretch(1)
-        self.area = scroll_area(content)
+        self.area = scroll_area(content, "Report")
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, SPACE_1)
         whole.setSpacing(0)
@@ -178,9 +178,10 @@ class ElidedTitle(QLabel):
         self.setText(self.fontMetrics().elidedText(self._text, middle, self.width()))
 
 
-def scroll_area(content: QWidget) -> QScrollArea:
-    """`content` as wide as there is room, and as high as it needs."""
+def scroll_area(content: QWidget, name: str) -> QScrollArea:
+    """`content` as wide as there is room, and as high as it needs; `name`: for who hears it."""
     area = QScrollArea()
+    area.setAccessibleName(name)
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

@@ -43,7 +43,7 @@ class StartPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
-        self._holder, self._area = holder, scroll_area(holder)
+        self._holder, self._area = holder, scroll_area(holder, "What to make")
         column.addWidget(self._area, 1)
         column.addSpacing(SPACE_1)
         for widget in (self._size, self._time, self._why, self.error):

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from PySide6.QtCore import QSize
+
 from app.paths import starter_model
 from app.screenshot.camera import Camera
 from app.screenshot.scenes import take_all
@@ -29,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     with _own_folders():
         application = Application(make_application())
         try:
-            for file in take_all(Camera(application, output), model):
+            for file in take_all(Camera(application, output, QSize(*args.size)), model):
                 print(file, flush=True)
         finally:
             application.shutdown()

@@ -16,7 +16,6 @@ from app.suggestions import long_prompts, suggestions_for
 from app.window import Application
 from engine.errors import InferdeckError
 
-SIZE = QSize(1600, 1000)
 SMALL = QSize(1000, 640)
 MODES: tuple[ThemeMode, ...] = ("light", "dark")
 LOAD_TIMEOUT_S, REPLY_TIMEOUT_S, ESTIMATE_TIMEOUT_S = 300.0, 300.0, 120.0
@@ -31,11 +30,12 @@ class ScreenshotError(InferdeckError):
 class Camera:
     """Drives one window, and saves what is to be seen to the folder `output`."""
 
-    def __init__(self, application: Application, output: Path) -> None:
+    def __init__(self, application: Application, output: Path, size: QSize) -> None:
         self.application = application
         self.window = application.window
         self.chat = application.pages.chat
         self.output = output
+        self.size = size
 
     # Driving -----------------------------------------------------------------------------------
 

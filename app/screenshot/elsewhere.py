@@ -17,7 +17,6 @@ from app.pace import StatePace
 from app.screenshot.camera import (
     LOAD_TIMEOUT_S,
     REPLY_TIMEOUT_S,
-    SIZE,
     Camera,
     ScreenshotError,
     pause,
@@ -33,7 +32,7 @@ def take_elsewhere(camera: Camera, model: str) -> Iterator[Path]:
         with _server(model, *flags) as url:
             yield from _visit(camera, name, url)
     camera.window.show_page(0)
-    camera.window.resize(SIZE)
+    camera.window.resize(camera.size)
 
 
 def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from app.quality.texts import builtin_text
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
 from app.quantize.page_commands import EVALUATE, QUANTIZE, REPORTS
 from app.quantize.texts import STARTER, TextChoice
-from app.screenshot.camera import ESTIMATE_TIMEOUT_S, REPLY_TIMEOUT_S, SIZE, SMALL, Camera
+from app.screenshot.camera import ESTIMATE_TIMEOUT_S, REPLY_TIMEOUT_S, SMALL, Camera
 from engine.config import SETTINGS
 
 TEXT_BYTES = 4000
@@ -45,7 +45,7 @@ def take_quantize(camera: Camera) -> Iterator[Path]:
     page.tabs.setCurrentIndex(REPORTS)
     page.reports.choose(page.reports.reports[-1].id)
     yield from camera.in_both_modes("quantize-report-small", window)
-    window.resize(SIZE)
+    window.resize(camera.size)
     window.show_page(0)
 
 

@@ -18,7 +18,6 @@ from app.screenshot.camera import (
     MAX_TOKENS,
     NUM_CHATS,
     REPLY_TIMEOUT_S,
-    SIZE,
     SMALL,
     Camera,
     pause,
@@ -36,7 +35,7 @@ LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
 def take_all(camera: Camera, model: str) -> Iterator[Path]:
     """Yields each file when it is saved."""
     camera.application.show()
-    camera.window.resize(SIZE)
+    camera.window.resize(camera.size)
     camera.application.open_first_model({"model": model})
     yield from camera.in_both_modes("loading", camera.window)
     camera.wait_for_model()
@@ -258,7 +257,7 @@ def _tune(camera: Camera) -> Iterator[Path]:
     yield from camera.in_both_modes("tune-load", camera.window)
     camera.window.resize(SMALL)
     yield from camera.in_both_modes("tune-small", camera.window)
-    camera.window.resize(SIZE)
+    camera.window.resize(camera.size)
     page.load.stop()
     panel.show_command()
     dialog = camera.window.findChild(ServerDialog)

@@ -13,7 +13,7 @@ from typing import Any
 from PySide6.QtCore import QSize
 
 from app.connections.connection import new_connection
-from app.screenshot.camera import REPLY_TIMEOUT_S, SIZE, SMALL, Camera, pause
+from app.screenshot.camera import REPLY_TIMEOUT_S, SMALL, Camera, pause
 from app.serving.addresses import next_free_port
 from app.serving.choice import LOOPBACK
 from app.serving.page import OTHERS, SERVE
@@ -68,7 +68,7 @@ def take_server(camera: Camera) -> Iterator[Path]:
     page.show_tab(SERVE)
     page.panel.toggle()
     camera.wait(lambda: page.serving.can_start, START_S, "the server did not stop")
-    window.resize(SIZE)
+    window.resize(camera.size)
     window.show_page(0)
 
 

@@ -67,7 +67,7 @@ class ServerPage(QWidget):
 
     def _build(self) -> None:
         self._right = QStackedWidget()
-        self._right.addWidget(Scrolled(self.view))
+        self._right.addWidget(Scrolled(self.view, "The server"))
         self._right.addWidget(self.cards)
         forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
         self._frame = PageFrame(

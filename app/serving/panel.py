@@ -49,7 +49,7 @@ class ServingPanel(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
-        column.addWidget(ScrolledForm(self.form), 1)
+        column.addWidget(ScrolledForm(self.form, "Settings of the server"), 1)
         column.addWidget(self.note)
         column.addWidget(self.button)
         self.button.clicked.connect(self.toggle)

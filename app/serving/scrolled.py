@@ -9,8 +9,11 @@ from widgets.theme import SPACE_2
 
 
 class Scrolled(QScrollArea):
-    def __init__(self, inside: QWidget) -> None:
+    """`name`: for who hears it."""
+
+    def __init__(self, inside: QWidget, name: str) -> None:
         super().__init__()
+        self.setAccessibleName(name)
         self._inside = inside
         inside.setProperty("bare", True)
         self.setWidgetResizable(True)
@@ -26,10 +29,10 @@ class Scrolled(QScrollArea):
 class ScrolledForm(Scrolled):
     """A form keeps its height where there is more room."""
 
-    def __init__(self, form: QWidget) -> None:
+    def __init__(self, form: QWidget, name: str) -> None:
         holder = QWidget()
         inside = QVBoxLayout(holder)
         inside.setContentsMargins(0, 0, SPACE_2, 0)
         inside.addWidget(form)
         inside.addStretch(1)
-        super().__init__(holder)
+        super().__init__(holder, name)

@@ -20,14 +20,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from app import paths
+from app.storage.aside import set_aside
 from app.storage.connection import connect, copy_readable, process_lock
 from app.storage.errors import (
+    StorageCorruptError,
     StorageError,
     StorageLockedError,
+    StorageNewerError,
     StorageReadOnlyError,
     explain,
 )
@@ -53,10 +57,12 @@ class ChatStore:
     """The conversations in `path` (default: the user's data folder).
 
     `problem` is None, or says why what is written here does not reach the user's file (see
-    `open_store`). Raises StorageError where the file cannot be opened for writing.
+    `open_store`); `spoiled` is that file where it is damaged or newer. Raises StorageError where
+    the file cannot be opened for writing.
     """
 
     problem: ErrorInfo | None = None
+    spoiled: Path | None = None
 
     def __init__(self, path: Path | None = None) -> None:
         try:
@@ -97,6 +103,42 @@ class ChatStore:
         """Wait until everything queued so far is written, or has failed."""
         done: Future[None] = self._writer.submit(lambda connection: None)
         done.exception()
+
+    def begin_anew(self) -> Path:
+        """Keep the spoiled file aside, and let what was written since take its place: the new name
+        of that file. Call it where everything is written from. Raises StorageError; then it is all
+        as before."""
+        target = self.spoiled
+        if target is None:
+            raise StorageError("The file of the chats can be used.", "There is nothing to do.")
+        fresh = target.with_name(target.name + ".new")
+        self._writer.close()  # what was queued is in the temporary file now
+        opened: list[sqlite3.Connection] = []
+        try:
+            opened.append(process_lock(target))
+            fresh.unlink(missing_ok=True)
+            with self._read_lock, closing(sqlite3.connect(fresh)) as copy:
+                self._reader.backup(copy)
+            aside = set_aside(target)
+            fresh.rename(target)
+            opened.append(connect(target))
+            writer = Writer(target, lambda: connect(target))
+        except (sqlite3.Error, OSError) as error:
+            for connection in opened:
+                connection.close()
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            self._writer = Writer(self.path, lambda: connect(self.path))
+            raise explain(error, target) from error
+        with self._read_lock:
+            for connection in (self._reader, self._lock):
+                connection.close()
+            (self._lock, self._reader), self._writer, self.path = opened, writer, target
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary, self.problem, self.spoiled = None, None, None
+        log.warning("the file of the chats is kept as %s; a new one was begun", aside)
+        return aside
 
     # Reading ---------------------------------------------------------------------------------
 
@@ -252,5 +294,7 @@ def open_store(path: Path | None = None) -> ChatStore:
         store = ChatStore(copy)
         store._temporary = folder
         kept = "What you write now is kept until this window closes."
+        if isinstance(error, StorageCorruptError | StorageNewerError):
+            store.spoiled = Path(path) if path is not None else paths.chats_file()
         store.problem = error.info()._replace(remedy=f"{error.remedy} {kept}".strip())
         return store

@@ -61,8 +61,8 @@ def explain(error: Exception, path: Path) -> StorageError:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StorageCorruptError(
                 f"The file of the chats is damaged: {path} ({_size(path)}, {error}).",
-                "Nothing in it was changed. Move it away to begin with an empty one, or put a "
-                "backup in its place, and start again.",
+                "Nothing in it was changed. Put a backup in its place and start again, or keep it "
+                "aside and begin anew.",
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StorageLockedError(

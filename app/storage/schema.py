@@ -76,7 +76,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         raise StorageNewerError(
             f"The chats in {path} were written by a newer Inferdeck: format {version}, this one "
             f"knows up to {VERSION}.",
-            "Start the newer version, or set INFERDECK_DATA_DIR to another folder.",
+            "Start the newer version, set INFERDECK_DATA_DIR to another folder, or keep the file "
+            "aside and begin anew.",
         )
     for number in range(version, VERSION):
         script = MIGRATIONS[number]

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.chat.controller import ChatController
 from app.chat.page import ChatPage
-from app.storage import ChatStore, StoredConversation, StoredMessage, open_store
+from app.storage import (
+    ChatStore,
+    StorageReadOnlyError,
+    StoredConversation,
+    StoredMessage,
+    chat_store,
+    open_store,
+)
 from app.storage.rows import put_conversation, put_message
 from tests.app.fake_engine import FakeEngine
 from widgets.chat.conversation_list import ConversationList
@@ -54,6 +64,85 @@ def test_a_file_that_cannot_be_used_is_left_alone_and_one_can_chat(
     page.controller.close()
     store.close()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("spoil", [damage, make_newer])
+def test_the_file_is_kept_aside_and_what_was_written_is_saved(
+    qtbot: QtBot, spoil: Callable[[Path], None]
+) -> None:
+    path = paths.chats_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name("chats-kept-2.sqlite3")
+    path.with_name("chats-kept-1.sqlite3").write_bytes(b"from last year")
+    spoil(path)
+    before = path.read_bytes()
+    store, engine = open_store(), FakeEngine()
+    page = ChatPage(ChatController(engine, store))
+    qtbot.addWidget(page)
+    page.show()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    qtbot.mouseClick(page.problem_notice.findChild(QPushButton), Qt.MouseButton.LeftButton)
+    assert page.problem_notice.isHidden() and page.controller.problem is None
+    said = page.toast.findChild(QLabel)
+    assert said is not None and aside.name in said.text()
+    assert store.path == path and aside.read_bytes() == before
+    engine.finish("Hello to you")  # it was under way
+    page.controller.close()
+    store.close()
+    with closing(ChatStore(path)) as again:
+        kept = again.conversations()
+        assert [c.title for c in kept] == ["Hello"]
+        assert [m.text for m in again.messages(kept[0].id)] == ["Hello", "Hello to you"]
+    assert path.with_name("chats-kept-1.sqlite3").read_bytes() == b"from last year"
+
+
+def test_where_it_cannot_be_kept_aside_everything_is_as_before(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = paths.chats_file()
+    damage(path)
+    before = path.read_bytes()
+
+    def refuse(path: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(chat_store, "set_aside", refuse)
+    with closing(open_store()) as store:
+        stored = StoredConversation("c1", "Hello")
+        store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
+        with pytest.raises(StorageReadOnlyError, match="no permission"):
+            store.begin_anew()
+        assert store.problem is not None and store.spoiled == path
+        store.save_conversation(stored).result(10)
+        assert [m.text for m in store.messages("c1")] == ["Hello"]
+    assert path.read_bytes() == before
+    left = [p.name for p in path.parent.iterdir() if "new" in p.name or "kept" in p.name]
+    assert left == []
+
+
+def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
+    path = paths.chats_file()
+    damage(path)
+    store, engine, window = open_store(), FakeEngine(), QWidget()
+    page = ChatPage(ChatController(engine, store), window)
+    qtbot.addWidget(window)
+    window.show()
+    assert page.anew.may_close(window)  # nothing was written
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    engine.finish("Hello to you")
+    assert not page.anew.may_close(window)
+    assert page.anew.dialog is not None
+    page.anew.dialog.stay.click()
+    assert page.anew.dialog is None and window.isVisible()
+    assert not page.anew.may_close(window)
+    page.anew.dialog.save.click()
+    assert not window.isVisible() and page.anew.may_close(window)
+    page.controller.close()
+    store.close()
+    with closing(ChatStore(path)) as again:
+        assert [c.title for c in again.conversations()] == ["Hello"]
 
 
 def records(count: int, title: str = "Chat") -> list[ConversationRecord]:

@@ -19,7 +19,7 @@ from app.chat.figures import Figures
 from app.chat.transfer.actions import JSON, MARKDOWN, file_name
 from app.chat.transfer.bundle import Bundle, collect, keep, with_new_ids
 from app.chat.transfer.chat_file import ChatFileError, dump, parse
-from app.chat.transfer.markdown import as_markdown
+from app.chat.transfer.markdown import as_markdown, from_markdown
 from app.storage import ChatStore, StoredConversation, StoredMessage
 from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.test_chat_tokens import ask, replies
@@ -137,12 +137,47 @@ def test_markdown_has_the_branch_on_the_screen() -> None:
     text = as_markdown(shown)
     assert text.startswith("# Title\n\nLast used ")
     assert "Not in this file: 1 message of other branches." in text
-    assert "## You\n\nHello\n\n## Reply\n\n<details><summary>Reasoning</summary>\n\nso" in text
+    assert (
+        "<!-- inferdeck: user -->\n## You\n\nHello\n\n<!-- inferdeck: reply -->\n## Reply" in text
+    )
+    assert "<details><summary>Reasoning</summary>\n\nso" in text
     assert text.endswith("Hi `x`\n") and "Hey" not in text
     given_file = replace(GOOD.messages[0], attachments=({"name": "a.md", "text": "```x```"},))
     text = as_markdown(replace(GOOD, messages=(given_file, *GOOD.messages[1:])))
     assert "Attached: a.md\n\n````\n```x```\n````" in text
     assert fence_for("a") == "```"
+
+
+SPOKEN = st.text(st.sampled_from("ab #`\n*<>!-:\\"), min_size=1, max_size=40).map(str.strip)
+WORDS = SPOKEN.filter(bool) | st.just("<!-- inferdeck: user -->\n## You\n\nno message of its own")
+
+
+@given(st.lists(st.tuples(WORDS, WORDS, WORDS | st.just(""), WORDS), min_size=1, max_size=4), WORDS)
+def test_markdown_is_read_again(said: list[tuple[str, str, str, str]], system: str) -> None:
+    messages: list[StoredMessage] = []
+    for number, (asked, answer, thought, file) in enumerate(said):
+        text = f"<think>\n{thought}\n</think>\n\n{answer}" if thought else answer
+        parent = messages[-1].id if messages else None
+        given_file = {"name": "a b.md", "text": file + "\n"}
+        messages += [
+            StoredMessage(f"u{number}", "c", parent, "user", asked, attachments=(given_file,)),
+            StoredMessage(f"r{number}", "c", f"u{number}", "assistant", text),
+        ]
+    chat = StoredConversation("c", "A title", system_prompt=system, updated=1_790_000_040.0)
+    read = from_markdown(as_markdown(Bundle(chat, tuple(messages))))
+    assert [(m.role, m.text, m.attachments) for m in read.messages] == [
+        (m.role, m.text, m.attachments) for m in messages
+    ]
+    assert read.conversation.title == "A title" and read.conversation.system_prompt == system
+    assert read.conversation.updated == chat.updated
+    parents = [m.parent_id for m in read.messages]
+    assert parents == [None, *(m.id for m in read.messages[:-1])]
+
+
+def test_markdown_of_others_is_no_chat() -> None:
+    for text in ("", "# Title\n\n## You\n\nHello\n", "<!-- inferdeck: text -->\nHello"):
+        with pytest.raises(ChatFileError, match="no part of it is marked as a message"):
+            from_markdown(text)
 
 
 def test_names_of_files() -> None:
@@ -202,7 +237,12 @@ def test_one_chat_as_markdown(chat: Chat, qtbot: QtBot, tmp_path: Path) -> None:
     assert dialog.defaultSuffix() == "md"
     transfer(qtbot, chat, dialog, tmp_path / "one.md")
     text = (tmp_path / "one.md").read_text(encoding="utf-8")
-    assert "## You\n\nQuestion: one?" in text and "## Qwen3-0.6B\n\nAn *answer*" in text
+    assert (
+        "## You\n\nQuestion: one?" in text and "## Qwen3-0.6B\n" in text and "An *answer*" in text
+    )
+    transfer(qtbot, chat, chat.page.transfer.import_some(), tmp_path / "one.md")
+    assert chat.titles == ["Question: one?"] * 2
+    assert chat.texts == ["Question: one?", "An answer"]  # as it is rendered
 
 
 def test_a_strange_file_is_refused_and_nothing_is_lost(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QMenu
 from pytestqt.qtbot import QtBot
 
 from app.panels.help_dialogs import in_columns
@@ -23,6 +24,14 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     assert wanted <= set(shortcuts)
     menus = [action.text() for action in application.window.menuBar().actions()]
     assert menus == ["&File", "&View", "&Chat", "&Tune", "&Help"]
+
+
+def test_quit_is_the_last_of_the_file_menu(application: Application) -> None:
+    bar = application.window.menuBar().actions()
+    menu = next(action.menu() for action in bar if action.text() == "&File")
+    assert isinstance(menu, QMenu)
+    last = [action.objectName() for action in menu.actions() if not action.isSeparator()][-2:]
+    assert last == ["app.settings", "app.quit"]
 
 
 def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:

@@ -432,6 +432,19 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     qtbot.waitUntil(lambda: bool(panel.selected and panel.selected.state == "aborted"))
     assert panel.selected is not None
     assert panel.selected.ttft_ms is not None and panel.selected.num_blocks == 0
+    times = panel.model.times[running]
+    last = times.tokens[-1].time
+    qtbot.waitUntil(lambda: bool(views.steps_between(last - 1e-3, last)), timeout=5000)
+    qtbot.mouseClick(panel.latency_button, Qt.MouseButton.LeftButton)
+    shown = views.latency._latency
+    assert views.latency.isVisible() and shown is not None and shown.is_complete
+    assert len(shown.gaps) == len(times.tokens) - 1 and all(gap.steps for gap in shown.gaps)
+    assert LONG[:20] in views.latency.title.text()
+    views.latency.chart.point_at(0)
+    views.latency.show_step.click()
+    assert views.latency.isHidden() and views.timeline_dock.isVisible()
+    timeline = views.timeline.view
+    assert timeline.history.record(timeline.pointed_step) is shown.gaps[0].steps[-1]
 
 
 def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application) -> None:

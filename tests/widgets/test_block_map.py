@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QHelpEvent
+from PySide6.QtWidgets import QApplication, QToolTip
 from pytestqt.qtbot import QtBot
 
 from engine.snapshot import (
@@ -144,6 +145,38 @@ def test_the_keyboard_does_the_same(qtbot: QtBot, panel: BlocksPanel) -> None:
     assert panel.map.chosen_owner == "chat-1"
     qtbot.keyClick(panel.map, Qt.Key.Key_Escape)
     assert panel.map.chosen_owner == "" and panel.map.pointed_block == NONE
+
+
+def test_a_tooltip_tells_what_has_no_room_below(
+    qtbot: QtBot, panel: BlocksPanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(QToolTip, "showText", lambda at, text, *rest: shown.append(text))
+    panel.update_snapshot(state())
+    where = panel.map.cell_rect(0).center()
+    qtbot.mouseMove(panel.map, where)
+    text = "a <b>word</b> and more"
+    panel.show_details(BlockDetails(0, ("chat-1",), (5, 6), text, "ab" * 32, "cd" * 32, 4.0))
+    hover = QHelpEvent(QEvent.Type.ToolTip, where, panel.map.mapToGlobal(where))
+    QApplication.sendEvent(panel.map, hover)
+    assert not panel.text.is_cut() and shown[-1] == ""
+    panel.resize(240, 300)
+    QApplication.sendEvent(panel.map, hover)
+    assert panel.text.is_cut()
+    assert "&lt;b&gt;word" in shown[-1] and shown[-1].endswith("published 6 s ago")
+    panel.map.point_at(NONE)
+    QApplication.sendEvent(panel.map, hover)
+    assert shown[-1] == ""
+
+
+def test_a_request_that_holds_no_blocks_lights_up_none(panel: BlocksPanel) -> None:
+    panel.update_snapshot(state())
+    panel.map.choose("chat-2")
+    panel.map.choose("chat-3")  # waits for its first block
+    assert panel.map.chosen_owner == "" and panel.line.text() == HINT
+    panel.clear()
+    panel.map.choose("chat-1")
+    assert panel.map.chosen_owner == ""
 
 
 def test_what_is_gone_is_forgotten(panel: BlocksPanel) -> None:

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QApplication, QPushButton, QTableView, QWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QDockWidget,
+    QMainWindow,
+    QPushButton,
+    QTableView,
+    QWidget,
+)
 from pytestqt.qtbot import QtBot
 
 from tests.widgets.test_reply_latency import NAMES, Run, prefill, started
@@ -134,3 +141,28 @@ def test_more_gaps_than_pixels_share_bars_and_the_longest_is_seen(
     x = (slowest // view._per_bar + 0.5) * view._bar_width + chart._PAD
     assert view.gap_at(x) == slowest
     assert view.gap_at(view.width() + 50) == NONE
+
+
+def test_at_a_small_panel_that_floats_it_opens_over_the_window(
+    qtbot: QtBot, popover: LatencyPopover
+) -> None:
+    window = QMainWindow()
+    window.resize(*WINDOW)
+    dock = QDockWidget("Requests", window)
+    panel = QWidget()
+    button = QPushButton("Latency", panel)
+    dock.setWidget(panel)
+    window.addDockWidget(Qt.DockWidgetArea.BottomDockWidgetArea, dock)
+    qtbot.addWidget(window)
+    window.show()
+    dock.setFloating(True)
+    dock.setGeometry(100, 500, 300, 120)
+    popover.hide()
+    popover.toggle_at(button)
+    assert popover.parentWidget() is window and popover.isVisible()
+    assert window.rect().contains(popover.geometry())
+    assert popover.mapToGlobal(popover.rect().bottomLeft()).y() < dock.y()
+    popover.hide()
+    dock.resize(800, 640)
+    popover.toggle_at(button)
+    assert popover.parentWidget() is dock and dock.rect().contains(popover.geometry())

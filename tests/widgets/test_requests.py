@@ -121,6 +121,43 @@ def test_abort_and_blocks_act_on_the_selected(qtbot: QtBot, panel: RequestsPanel
     assert texts(panel, "Request") == ["Tell me a story"] and not panel.clear_button.isEnabled()
 
 
+def test_one_that_holds_no_blocks_offers_none(qtbot: QtBot, panel: RequestsPanel) -> None:
+    shown: list[str] = []
+    panel.blocks_wanted.connect(shown.append)
+    waits = RequestSnapshot("a", WAITING, 100, 0, 0, 0, 0, 0, times(1.0))
+    panel.update_requests([waits])
+    panel.select("a")
+    assert panel.abort_button.isEnabled()
+    assert not panel.blocks_button.isEnabled() and not panel.latency_button.isEnabled()
+    panel._show_blocks()
+    panel._inspect()
+    assert shown == []
+    panel.update_requests([request("a")])
+    assert panel.blocks_button.isEnabled() and panel.latency_button.isEnabled()
+
+
+def test_inspect_offers_the_times_of_running_and_ended_requests(
+    qtbot: QtBot, panel: RequestsPanel
+) -> None:
+    wanted: list[str] = []
+    panel.latency_wanted.connect(wanted.append)
+    running, whole = times(1.0, 1.2), times(1.0, 1.2, 1.3, 1.4)
+    panel.update_requests([request("a", when=running), request("b", when=running)])
+    panel.select("b")
+    qtbot.mouseClick(panel.latency_button, Qt.MouseButton.LeftButton)
+    assert panel.model.times["b"] is running
+    panel.finish("b", FinishReason.LENGTH, whole)
+    qtbot.keyClick(panel.table, Qt.Key.Key_Return)
+    row = panel.table.visualRect(panel.table.selectionModel().selectedRows()[0])
+    qtbot.mouseClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=row.center())
+    qtbot.mouseDClick(panel.table.viewport(), Qt.MouseButton.LeftButton, pos=row.center())
+    assert wanted == ["b", "b", "b"] and panel.model.times["b"] is whole
+    panel.update_requests([request("b", when=running)])  # a snapshot from before the end
+    assert panel.model.times["b"] is whole
+    panel.model.clear_ended()
+    assert list(panel.model.times) == ["a"]
+
+
 def test_the_model_keeps_qt_s_rules(qtbot: QtBot, qtmodeltester: ModelTester) -> None:
     model = RequestModel()
     qtmodeltester.check(model)
@@ -139,7 +176,7 @@ def test_only_the_last_ended_requests_are_kept(qtbot: QtBot) -> None:
     for number in range(MOST_ENDED + 20):
         model.update([request(f"r{number}")])
         model.finish(f"r{number}", FinishReason.STOP, times(1.0, 1.1))
-    assert len(model.records) == MOST_ENDED + 1
+    assert len(model.records) == MOST_ENDED + 1 == len(model.times)
     assert model.records[0].request_id == "stays" and model.records[1].request_id == "r20"
 
 

@@ -25,7 +25,7 @@ from widgets.charts import (
 )
 from widgets.charts.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
 from widgets.charts.menu import chart_menu, copy_values, save_csv, save_png, show_table
-from widgets.charts.overlay import end_label_rects
+from widgets.charts.overlay import end_label_rects, is_named
 from widgets.charts.stacked_area import area
 from widgets.theme import apply_theme, load_theme
 
@@ -163,6 +163,21 @@ def test_end_labels_do_not_overlap_and_stay_inside(qtbot, clock: RedrawClock) ->
         assert lower.top() >= upper.bottom() - 0.01
     bounds = QRectF(chart.view.rect())
     assert all(bounds.contains(rect) for rect in rects)
+
+
+def test_a_number_that_is_wider_than_was_meant_is_not_written_over_its_name(
+    chart: TimeChart,
+) -> None:
+    fill(chart)
+    labels, rects = chart.view.end_labels, end_label_rects(chart.view)
+    assert all(is_named(chart.view, *pair) for pair in zip(labels, rects, strict=True))
+    chart.append("p99", NOW, 1_234_567.0)
+    chart.redraw()
+    named = {
+        label.label: is_named(chart.view, label, rect)
+        for label, rect in zip(chart.view.end_labels, end_label_rects(chart.view), strict=True)
+    }
+    assert not named["p99"] and named["p50"]
 
 
 def test_label_pixels_have_the_series_colour(chart: TimeChart) -> None:

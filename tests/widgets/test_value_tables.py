@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication, QTableView, QWidget
+from PySide6.QtWidgets import QApplication, QHBoxLayout, QTableView, QWidget
 from pytestqt.qtbot import QtBot
 
+from widgets.charts.clock import RedrawClock
 from widgets.charts.menu import values_menu
+from widgets.charts.series import Series
+from widgets.charts.time_chart import TimeChart
 from widgets.parts_bar import Part, PartsBar
 from widgets.quality.layer_chart import LayerBar, LayerChart
 from widgets.quality.value_bars import ValueBar, ValueBars
@@ -71,3 +74,27 @@ def test_the_table_opens_by_keyboard_and_from_the_menu(
     menu.actions()[0].trigger()
     lines = QApplication.clipboard().text().splitlines()
     assert len(lines) == len(rows) + 1 and lines[1].startswith(first[0])
+
+
+def test_of_several_drawings_in_a_window_t_opens_the_table_of_the_one_with_the_focus(
+    qtbot: QtBot,
+) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    row = QHBoxLayout(window)
+    clock = RedrawClock()
+    charts = [TimeChart(t, "ms", [Series("a", "a", "p50")], clock=clock) for t in ("One", "Two")]
+    others = [parts(), positions()]
+    for drawing in (*charts, *others):
+        row.addWidget(drawing)
+    window.show()
+    for drawing in (*charts, *others):
+        window.activateWindow()
+        drawing.setFocus(Qt.FocusReason.TabFocusReason)
+        qtbot.waitUntil(drawing.hasFocus)
+        qtbot.keyClick(window, Qt.Key.Key_T)
+        opened = [table.window() for table in window.findChildren(QTableView)]
+        assert [dialog.parent() for dialog in opened] == [drawing]
+        opened[0].close()
+        opened.clear()
+        qtbot.waitUntil(lambda: not window.findChildren(QTableView))

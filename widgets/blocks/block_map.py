@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from PySide6.QtCore import QEvent, QRect, QSize, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
+    QHelpEvent,
     QImage,
     QKeyEvent,
     QMouseEvent,
@@ -14,7 +17,7 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import BlockSnapshot
 from widgets.blocks.grid import Grid, fit
@@ -42,6 +45,8 @@ class BlockMap(QWidget):
         self.blocks: BlockSnapshot | None = None
         self.chosen_owner = ""
         self.pointed_block = NONE
+        self.tip: Callable[[], str] = lambda: ""
+        """What a tooltip says of the block that the mouse rests on; "" for none."""
         self._clock = clock
         self._owners = OwnerSlots(len(theme().series.owners))
         self._slots = np.zeros(0, np.int64)
@@ -83,7 +88,10 @@ class BlockMap(QWidget):
         return colors[(self._owners.slot(owner) or 0) % len(colors)]
 
     def choose(self, owner: str) -> None:
-        """Light up the blocks of one request; "" shows all alike again."""
+        """Light up the blocks of one request; "" shows all alike again, and so does a request that
+        holds none: it waits, or has ended in the meantime."""
+        if self.blocks is None or owner not in self.blocks.owners:
+            owner = ""
         if owner != self.chosen_owner:
             self.chosen_owner = owner
             self.redraw()
@@ -184,6 +192,14 @@ class BlockMap(QWidget):
         position = event.position() * ratio
         block = self._grid.block_at(position.x(), position.y()) if self.blocks else None
         return NONE if block is None else block
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            text = self.tip() if self.pointed_block != NONE else ""
+            place = self.cell_rect(self.pointed_block) if text else QRect()
+            QToolTip.showText(event.globalPos(), text, self, place)
+            return True
+        return super().event(event)
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
         self.point_at(self._at(event))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import (
     QFrame,
@@ -49,6 +51,7 @@ class BlocksPanel(QFrame):
         self.map = BlockMap(clock)
         self.map.pointed.connect(self._pointed)
         self.map.chosen.connect(lambda owner: self._show_words())
+        self.map.tip = self._tip
         self._snapshot: EngineSnapshot | None = None
         self._words_at = float("-inf")
         self._details: BlockDetails | None = None
@@ -63,6 +66,7 @@ class BlocksPanel(QFrame):
         self.note = ElidedLine("text_muted")
         self._view = QScrollArea()
         self._view.setFrameShape(QFrame.Shape.NoFrame)
+        self._view.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the map in it has it
         self._view.setWidgetResizable(True)
         self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._view.setWidget(self.map)
@@ -162,6 +166,13 @@ class BlocksPanel(QFrame):
         self.line.set_text(line)
         self.text.set_text(text)
         self.map.setAccessibleDescription(f"{line} {text}".strip())
+
+    def _tip(self) -> str:
+        """The lines below the map where one of them is cut: whoever goes there to read it leaves
+        the block."""
+        lines = [line.text() for line in (self.line, self.text) if line.text()]
+        is_cut = self.line.is_cut() or self.text.is_cut()
+        return "<br>".join(map(escape, lines)) if is_cut else ""
 
     def _chosen_words(self, snapshot: EngineSnapshot) -> str:
         owner = self.map.chosen_owner

@@ -51,8 +51,10 @@ def offer_values(drawing: Any) -> None:
 
 def table_on_key(drawing: Any) -> None:
     """T opens the table while the drawing has the focus."""
-    key, context = QKeySequence(Qt.Key.Key_T), Qt.ShortcutContext.WidgetShortcut
-    QShortcut(key, drawing, partial(show_table, drawing), context=context)
+    key = QShortcut(QKeySequence(Qt.Key.Key_T), drawing)
+    # not as a keyword of the constructor, which drops it: then T is every drawing's, and nobody's
+    key.setContext(Qt.ShortcutContext.WidgetShortcut)
+    key.activated.connect(partial(show_table, drawing))
 
 
 def paint_focus(painter: QPainter, widget: QWidget) -> None:

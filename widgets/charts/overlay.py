@@ -9,7 +9,7 @@ from PySide6.QtGui import QColor, QPainter, QPen
 
 from widgets.charts.labels import mark_rows, spread
 from widgets.charts.scale import number, seconds_text
-from widgets.charts.series import Mark, MarkKind
+from widgets.charts.series import EndLabel, Mark, MarkKind
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, theme
 
 if TYPE_CHECKING:
@@ -50,9 +50,16 @@ def draw_end_labels(painter: QPainter, view: PlotView) -> None:
             painter.setPen(QPen(QColor(table.line_color(label.color)), 1.0))
             painter.drawLine(QLineF(plot.right() + 1, y, rect.left() - 2, middle))
         painter.setPen(view.label_color(label.color))
-        if view.has_label_names:
+        if is_named(view, label, rect):
             pen.left(painter, rect, label.label)
         pen.right(painter, rect, label.value)
+
+
+def is_named(view: PlotView, label: EndLabel, rect: QRectF) -> bool:
+    """Whether there is room for the name: a number that is wider than it was meant to be comes
+    first, and has the colour of its line."""
+    beside = view.label_pen.width(label.value) + SPACE_1
+    return view.has_label_names and view.label_pen.width(label.label) + beside <= rect.width()
 
 
 def draw_marks(painter: QPainter, view: PlotView) -> None:

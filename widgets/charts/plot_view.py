@@ -59,6 +59,7 @@ class PlotView(pg.GraphicsView):
         self.setAntialiasing(True)
         self.setMouseTracking(True)
         self.viewport().setMouseTracking(True)
+        self.viewport().setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the chart around it has it
         self.box = pg.ViewBox(enableMouse=False, enableMenu=False, defaultPadding=0)
         self.box.disableAutoRange()
         self.box.setZValue(0)

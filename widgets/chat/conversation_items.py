@@ -59,6 +59,8 @@ class ConversationModel(QStringListModel):
         self._made: dict[int, ConversationRecord] = {}  # what was looked at
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
         match role:
             case Qt.ItemDataRole.DisplayRole | Qt.ItemDataRole.EditRole:
                 return self.record(index).title
@@ -80,7 +82,8 @@ class ConversationModel(QStringListModel):
         return True
 
     def flags(self, index: Index) -> Qt.ItemFlag:
-        return QAbstractListModel.flags(self, index) | Qt.ItemFlag.ItemIsEditable
+        flags = QAbstractListModel.flags(self, index)
+        return flags | Qt.ItemFlag.ItemIsEditable if index.isValid() else flags
 
     def record(self, index: Index) -> ConversationRecord:
         return self.record_at(index.row())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent
-from PySide6.QtWidgets import QApplication, QFrame, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDockWidget, QFrame, QVBoxLayout, QWidget
 
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
 
 class Popover(QFrame):
     """`toggle_at(button)` opens it above the button, or below it where there is no room, or
-    closes it. Escape closes it as well.
+    closes it. Escape closes it as well. At a button of a panel that floats and is smaller than
+    this, it opens beside that panel, over the window that the panel comes from.
 
     It is a child of the window and no popup window: those grab the keyboard, which not every
     platform can, and drop-down lists inside them would close them.
@@ -37,18 +38,30 @@ class Popover(QFrame):
         if not self.isHidden():
             self.hide()
             return
-        window = button.window()
+        anchor, window = button, button.window()
+        self.adjustSize()
+        above = window.parentWidget()
+        if isinstance(window, QDockWidget) and above is not None and not self._fits(window):
+            anchor, window = window, above.window()
         if self.parentWidget() is not window:
             self.setParent(window)
+            self.adjustSize()
         self._button = button
-        self.adjustSize()
-        corner = button.mapTo(window, QPoint(button.width() - self.width(), 0))
-        x = min(max(corner.x(), SPACE_2), window.width() - self.width() - SPACE_2)
-        y = corner.y() - self.height() - SPACE_1
+        right = button.mapToGlobal(QPoint(button.width() - self.width(), 0))
+        top = window.mapFromGlobal(anchor.mapToGlobal(QPoint(0, 0))).y()
+        x = window.mapFromGlobal(right).x()
+        x = min(max(x, SPACE_2), window.width() - self.width() - SPACE_2)
+        y = top - self.height() - SPACE_1
         if y < SPACE_2:  # no room above: below the button, as far as the window goes
-            below = corner.y() + button.height() + SPACE_1
+            below = top + anchor.height() + SPACE_1
             y = max(min(below, window.height() - self.height() - SPACE_2), SPACE_2)
         self.open_at(QPoint(x, y))
+
+    def _fits(self, window: QWidget) -> bool:
+        return (
+            self.width() + 2 * SPACE_2 <= window.width()
+            and self.height() + 2 * SPACE_2 <= window.height()
+        )
 
     def open_at(self, corner: QPoint) -> None:
         """Show it with its upper left corner there, and the keyboard in its first field."""

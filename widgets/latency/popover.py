@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
 from widgets.charts.menu import show_table
@@ -37,6 +37,7 @@ class LatencyPopover(Popover):
         self._latency: ReplyLatency | None = None
         self.title = QLabel("Where the time of this reply went")
         self.title.setProperty("role", "title")
+        self.title.setTextFormat(Qt.TextFormat.PlainText)
         self.first_token, self.gaps, self.line = QLabel(), QLabel(), QLabel()
         self.chart = LatencyChart()
         self.chart.setFixedSize(WIDTH, CHART_HEIGHT)
@@ -63,8 +64,9 @@ class LatencyPopover(Popover):
             self.column.addWidget(widget)
         self.column.addLayout(foot)
 
-    def show_latency(self, latency: ReplyLatency) -> None:
+    def show_latency(self, latency: ReplyLatency, of: str = "this reply") -> None:
         self._latency = latency
+        self.title.setText(f"Where the time of {of} went")
         self.first_token.setText(first_token_words(latency))
         self.gaps.setText(gaps_words(latency))
         self.chart.show_latency(latency)

@@ -50,12 +50,14 @@ NAME, STATE = 0, 1
 
 
 class RequestModel(QAbstractTableModel):
-    """Rows in the order of arrival. `name` says how the user knows a request."""
+    """Rows in the order of arrival. `name` says how the user knows a request, `times` when its
+    tokens came."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
         self.records: list[RequestRecord] = []
+        self.times: dict[str, RequestTimes] = {}
         self._rows: dict[str, int] = {}
         # ended before a snapshot showed them: one that is under way may show them still running
         self._early: dict[str, tuple[FinishReason, RequestTimes]] = {}
@@ -70,10 +72,13 @@ class RequestModel(QAbstractTableModel):
             row = self._rows.get(record.request_id)
             if row is None:
                 early = self._early.pop(record.request_id, None)
+                self.times[record.request_id] = request.times if early is None else early[1]
                 self._append(record if early is None else ended(record, *early))
-            elif self.records[row] != record and self.records[row].is_active:
-                self.records[row] = record
-                changed.append(row)
+            elif self.records[row].is_active:
+                self.times[record.request_id] = request.times
+                if self.records[row] != record:
+                    self.records[row] = record
+                    changed.append(row)
         if changed:
             last = len(COLUMNS) - 1
             self.dataChanged.emit(self.index(min(changed), 0), self.index(max(changed), last))
@@ -87,18 +92,20 @@ class RequestModel(QAbstractTableModel):
                 del self._early[next(iter(self._early))]
         else:
             self.records[row] = ended(self.records[row], reason, times)
+            self.times[request_id] = times
             self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
             self._drop_old()
 
     def clear(self) -> None:
         self.beginResetModel()
-        self.records, self._rows, self._early = [], {}, {}
+        self.records, self.times, self._rows, self._early = [], {}, {}, {}
         self.endResetModel()
 
     def clear_ended(self) -> None:
         """Keep only what runs or waits."""
         self.beginResetModel()
         self.records = [record for record in self.records if record.is_active]
+        self.times = {r.request_id: self.times[r.request_id] for r in self.records}
         self._number()
         self.endResetModel()
 
@@ -120,7 +127,7 @@ class RequestModel(QAbstractTableModel):
                 row += 1
                 continue
             self.beginRemoveRows(QModelIndex(), row, row)
-            del self.records[row]
+            del self.times[self.records.pop(row).request_id]
             self._number()
             self.endRemoveRows()
             over -= 1

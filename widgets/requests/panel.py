@@ -33,10 +33,12 @@ _NUMBER_WIDTH = 84
 
 
 class RequestsPanel(QFrame):
-    """`abort_requested(request id)`; `blocks_wanted(request id)`: show its blocks in the map."""
+    """`abort_requested(request id)`; `blocks_wanted(request id)`: show its blocks in the map;
+    `latency_wanted(request id)`: show where its time went, at `latency_button`."""
 
     abort_requested = Signal(str)
     blocks_wanted = Signal(str)
+    latency_wanted = Signal(str)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -50,7 +52,8 @@ class RequestsPanel(QFrame):
         self.table.sortByColumn(NAME, Qt.SortOrder.DescendingOrder)
         self._is_live = True
         self.table.delete_pressed.connect(self._abort_selected)
-        self.table.doubleClicked.connect(lambda index: self._show_blocks())
+        self.table.doubleClicked.connect(lambda index: self._inspect())
+        self.table.return_pressed.connect(self._inspect)
         self.table.customContextMenuRequested.connect(self._show_menu)
         self.table.selectionModel().selectionChanged.connect(lambda *_: self._show_buttons())
         self._build()
@@ -68,12 +71,17 @@ class RequestsPanel(QFrame):
         self.blocks_button = QPushButton("Show blocks")
         self.blocks_button.setToolTip("Light up the blocks of the selected request in the map")
         self.blocks_button.clicked.connect(self._show_blocks)
+        self.latency_button = QPushButton("Latency")
+        self.latency_button.setToolTip("Where the time of the selected request went (Enter)")
+        self.latency_button.clicked.connect(self._inspect)
         self.clear_button = QPushButton("Clear ended")
         self.clear_button.clicked.connect(self._clear_ended)
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
         head.addWidget(self.note, 1)
-        for button in (self.abort_button, self.blocks_button, self.clear_button):
+        for button in (
+            self.abort_button, self.latency_button, self.blocks_button, self.clear_button,
+        ):  # fmt: skip
             head.addWidget(button)
         empty = QLabel(EMPTY_TEXT)
         empty.setProperty("role", "small")
@@ -119,9 +127,9 @@ class RequestsPanel(QFrame):
 
     def _show_buttons(self) -> None:
         record = self.selected
-        is_active = record is not None and record.is_active
-        self.abort_button.setEnabled(is_active)
-        self.blocks_button.setEnabled(is_active)
+        self.abort_button.setEnabled(record is not None and record.is_active)
+        self.latency_button.setEnabled(self._has_latency(record))
+        self.blocks_button.setEnabled(_has_blocks(record))
         self.clear_button.setEnabled(any(not record.is_active for record in self.model.records))
 
     # What one can do ---------------------------------------------------------------------------
@@ -148,8 +156,16 @@ class RequestsPanel(QFrame):
 
     def _show_blocks(self) -> None:
         record = self.selected
-        if record is not None and record.is_active:
+        if record is not None and _has_blocks(record):
             self.blocks_wanted.emit(record.request_id)
+
+    def _has_latency(self, record: RequestRecord | None) -> bool:
+        return record is not None and self.model.times[record.request_id].first_token is not None
+
+    def _inspect(self) -> None:
+        record = self.selected
+        if record is not None and self._has_latency(record):
+            self.latency_wanted.emit(record.request_id)
 
     def _clear_ended(self) -> None:
         self.model.clear_ended()
@@ -165,16 +181,25 @@ class RequestsPanel(QFrame):
         if self._is_live:
             abort = menu.addAction(icon("stop"), "Abort", self._abort_selected)
             abort.setShortcut("Delete")
-        menu.addAction(icon("memory"), "Show its blocks", self._show_blocks)
-        for action in menu.actions():
-            action.setEnabled(record.is_active)
+            abort.setEnabled(record.is_active)
+        latency = menu.addAction(icon("benchmark"), "Where its time went", self._inspect)
+        latency.setShortcut("Return")
+        latency.setEnabled(self._has_latency(record))
+        blocks = menu.addAction(icon("memory"), "Show its blocks", self._show_blocks)
+        blocks.setEnabled(_has_blocks(record))
         menu.popup(self.table.viewport().mapToGlobal(position))
 
 
+def _has_blocks(record: RequestRecord | None) -> bool:
+    """One that waits, or has ended, holds none."""
+    return record is not None and record.is_active and bool(record.num_blocks)
+
+
 class RequestTable(QTableView):
-    """Sorts by a click on a column's title; Delete aborts."""
+    """Sorts by a click on a column's title; Delete aborts, Enter inspects."""
 
     delete_pressed = Signal()
+    return_pressed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,5 +232,7 @@ class RequestTable(QTableView):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
             self.delete_pressed.emit()
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.return_pressed.emit()
         else:
             super().keyPressEvent(event)

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from app.chat.controller import ChatController
 from app.chat.transfer.bundle import Bundle, collect, keep
 from app.chat.transfer.chat_file import ChatFileError, dump, parse
-from app.chat.transfer.markdown import as_markdown
+from app.chat.transfer.markdown import as_markdown, from_markdown
 from app.storage import ChatStore, StoredConversation
 from app.tasks import run_task
 from engine.errors import InferdeckError
@@ -55,7 +55,7 @@ class ChatTransfer(QObject):
 
     def import_some(self) -> QFileDialog:
         """Ask for a file, then add its chats to those that are there."""
-        dialog = self._dialog("Import chats", ["Chats (*.json)", "All files (*)"])
+        dialog = self._dialog("Import chats", ["Chats (*.json *.md)", "All files (*)"])
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptOpen)
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
         dialog.fileSelected.connect(self.read)
@@ -138,11 +138,13 @@ def _read(store: ChatStore, path: Path) -> list[Bundle]:
     except UnicodeDecodeError as error:
         raise ChatFileError(
             f"{path.name} is not a file of chats: it is no text in UTF-8 (byte {error.start:,}).",
-            "Nothing was imported. Choose a file that Inferdeck's export has written as JSON.",
+            "Nothing was imported. Choose a file that Inferdeck's export has written.",
         ) from error
     except OSError as error:
         raise InferdeckError(
             f"{path} cannot be read: {error.strerror or error}.", "Nothing was imported."
         ) from error
-    bundles = parse(text)  # all of it, before the first is stored
+    is_markdown = path.suffix.lower() in (".md", ".markdown")
+    # all of it, before the first is stored
+    bundles = [from_markdown(text)] if is_markdown else parse(text)
     return [keep(store, bundle) for bundle in bundles]

@@ -138,6 +138,19 @@ def test_all_are_stopped_and_what_was_written_stays(
     assert window.start.isEnabled() and not window.stop.isEnabled()
 
 
+def test_escape_stops_what_is_written_and_closes_when_nothing_is(
+    qtbot: QtBot, window: BroadcastWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 500, 0.01
+    send(window, "Tell me", 2)
+    qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+    wait_for_end(qtbot, window)
+    assert window.isVisible() and all(cell.keep.isEnabled() for cell in window.cells)
+    with qtbot.waitSignal(window.closed):
+        qtbot.keyClick(window, Qt.Key.Key_Escape)
+
+
 def test_what_is_refused_or_cut_off_says_why(
     qtbot: QtBot, application: Application, window: BroadcastWindow, script: Script
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from app.__main__ import main
 from app.cli import doctor
+from app.cli.main import build_parser
 from engine.errors import (
     CheckpointError,
     ConfigError,
@@ -92,6 +93,17 @@ def test_flags_are_not_abbreviated() -> None:
     with pytest.raises(SystemExit) as end:
         main(["bench", "--work", "voice-bot"])
     assert end.value.code == 2
+
+
+def test_pictures_have_the_size_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    parse = build_parser().parse_args
+    assert parse(["screenshot", "--output", "D"]).size == (1600, 1000)
+    assert parse(["screenshot", "--output", "D", "--size", "2560x1440"]).size == (2560, 1440)
+    for wrong in ("1280", "1280x", "x800", "wide", "-1280x800", "1280x800x2", "10x10", "9000x800"):
+        with pytest.raises(SystemExit) as end:
+            parse(["screenshot", "--output", "D", f"--size={wrong}"])
+        assert end.value.code == 2
+        assert wrong in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

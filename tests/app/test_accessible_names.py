@@ -1,0 +1,60 @@
+"""Whoever cannot see the window: every place that Tab comes to says what it is."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.window import Application
+from tests.app.window_fixtures import application, script
+
+__all__ = ["application", "script"]
+
+
+def nameless(root: QWidget) -> list[str]:
+    """What Tab comes to in `root` as it is on the screen, and what a reader could not name."""
+    found = []
+    for widget in root.findChildren(QWidget):
+        is_part = isinstance(widget, QLineEdit) and isinstance(
+            widget.parentWidget(), QAbstractSpinBox
+        )  # of a field that has the focus, and the name
+        if is_part or not widget.isVisible() or not widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
+            continue
+        spoken = QAccessible.queryAccessibleInterface(widget)
+        if spoken is None or not spoken.text(QAccessible.Text.Name):
+            found.append(f"{type(widget).__name__} in {type(widget.parentWidget()).__name__}")
+    return found
+
+
+def all_are_named(root: QWidget) -> None:
+    assert nameless(root) == []
+
+
+def test_every_place_of_every_page_and_view_has_a_name(
+    qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    window.resize(1600, 1000)
+    docks = [*(dock for dock, _ in window.views.docks), window.charts_dock, window.log_dock]
+    for index in range(len(window.pages)):
+        window.show_page(index)
+        for dock in docks:
+            dock.show()
+            dock.raise_()
+            qtbot.waitUntil(partial(all_are_named, window), timeout=5000)  # tabs are made late
+
+
+def test_every_place_of_the_other_windows_has_a_name(
+    qtbot: QtBot, application: Application
+) -> None:
+    window = application.window
+    for desk in (window.compare, window.broadcast, window.preferences):
+        desk.show()
+        QApplication.processEvents()
+    others = [w for w in QApplication.topLevelWidgets() if w.isVisible() and w is not window]
+    assert len(others) == 3
+    assert [nameless(other) for other in others] == [[], [], []]
