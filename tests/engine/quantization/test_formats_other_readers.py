@@ -1,5 +1,5 @@
-"""Folders that we write are read by the packages that other engines read them with, where those
-are installed (`pip install compressed-tensors bitsandbytes accelerate`)."""
+"""Folders that we write are read by the packages that other engines read them with; they come with
+the packages of the tests (bitsandbytes on Linux and x86 alone)."""
 
 from __future__ import annotations
 
