@@ -50,6 +50,7 @@ class SettingRow(QWidget):
         control = _make_control(spec)
         self._control = control
         self._hint_tone: HintTone = "small"
+        self._hint_lines = 1
         self._hint = QLabel()
         self._hint.setTextFormat(Qt.TextFormat.PlainText)
         self._hint.setProperty("role", "small")
@@ -130,8 +131,20 @@ class SettingRow(QWidget):
         """Show `value`, without a signal."""
         self._control.set_value(value)
 
+    def keep_hint_lines(self, count: int) -> None:
+        """Room for a hint of so many lines stays, said or not: rows below do not move."""
+        self._hint_lines = count
+        self._keep_room()
+
+    def _keep_room(self) -> None:
+        least = self._hint_lines * self._hint.fontMetrics().lineSpacing()
+        if self._hint_lines > 1 and self._hint.minimumHeight() != least:  # of this size of text
+            self._hint.setMinimumHeight(least)
+            self._hint.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
+
     def set_hint(self, text: str, tone: HintTone = "small") -> None:
         """Show a line or two below the control: a figure, what is pending, what went wrong."""
+        self._keep_room()
         if text != self._hint.text():
             self._hint.setText(text)
         if tone != self._hint_tone:

@@ -17,9 +17,9 @@ WEIGHTS = ".safetensors"
 INDEX = "model.safetensors.index.json"
 DESCRIPTIONS = (
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "config.json",
-    "generation_config.json", "merges.txt", "quant_config.json", "quantize_config.json",
-    "special_tokens_map.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-    "vocab.json", "vocab.txt", INDEX,
+    "generation_config.json", "hf_quant_config.json", "merges.txt", "quant_config.json",
+    "quantize_config.json", "special_tokens_map.json", "tokenizer.json", "tokenizer.model",
+    "tokenizer_config.json", "vocab.json", "vocab.txt", INDEX,
 )  # fmt: skip
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "USE_POLICY.md")
 

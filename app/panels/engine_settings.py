@@ -17,7 +17,7 @@ from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.panels.precision import OF_IT, PrecisionGuide
 from app.panels.profile_menu import ProfileMenu
-from app.panels.row_remarks import RowRemarks
+from app.panels.row_remarks import WITH_CEILING, RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_list import SettingList
 from app.panels.setting_specs import Machine
@@ -102,6 +102,8 @@ class EngineSettingsPanel(QWidget):
         self.precision = PrecisionGuide(bridge, self._rows, times, self)
         self.precision.changed.connect(self._show_values)
         self._remarks = RowRemarks(self.model, self.precision)
+        for name in WITH_CEILING:  # with the first reply: it would move what one aims at
+            self._rows[name].keep_hint_lines(2)
         bridge.state_changed.connect(self._on_state)
         bridge.reconfigured.connect(self._on_reconfigured)
         bridge.reconfigure_failed.connect(self._on_refused)

@@ -15,6 +15,11 @@ from engine.errors import ErrorInfo
 from widgets.setting_row import HintTone
 
 Remark = tuple[str, HintTone]
+WITH_CEILING = (
+    "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "speculative_method",
+    "kv_cache_dtype", WEIGHTS,
+)  # fmt: skip
+"""Settings of which a second line says, once there are steps, what they could win."""
 
 
 class RowRemarks:

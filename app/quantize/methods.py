@@ -13,7 +13,7 @@ class MethodWords(NamedTuple):
 
 
 METHOD_WORDS = {
-    "awq": MethodWords("AWQ", "4 bits, the best at that size. Reads a text; minutes to hours."),
+    "awq": MethodWords("AWQ", "4 bits, with scales found on a text. Minutes to hours."),
     "gptq": MethodWords(
         "GPTQ", "4 or 8 bits, errors made good. Reads a text; slower than AWQ on wide models."
     ),

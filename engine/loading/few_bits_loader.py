@@ -32,7 +32,13 @@ from engine.loading.materialise import (
 from engine.loading.prepare import Prepared, prepare
 from engine.loading.request import Built, LoadRequest
 from engine.loading.safetensors_file import TensorInfo
-from engine.loading.streaming import convert, left_out_notices, stream, untie_different
+from engine.loading.streaming import (
+    check_spare_biases,
+    convert,
+    left_out_notices,
+    stream,
+    untie_different,
+)
 from engine.loading.tensor_reader import TensorReader
 from engine.loading.weight_map import Placement, WeightMap, map_weights
 from engine.quantization.codes import Codes, in_turns
@@ -117,6 +123,7 @@ def _read(
     wanted = targets(prepared, to_hold)
     notices = left_out_notices(weights)
     with TensorReader(weights.total_bytes, request.progress, request.cancelled) as reader:
+        check_spare_biases(weights, reader)
         notices += untie_different(weights, reader)
         values = DiskValues(weights, matrices, prepared, reference, reader)
         head = _head(prepared, scheme, to_hold, notices, request.device)

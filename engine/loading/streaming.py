@@ -80,6 +80,16 @@ def untie_different(weights: WeightMap, reader: TensorReader) -> list[str]:
     return notices
 
 
+def check_spare_biases(weights: WeightMap, reader: TensorReader) -> None:
+    """Raise CheckpointError where a bias that the model has no place for is not zero."""
+    for name, info in weights.spare_biases.items():
+        if bool(reader.read(info).any()):
+            raise CheckpointError(
+                f"{name} in {info.file} is not zero, and this layer of the model has no bias.",
+                "Check that config.json belongs to these weights.",
+            )
+
+
 def left_out_notices(weights: WeightMap) -> list[str]:
     if not weights.left_out:
         return []

@@ -38,10 +38,12 @@ _TEXT_PREFIXES = (
     ("text_model.lm_head.", "lm_head."),
     ("lm_head.", "lm_head."),
 )
-# Buffers that older checkpoints saved and newer classes compute.
+# Buffers that older checkpoints saved and newer classes compute; and fixed scales for the KV cache,
+# where ours are measured for each token and head.
 _HARMLESS = re.compile(
     r"(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached|\.masked_bias|(^|\.)position_ids"
-    r"|(attn|attention)\.bias|_float_tensor|num_batches_tracked)$"
+    r"|(attn|attention)\.bias|_float_tensor|num_batches_tracked"
+    r"|_attn\.(kv?|v|q)_scale|_attn\.[qkv]_proj\.output_scale)$"
 )
 
 
@@ -79,10 +81,16 @@ class WeightMap:
     filled: set[str] = field(default_factory=set)
     unexpected: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # parts of a multimodal model not needed
+    spare_biases: dict[str, TensorInfo] = field(default_factory=dict)
+    """Biases on disk of linears in few bits that have none: they have to be zero."""
 
     @property
     def total_bytes(self) -> int:
-        return sum(p.info.nbytes for p in self.placements) + sum(c.nbytes for c in self.conversions)
+        return (
+            sum(p.info.nbytes for p in self.placements)
+            + sum(c.nbytes for c in self.conversions)
+            + sum(info.nbytes for info in self.spare_biases.values())
+        )
 
     def placement(self, name: str) -> Placement | None:
         """The single tensor that fills all of `name`, if there is one."""
@@ -100,6 +108,7 @@ def map_weights(checkpoint: Checkpoint, reference: nn.Module) -> WeightMap:
     names, left_out = _language_model_names(checkpoint)
     result = WeightMap(left_out=left_out)
     _assign(result, names, reference, transforms)
+    _set_biases_aside(result, names)
     _resolve_tied(result, reference)
     _check_complete(result, reference, checkpoint)
     _check_shapes(result, reference)
@@ -168,6 +177,15 @@ def _assign(
         else:
             result.conversions.append(Conversion(converter, name, members))
             result.filled |= _conversion_targets(converter, name, expected)
+
+
+def _set_biases_aside(result: WeightMap, names: Mapping[str, TensorInfo]) -> None:
+    """AutoGPTQ once wrote a bias of zeros for every linear that it quantized."""
+    for name in result.unexpected:
+        weight = names.get(f"{name.removesuffix('.bias')}.weight")
+        if name.endswith(".bias") and weight is not None and weight.dtype == CODES:
+            result.spare_biases[name] = names[name]
+    result.unexpected = [n for n in result.unexpected if n not in result.spare_biases]
 
 
 def _check_experts(result: WeightMap, reference: nn.Module) -> None:

@@ -49,7 +49,7 @@ def gptq(
     permutation = torch.arange(columns)
     if order.by_importance:
         permutation = torch.argsort(diagonal, descending=True, stable=True)
-    factored = _factor(hessian[permutation][:, permutation], damping)
+    factored = _factor(hessian, permutation, damping)
     if factored is None:
         return None
     upper, used = factored
@@ -115,24 +115,33 @@ class _Rounding:
         self._scales[:, group], self._zeros[:, group] = self._grid.parameters(lowest, highest)
 
 
-def _factor(hessian: Tensor, damping: float) -> tuple[Tensor, float] | None:
-    """The upper Cholesky factor of the inverse, and the damping with which there was one."""
-    hessian = hessian.clone()
-    diagonal = hessian.diagonal()
+def _factor(hessian: Tensor, permutation: Tensor, damping: float) -> tuple[Tensor, float] | None:
+    """The upper Cholesky factor of the inverse of the permuted Hessian, and the damping with which
+    there was one. At most two more matrices of the Hessian's size are in memory at a time, which
+    for the widest products is most of what GPTQ takes."""
+    diagonal = hessian.diagonal()[permutation]
     dead = diagonal <= 0  # a channel that was always 0: nothing is made good for or by it
     mean = float(diagonal[~dead].mean()) if bool((~dead).any()) else 1.0
     diagonal[dead] = mean
-    if not bool(torch.isfinite(hessian).all()):
+    if not _is_finite(hessian):
         return None
     for step in range(_DAMPING_STEPS):
         share = damping * 10**step
-        damped = hessian.clone()
-        damped.diagonal().add_(share * mean)
+        damped = hessian[permutation.unsqueeze(1), permutation]
+        damped.diagonal().copy_(diagonal + share * mean)
         lower, failed = torch.linalg.cholesky_ex(damped)
+        del damped
         if int(failed):
             continue
-        del damped
-        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-        if not int(failed) and bool(torch.isfinite(upper).all()):
+        inverse = torch.cholesky_inverse(lower)
+        del lower
+        upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+        del inverse
+        if not int(failed) and _is_finite(upper):
             return upper, share
     return None
+
+
+def _is_finite(matrix: Tensor) -> bool:
+    """Row after row of tiles: the mask of a whole matrix is as large as a quarter of it."""
+    return all(bool(torch.isfinite(part).all()) for part in matrix.split(BLOCK))

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.engine_bridge import EngineBridge
-from app.panels.row_remarks import RowRemarks
+from app.panels.row_remarks import WITH_CEILING, RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import sections
 from app.panels.settings_model import SettingsModel
@@ -193,6 +193,17 @@ def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, scri
     assert rows["max_num_batched_tokens"].hint.startswith("largest step 2.0 ms at")
     for name, row in rows.items():
         assert row.hint or name == "seed" or name in SETTINGS_OF_IT  # nothing was drafted
+
+
+def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Application) -> None:
+    """It is said from the first reply on, when the hand may be on its way to a control."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.show_ceilings({})
+    before = {name: row.sizeHint().height() for name, row in panel.rows.items()}
+    panel.show_ceilings(dict.fromkeys(WITH_CEILING, "more: nothing to win"))
+    assert all("nothing to win" in panel.rows[n].hint for n in ("max_num_seqs", "quantization"))
+    assert {name: row.sizeHint().height() for name, row in panel.rows.items()} == before
 
 
 def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_control(

@@ -53,6 +53,14 @@ def read_schemes(settings: Settings) -> tuple[Scheme, ...]:
     return tuple(found)
 
 
+def is_cache_alone(settings: Settings) -> bool:
+    """Whether scales for the KV cache are all that was calibrated, and the weights are plain."""
+    if settings.method != "compressed-tensors" or not settings.table("kv_cache_scheme"):
+        return False
+    groups = settings.table("config_groups").values()
+    return not any(isinstance(group, dict) and group.get("weights") for group in groups)
+
+
 def scheme_of(module: str, schemes: tuple[Scheme, ...]) -> Scheme | None:
     """The scheme of a module: by its name, else by a pattern, else by the class of a linear."""
     for fits in (_named, _matched, _classed):
@@ -114,8 +122,10 @@ def _scheme(targets: list[str], weights: Settings) -> Scheme:
 
 
 def block_of(settings: Settings, key: str) -> tuple[int, int]:
-    """[rows, columns] of the blocks that share a scale."""
+    """[rows, columns] of the blocks that share a scale, or as older ones say it, "128x128"."""
     value = settings.values.get(key)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+x[0-9]+", value):
+        value = [int(number) for number in value.split("x")]
     if isinstance(value, list) and [type(n) for n in value] == [int, int] and min(value) > 0:
         return value[0], value[1]
     raise CheckpointError(

@@ -47,7 +47,7 @@ class CompressedTensorsFormat(CheckpointFormat):
     )  # fmt: skip
     unused = (
         "input_scale", "input_zero_point", "output_scale", "output_zero_point", "q_scale",
-        "k_scale", "v_scale", "k_zero_point", "v_zero_point",
+        "k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point",
     )  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:

@@ -1,8 +1,10 @@
-"""FP8 weights of quant_method "fp8" (DeepSeek-V3, Qwen3, AutoFP8, Mistral) and "fbgemm_fp8".
+"""FP8 weights of quant_method "fp8" (DeepSeek-V3, Qwen3, AutoFP8, Mistral), "fbgemm_fp8" and
+"modelopt" (NVIDIA's).
 
     weight             float8_e4m3fn [N, K]
     weight_scale_inv   [ceil(N / 128), ceil(K / 128)]: a scale per block (weight_block_size)
     weight_scale       [] or [1]: per tensor; [N] or [N, 1]: per output
+                       ModelOpt's by blocks: [ceil(N / 128), 1, ceil(K / 128), 1]
                        w = value * scale, "inv" or not (it is the inverse of what weights were
                        multiplied by)
 
@@ -11,6 +13,7 @@ Scales of activations are left aside: activations stay at 16 bits here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +35,8 @@ from engine.quantization.formats.settings import Settings
 from engine.quantization.formats.tensor import Misfit, QuantizedTensor
 
 _SCALES = ("weight_scale_inv", "weight_scale")
+_MODELOPT_BLOCKS = {"FP8": None, "FP8_PER_CHANNEL_PER_TOKEN": None, "FP8_PB_WO": [128, 128]}
+"""weight_block_size by quant_algo, of those that keep weights in float8."""
 
 
 class FP8Format(CheckpointFormat):
@@ -39,7 +44,7 @@ class FP8Format(CheckpointFormat):
     suffixes = ("weight", *_SCALES)
     unused = (
         "input_scale", "activation_scale", "input_scale_ub", "output_scale", "q_scale", "k_scale",
-        "v_scale",
+        "v_scale", "kv_scale",
     )  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:
@@ -52,7 +57,9 @@ class FP8Format(CheckpointFormat):
         self.block: tuple[int, int] | None = None
         if settings.values.get("weight_block_size") is not None:
             self.block = block_of(settings, "weight_block_size")
-        self._left = settings.names("modules_to_not_convert", "ignored_layers")
+        self._left = settings.names(
+            "modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
+        )
         super().__init__(8, -1)
 
     @property
@@ -93,7 +100,7 @@ class FP8Format(CheckpointFormat):
         found = members[scale].shape
         if self.block is not None:
             blocks = (-(-rows // self.block[0]), -(-width // self.block[1]))
-            if found == blocks:
+            if found in (blocks, (blocks[0], 1, blocks[1], 1)):
                 return blocks, self.block
         if found in ((), (1,), (1, 1)):
             return (1, 1), (rows, width)
@@ -101,3 +108,17 @@ class FP8Format(CheckpointFormat):
             return (rows, 1), (1, width)
         wanted = f"{list(blocks)} or " if self.block is not None else ""
         raise Misfit(f"has {scale} of {list(found)}, which should be {wanted}[1] or [{rows}, 1]")
+
+
+def modelopt_format(settings: Settings) -> FP8Format:
+    """What NVIDIA's ModelOpt wrote, where its weights are in float8."""
+    algorithm = settings.text("quant_algo").upper()
+    if algorithm not in _MODELOPT_BLOCKS:
+        raise UnsupportedModelError(
+            f"{settings.source} says ModelOpt's {algorithm}; this program reads "
+            f"{', '.join(_MODELOPT_BLOCKS)}.",
+            "Choose the model's FP8, AWQ or GPTQ checkpoint, or the one that it was quantized "
+            "from.",
+        )
+    values = {**settings.values, "weight_block_size": _MODELOPT_BLOCKS[algorithm]}
+    return FP8Format(dataclasses.replace(settings, values=values))

@@ -9,8 +9,9 @@ from engine.loading.checkpoint import Checkpoint
 from engine.quantization.formats.awq import AWQFormat
 from engine.quantization.formats.bitsandbytes import BitsAndBytesFormat
 from engine.quantization.formats.checkpoint_format import CheckpointFormat
+from engine.quantization.formats.compressed_scheme import is_cache_alone
 from engine.quantization.formats.compressed_tensors import CompressedTensorsFormat
-from engine.quantization.formats.fp8 import FP8Format
+from engine.quantization.formats.fp8 import FP8Format, modelopt_format
 from engine.quantization.formats.gptq import GPTQFormat
 from engine.quantization.formats.settings import Settings, find_settings
 
@@ -20,6 +21,7 @@ _FORMATS: dict[str, Callable[[Settings], CheckpointFormat]] = {
     "compressed-tensors": CompressedTensorsFormat,
     "fp8": FP8Format,
     "fbgemm_fp8": FP8Format,
+    "modelopt": modelopt_format,
     "bitsandbytes": BitsAndBytesFormat,
 }
 _TELLING_NAMES = (".qweight", ".weight_packed", ".weight_scale_inv", ".SCB", ".weight.absmax")
@@ -32,7 +34,7 @@ def open_format(checkpoint: Checkpoint) -> CheckpointFormat | None:
     CheckpointError (settings that are missing or make no sense).
     """
     settings = find_settings(checkpoint)
-    if settings is None:
+    if settings is None or is_cache_alone(settings):
         _check_not_quantized(checkpoint)
         return None
     made = _FORMATS.get(settings.method)

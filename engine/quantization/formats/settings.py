@@ -4,6 +4,7 @@ config.json             quantization_config (older compressed-tensors: compressi
                         at the top or under text_config
 quant_config.json       older AWQ: w_bit, q_group_size, version
 quantize_config.json    older GPTQ: bits, group_size, desc_act, sym
+hf_quant_config.json    ModelOpt: quantization (which config.json may nest as well): quant_algo
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from engine.errors import CheckpointError
 from engine.loading.checkpoint import Checkpoint
 
 CHECK_SETTINGS = "Download the model again, or correct the settings if you made the folder."
-_SIDE_FILES = (("quant_config.json", "awq", "w_bit"), ("quantize_config.json", "gptq", "bits"))
+_SIDE_FILES = (
+    ("quant_config.json", "awq", "w_bit"), ("quantize_config.json", "gptq", "bits"),
+    ("hf_quant_config.json", "modelopt", "quant_algo"),
+)  # fmt: skip
 _REQUIRED = object()
 
 
@@ -92,12 +96,19 @@ def find_settings(checkpoint: Checkpoint) -> Settings | None:
         for key in ("quantization_config", "compression_config"):
             found = part.get(key) if isinstance(part, Mapping) else None
             if found is not None:
-                return Settings(_as_object(found, key, checkpoint.path), f"{key} of config.json")
+                values = _flat(_as_object(found, key, checkpoint.path))
+                return Settings(values, f"{key} of config.json")
     for name, method, telling in _SIDE_FILES:
-        values = _read(checkpoint.path / name)
+        values = _flat(_read(checkpoint.path / name))
         if telling in values:
             return Settings({"quant_method": method, **values}, name)
     return None
+
+
+def _flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """ModelOpt puts its settings into an object of their own, beside the name of the program."""
+    own = values.get("quantization")
+    return {**values, **own} if isinstance(own, Mapping) else values
 
 
 def _as_object(found: Any, key: str, folder: Path) -> Mapping[str, Any]:

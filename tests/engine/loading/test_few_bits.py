@@ -195,6 +195,50 @@ def test_what_a_checkpoint_leaves_plain_stays_so(excluded: str, tmp_path: Path) 
     assert "float32" in loaded.kernels["linear"] or excluded == "layers.0."
 
 
+def put_tensors(folder: Path, added: dict[str, Tensor]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **added}, file, {"format": "pt"})
+
+
+def biases(value: float) -> dict[str, Tensor]:
+    """For linears that have none."""
+    ends = ("self_attn.q_proj", "mlp.down_proj")
+    made = torch.full((64,), value, dtype=torch.float16)
+    return {f"model.layers.{i}.{end}.bias": made.clone() for i in (0, 1) for end in ends}
+
+
+def test_biases_of_zeros_that_autogptq_added_are_left_out(tmp_path: Path) -> None:
+    dense = make_quantized(tmp_path, "gptq")
+    put_tensors(tmp_path, biases(0.0))
+    expected = logits(with_weights("llama", dense, tmp_path / "dense"))
+    assert difference(logits(load(tmp_path).model), expected) < 1e-5
+
+
+def test_other_biases_that_the_class_does_not_know_are_refused(tmp_path: Path) -> None:
+    make_quantized(tmp_path, "gptq")
+    put_tensors(tmp_path, biases(0.5))
+    with pytest.raises(CheckpointError, match=r"_proj\.bias in .* is not zero") as caught:
+        load(tmp_path)
+    assert caught.value.remedy
+
+
+def test_a_plain_model_with_scales_for_the_cache(tmp_path: Path) -> None:
+    model = make_model("llama")
+    save(model, tmp_path)
+    layer = "model.layers.0.self_attn"
+    ends = ("k_scale", "v_scale", "k_proj.output_scale")
+    put_tensors(tmp_path, {f"{layer}.{end}": torch.ones(1) for end in ends})
+    file = tmp_path / "config.json"
+    settings = {
+        "quant_method": "compressed-tensors", "format": "dense", "config_groups": {},
+        "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+    }  # fmt: skip
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": settings}))
+    assert difference(logits(load(tmp_path).model), logits(model)) < 1e-5
+
+
 class TestHead:
     @pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_moe", "gpt2"])
     @pytest.mark.parametrize("is_tied", [True, False])

@@ -1,5 +1,5 @@
-"""Folders that we write are read by the packages that other engines read them with, where those
-are installed (`pip install compressed-tensors bitsandbytes accelerate`)."""
+"""Folders that we write are read by the packages that other engines read them with, where these are
+installed: `pip install -e '.[test,readers]'`."""
 
 from __future__ import annotations
 

@@ -118,10 +118,28 @@ def test_scales_of_activations_and_of_the_cache_are_left_aside(tmp_path: Path) -
     expected = make_quantized(tmp_path, "fp8", strategy="tensor")
     file = tmp_path / "model.safetensors"
     layer = "model.layers.0.self_attn"
-    others = {f"{layer}.k_scale": torch.ones(1), f"{layer}.q_proj.input_scale": torch.ones(1)}
+    ends = ("k_scale", "kv_scale", "q_proj.input_scale")
+    others = {f"{layer}.{end}": torch.ones(1) for end in ends}
     save_file({**load_file(file), **others}, file)
     codes, plain = read_all(tmp_path)
     assert codes.keys() | plain.keys() == expected.keys()
+
+
+def test_modelopt_keeps_a_scale_of_each_block_with_four_axes(tmp_path: Path) -> None:
+    expected = make_quantized(
+        tmp_path, "fp8", scale_name="weight_scale", model={"hidden_size": 192}
+    )
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for name in [n for n in tensors if n.endswith("weight_scale")]:
+        tensors[name] = tensors[name][:, None, :, None].contiguous()
+    save_file(tensors, file)
+    change_config(
+        tmp_path, quantization_config={"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}
+    )
+    codes, _ = read_all(tmp_path)
+    assert len(codes) == 14
+    assert all(torch.equal(codes[name].dequantize(), expected[name]) for name in codes)
 
 
 def test_groups_of_modules_with_settings_of_their_own(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": 1}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
 
@@ -77,6 +78,26 @@ class TestWhereSettingsAreFound:
         described = found.describe()
         assert described["desc_act"] and not described["symmetric"]
 
+    def test_modelopt_says_it_in_a_file_of_its_own(self, tmp_path: Path) -> None:
+        own = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+        content = {"producer": {"name": "modelopt"}, "quantization": own}
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(content))
+        found = opened(tmp_path)
+        assert found is not None and found.title == "FP8 (e4m3)"
+        assert found.describe()["left_unquantized"] == ["lm_head"]
+
+    def test_modelopt_nests_it_in_the_config_too(self, tmp_path: Path) -> None:
+        nested = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8_PB_WO"}}
+        found = opened(tmp_path, nested)
+        assert found is not None and "128 x 128" in found.title
+
+    def test_scales_of_the_cache_alone_quantize_no_weights(self, tmp_path: Path) -> None:
+        cache = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+        config = {**compressed(), "config_groups": {}, "kv_cache_scheme": cache}
+        assert opened(tmp_path, config) is None
+        found = opened(tmp_path, {**compressed(), "kv_cache_scheme": cache})
+        assert found is not None
+
     def test_a_file_beside_the_model_that_is_damaged(self, tmp_path: Path) -> None:
         (tmp_path / "quant_config.json").write_text("{")
         with pytest.raises(CheckpointError, match=r"quant_config.json cannot be read"):
@@ -116,7 +137,16 @@ class TestTitles:
                 "compressed-tensors, FP8, a scale per block of 128 x 64",
             ),
             (FP8, "FP8 (e4m3), a scale per block of 128 x 128"),
+            (
+                compressed(type="float", num_bits=8, strategy="block", block_structure="64x32"),
+                "compressed-tensors, FP8, a scale per block of 64 x 32",
+            ),
             ({"quant_method": "fbgemm_fp8"}, "FP8 (e4m3)"),
+            (MODELOPT, "FP8 (e4m3)"),
+            (
+                {**MODELOPT, "quant_algo": "FP8_PB_WO"},
+                "FP8 (e4m3), a scale per block of 128 x 128",
+            ),
             (BNB, "bitsandbytes, NF4"),
             (
                 {**BNB, "bnb_4bit_use_double_quant": True},
@@ -147,6 +177,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({**compressed(), "format": None}, "does not say format"),
     (compressed(group_size=0), "a group size of 0"),
     (compressed(type="float", num_bits=8, strategy="block"), "block_structure = None"),
+    (compressed(type="float", num_bits=8, strategy="block", block_structure="0x128"), "[0, 128]"),
+    (compressed(type="float", num_bits=8, strategy="block", block_structure="big"), "= big"),
+    ({"quant_method": "modelopt"}, "does not say quant_algo"),
     ({**FP8, "weight_block_size": [128]}, "[rows, columns]"),
     ({**FP8, "weight_block_size": [128, 0]}, "[rows, columns]"),
     ({"quant_method": "bitsandbytes"}, "neither load_in_4bit nor load_in_8bit"),
@@ -170,6 +203,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     (compressed(strategy="block", block_structure=[2, 2]), "scales by 'block'"),
     (compressed(strategy="tensor_group"), "scales by 'tensor_group'"),
     (compressed(type="float", num_bits=8, symmetric=False), "float weights with zero points"),
+    ({**MODELOPT, "quant_algo": "NVFP4"}, "ModelOpt's NVFP4"),
     ({**FP8, "fmt": "e5m2"}, "weights in e5m2"),
     ({**BNB, "bnb_4bit_quant_type": "int4"}, "4-bit weights in 'int4'"),
 ]
