@@ -18,7 +18,7 @@ from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
 from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
-from engine.graphs import capture_for, estimated_bytes, most_rows, sizes_for
+from engine.graphs import capture_for, most_rows, sizes_for
 from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
@@ -32,7 +32,6 @@ from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
-from engine.speculation.draft_model import ROWS_EACH
 from engine.speculation.draft_source import check_draft, check_head
 from engine.speculation.proposer import Proposer
 from engine.tokenization import Tokenizer
@@ -49,7 +48,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(slots=True)
 class Assembly:
-    """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved."""
+    """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved.
+    `step_bytes`: what its largest step was seen to need on a GPU."""
 
     config: EngineConfig
     checkpoint: Checkpoint
@@ -61,6 +61,7 @@ class Assembly:
     info: ModelInfo
     draft: Draft | None = None
     proposer: Proposer | None = None
+    step_bytes: int | None = None
 
     @property
     def weights_bytes(self) -> int:
@@ -168,12 +169,12 @@ def _build(
         cancelled=cancelled,
     )
     layers = probe_kv(loaded.model)
-    draft = None
+    draft = step_bytes = None
     if source is not None:
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
     if is_cuda(config.device):
         progress("Measuring what a step needs", 0, 0)
-        plan = _measured_plan(config, checkpoint, loaded, layers, draft)
+        step_bytes, plan = _measured_plan(config, checkpoint, loaded, layers, draft)
     plan = with_layers(plan, layers, config)
     cache, proposer = build_caches(config, layers, draft, plan)
     runner = ModelRunner(loaded.model, cache, config.device)
@@ -194,6 +195,7 @@ def _build(
         info=with_steps(info, runner, proposer),
         draft=draft,
         proposer=proposer,
+        step_bytes=step_bytes,
     )
 
 
@@ -203,9 +205,9 @@ def _measured_plan(
     loaded: LoadedModel,
     layers: dict[int, LayerSpec],
     draft: Draft | None,
-) -> MemoryPlan:
-    """Of what is free on the GPU now that the weights are there, and of what a step was seen to
-    need. OutOfMemoryError where not even the step fits."""
+) -> tuple[int, MemoryPlan]:
+    """What the largest step was seen to need on the GPU, and the plan of what is free there now
+    that the weights are. OutOfMemoryError where not even the step fits."""
     try:
         activations = measure_activations(
             loaded.model, config, checkpoint.config.vocab_size,
@@ -222,12 +224,8 @@ def _measured_plan(
             "Choose a smaller token budget per step, fewer running requests or fewer bits a "
             "weight, or close other programs on the GPU.",
         ) from error
-    if not config.enforce_eager:
-        activations += estimated_bytes(most_rows(config), checkpoint.config.vocab_size)
-        if draft is not None and draft.taps is None:
-            activations += estimated_bytes(ROWS_EACH * config.max_num_seqs, draft.vocab_size)
     held = loaded.weights_bytes + (draft.weights_bytes if draft else 0)
-    return plan_memory(checkpoint, config, in_use=held, activations=activations)
+    return activations, plan_memory(checkpoint, config, in_use=held, activations=activations)
 
 
 def draft_source(
@@ -270,6 +268,8 @@ def capture_steps(
         return
     assert config.max_model_len is not None, "resolved before"
     progress("Capturing the decoding steps", 0, 0)
+    if proposer is not None:
+        proposer.release_graphs()  # both models' old ones go before there are new ones
     longest = min(plan.num_blocks, -(-config.max_model_len // config.block_size))
     taps = None if proposer is None else proposer.taps
     of_drafts = 0 if proposer is None else longest
@@ -297,9 +297,7 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
     return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
 
 
-def with_layers(
-    plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig
-) -> MemoryPlan:
+def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig) -> MemoryPlan:
     """The plan in blocks of the size that the loaded model really stores: what was predicted from
     its config alone may differ for an architecture that nobody has met."""
     itemsize = DTYPES[config.dtype].itemsize

@@ -270,6 +270,11 @@ class EngineConfig:
         return parse_kv_dtype(self.kv_cache_dtype)
 
     @property
+    def drafts_with_weights(self) -> bool:
+        """Whether what drafts has weights and a cache of its own."""
+        return self.speculative_method in ("draft_model", "eagle3")
+
+    @property
     def drafts_from_hidden_states(self) -> bool:
         """Whether drafts are made from what the model computes in its steps: what it computed
         before, and what prefix caching skips, is not to be had."""

@@ -26,6 +26,7 @@ from engine.errors import (
     LoadCancelled,
     OutOfMemoryError,
     describe,
+    let_go,
 )
 from engine.messages import (
     Abort,
@@ -184,19 +185,23 @@ class EngineThread(threading.Thread):
             return
         self._close_engine()
         without_draft = None
+        problem = self._try(config)
+        if isinstance(problem, DraftModelError | OutOfMemoryError) and config.drafts_with_weights:
+            without_draft = problem.info()
+            problem = self._try(config.replace(speculative_method="off"))
+        if problem is not None:
+            self._load_failed(problem, before)
+        else:
+            self._announce(without_draft)
+
+    def _try(self, config: EngineConfig) -> BaseException | None:
+        """Load; what went wrong, with nothing left of what was loaded till then."""
         try:
-            try:
-                self._engine = self._factory(config, self._progress, self._cancel.is_set)
-            except (DraftModelError, OutOfMemoryError) as error:
-                if config.speculative_method not in ("draft_model", "eagle3"):
-                    raise
-                plain = config.replace(speculative_method="off")
-                self._engine = self._factory(plain, self._progress, self._cancel.is_set)
-                without_draft = error.info()
+            self._engine = self._factory(config, self._progress, self._cancel.is_set)
         except (InferdeckError, MemoryError, OSError) as error:
-            self._load_failed(error, before)
-            return
-        self._announce(without_draft)
+            let_go(error)
+            return error
+        return None
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
         """Refuse what cannot be loaded while the model before it still serves untouched."""
@@ -254,9 +259,7 @@ class EngineThread(threading.Thread):
         notices = engine.model_info.notices[num_notices:]
         seconds = time.perf_counter() - began
         self._emit(
-            Reconfigured(
-                engine.config, change, seconds, notices, engine.model_info, engine.plan
-            )
+            Reconfigured(engine.config, change, seconds, notices, engine.model_info, engine.plan)
         )
 
     def _measure_peaks(self) -> PeaksMeasured:

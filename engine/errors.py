@@ -79,6 +79,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def let_go(error: BaseException) -> None:
+    """Forget the frames that an error came through: what was being made in them hangs on it, and
+    may be as large as what is to be made in its place."""
+    found: BaseException | None = error
+    while found is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+
+
 def describe(error: BaseException) -> ErrorInfo:
     """Any exception as an `ErrorInfo`; one that is not ours keeps its type's name in the cause."""
     if isinstance(error, InferdeckError):

@@ -37,6 +37,10 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Rows of a captured step: close enough together that at most half of a step is padding, and of a
 large one a third."""
 
+DRAFT_ROWS = 2
+"""Most tokens of a request in a draft model's pass that is replayed: its last, and a draft before
+that stood."""
+
 _MIB = 2**20
 _BYTES_EACH = 16 * _MIB
 _READ_TOKENS = 2048  # of a sequence whose reading is timed
@@ -96,6 +100,16 @@ def estimated_bytes(most: int, vocab_size: int) -> int:
     return len(sizes) * _BYTES_EACH + sizes[-1] * vocab_size * 4
 
 
+def room_for(config: EngineConfig, vocab_size: int) -> int:
+    """`estimated_bytes` of all graphs that a configuration asks for."""
+    if config.enforce_eager:
+        return 0
+    room = estimated_bytes(most_rows(config), vocab_size)
+    if config.speculative_method == "draft_model":
+        room += estimated_bytes(DRAFT_ROWS * config.max_num_seqs, vocab_size)
+    return room
+
+
 def capture_for(device: torch.device) -> Capture | None:
     """What captures steps on a device; None where nothing can."""
     return CudaCapture(device) if device.type == "cuda" else None
@@ -119,11 +133,15 @@ class CudaCapture:
                     run()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # other threads of the process may use CUDA meanwhile
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-            ):
-                run()
+            stream = torch.cuda.current_stream()
+            try:
+                # other threads of the process may use CUDA meanwhile
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ):
+                    run()
+            finally:
+                torch.cuda.set_stream(stream)  # where ending the capture fails, torch does not
         return graph
 
     @property
@@ -205,17 +223,25 @@ class DecodeGraphs:
             try:
                 self._graphs[size] = self._capture(size, capture)
             except Exception as error:  # a model may do anything that a graph cannot hold
-                if is_out_of_memory(error):
+                # where the capture is ended by an error, ending it is another
+                first = error.__context__ or error
+                if is_out_of_memory(error) or is_out_of_memory(first):
                     missing.append(size)
                     continue
                 self.release()
-                self.problem = f"its step cannot be captured: {describe(error).cause}"
+                self.problem = f"its step cannot be captured: {describe(first).cause}"
                 return
         if missing:
             self.problem = f"the memory did not suffice for {', '.join(map(str, missing))} tokens"
         self.held_bytes = capture.held_bytes
         if num_blocks and self._graphs:
             self.worth = self._measured(capture, num_blocks)
+            untimed = [size for size in self.sizes if size not in self.worth.saved_s]
+            if untimed:
+                which = ", ".join(map(str, untimed))
+                self.problem = (
+                    f"the memory did not suffice to time steps with drafts of {which} tokens"
+                )
 
     def _capture(self, size: int, capture: Capture) -> Graph:
         batch = self._staging.copy(padding(size, self._block_size))
@@ -224,8 +250,8 @@ class DecodeGraphs:
         def run() -> None:
             logits, *states = self._results(batch)
             if self._logits is None:  # before the first capture, in its warm-up
-                self._logits = torch.empty_like(logits)
                 self._states = [torch.empty_like(state) for state in states]
+                self._logits = torch.empty_like(logits)
             self._logits[:size].copy_(logits)
             for kept, state in zip(self._states, states, strict=True):
                 kept[:size].copy_(state)
@@ -240,20 +266,21 @@ class DecodeGraphs:
             logits = self._compute(batch)
         return [logits, *self.taps.take()]
 
-    def _measured(self, capture: Capture, num_blocks: int) -> Worth | None:
-        """What replays save, and what they cost more where drafts are verified in rows."""
+    def _measured(self, capture: Capture, num_blocks: int) -> Worth:
+        """What replays save, and what they cost more where drafts are verified in rows. Sizes for
+        which memory does not suffice to launch the step are left out."""
         saved = {}
-        try:
-            for size in self.sizes:
-                step = self._staging.copy(padding(size, self._block_size))
-                self._backend.begin_step(step)
-                replayed = capture.seconds(self._graphs[size].replay)
+        for size in self.sizes:
+            step = self._staging.copy(padding(size, self._block_size))
+            self._backend.begin_step(step)
+            replayed = capture.seconds(self._graphs[size].replay)
+            try:
                 launched = capture.seconds(partial(self._compute, step))
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            else:
                 saved[size] = max(0.0, launched - replayed)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                return None
-            raise
         # Rows that read the same blocks, as those of one request do, of the largest step.
         blocks = min(num_blocks, -(-_READ_TOKENS // self._block_size))
         tokens = blocks * self._block_size
@@ -274,9 +301,12 @@ class DecodeGraphs:
         return min(size for size in self._graphs if size >= batch.num_tokens)
 
     @torch.inference_mode()
-    def execute(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+    def execute(
+        self, batch: Batch, drawn: Tensor | None = None, *, is_tapped: bool = False
+    ) -> Tensor:
         """Logits [T, vocab] of a batch that fits, until the next call. `batch` is on the host;
-        drawn: int64 [T] on the device, in place of its input_ids."""
+        drawn: int64 [T] on the device, in place of its input_ids. is_tapped: whether `taps` get the
+        hidden states."""
         size = self._size_for(batch)
         rows = batch if batch.is_decode else unroll(batch)
         staged = self._staging.copy(pad(rows, size))
@@ -284,7 +314,7 @@ class DecodeGraphs:
             put_drawn(staged, drawn)
         self._backend.begin_step(staged)
         self._graphs[size].replay()
-        if self.taps is not None:
+        if self.taps is not None and is_tapped:
             self.taps.hold([states[: batch.num_tokens] for states in self._states])
         assert self._logits is not None
         return self._logits[: batch.num_tokens]
@@ -298,6 +328,8 @@ class DecodeGraphs:
         self._graphs.clear()
         self._logits = self.worth = None
         self._states = []
+        if self.taps is not None:
+            self.taps.take()  # of a pass that is over: they may lie in the graphs' memory
         self.held_bytes = 0
 
 

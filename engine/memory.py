@@ -15,8 +15,11 @@ from pathlib import Path
 
 import torch
 
+from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import EngineConfig
+from engine.devices import is_cuda
 from engine.errors import OutOfMemoryError, UnsupportedModelError
+from engine.graphs import room_for
 from engine.kv_dtype import KVDtype, KVWidths
 from engine.layers.rotary import bytes_of_tables
 from engine.loading.architecture import describe_checkpoint
@@ -69,7 +72,8 @@ def plan_memory(
     """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
     `in_use`: bytes that this engine holds now and gives back first. `memory`: (free, total) in
-    bytes of the device, measured if None. `activations`: bytes of a step, estimated if None.
+    bytes of the device, measured if None. `activations`: bytes of a step, estimated if None; what
+    a GPU holds beside its steps is added.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
     free, total = memory or free_memory(config.device)
@@ -87,9 +91,7 @@ def plan_memory(
     )  # fmt: skip
 
 
-def model_sizes(
-    checkpoint: Checkpoint, dtype: torch.dtype, scheme: Scheme = PLAIN
-) -> ModelSizes:
+def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype, scheme: Scheme = PLAIN) -> ModelSizes:
     """Count a checkpoint's sizes in `dtype` on its class, without reading weights; they are held as
     `scheme` says, or as they are stored."""
     settings = json.dumps(checkpoint.raw_config.get("quantization_config"), default=str)
@@ -130,6 +132,7 @@ def plan(
     assert config.max_model_len is not None, "max_model_len has to be resolved first"
     reserve, limit = reserve_and_limit(config, free=free, total=total)
     activations = activation_bytes(sizes, config) if activations is None else activations
+    activations += held_beside_steps(sizes, config)
     draft_weights = draft_per_block = 0
     if draft is not None:
         draft_weights = draft.loaded_bytes(config.max_model_len)
@@ -192,6 +195,15 @@ def plan(
         key_dtype=kv_dtype.keys,
         value_dtype=kv_dtype.values,
     )
+
+
+def held_beside_steps(sizes: ModelSizes, config: EngineConfig) -> int:
+    """What a GPU holds all the time beside what a step was seen to need: captured graphs, and
+    scratch memory of a draft's attention. (A draft's vocabulary is taken for the model's.)"""
+    if not is_cuda(config.device):
+        return 0
+    scratch = WORKSPACE_BYTES if config.drafts_with_weights else 0
+    return room_for(config, sizes.vocab_size) + scratch
 
 
 def reserve_and_limit(config: EngineConfig, *, free: int, total: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from engine.assembly import (
 from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
 from engine.devices import is_cuda
-from engine.errors import InferdeckError, OutOfMemoryError
+from engine.errors import InferdeckError, OutOfMemoryError, let_go
 from engine.graphs import most_rows
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
@@ -96,17 +96,20 @@ class ModelHost:
         if config.device == self.config.device:
             taken = self.assembly.weights_bytes + self.assembly.cache_bytes
         of = checkpoint or self.assembly.checkpoint
-        measured = self.plan.activations if self._has_same_steps(config) else None
+        measured = self.assembly.step_bytes if self._has_same_steps(config) else None
         plan = plan_memory(of, config, in_use=taken, activations=measured)
         return with_layers(plan, self.assembly.layers, config)
 
     def _has_same_steps(self, config: EngineConfig) -> bool:
-        """Whether a step needs on the GPU what it was measured to need."""
+        """Whether a step needs on the GPU what it was measured to need. (Blocks and what they hold
+        decide where attention is not by our kernels; drafts, how many rows are sampled.)"""
         if not is_cuda(config.device):
             return False
         changed = config.differences(self._measured_with)
         return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
-                    "device", "dtype", "quantization", "max_model_len"} & set(changed)  # fmt: skip
+                    "device", "dtype", "quantization", "max_model_len", "block_size",
+                    "kv_cache_dtype", "speculative_method",
+                    "num_speculative_tokens"} & set(changed)  # fmt: skip
 
     def use(self, config: EngineConfig) -> None:
         """Take over live settings; graphs are captured for more running requests."""
@@ -124,9 +127,12 @@ class ModelHost:
         before, plan_before = self.config, self.plan
         try:
             self._replace_cache(config, plan, progress, cancelled)
-        except (InferdeckError, MemoryError):
-            self._replace_cache(before, plan_before, progress, lambda: False)
-            raise
+            return
+        except (InferdeckError, MemoryError) as error:
+            problem = error
+        let_go(problem)  # and of what was made so far, before the old one is made again
+        self._replace_cache(before, plan_before, progress, lambda: False)
+        raise problem
 
     def shrink_cache(self, least_blocks: int, why: str) -> None:
         """After a step found no memory: a smaller cache leaves it some. OutOfMemoryError where the
@@ -175,10 +181,13 @@ class ModelHost:
         self.drop()
         try:
             self._adopt(build(config, checkpoint, progress, cancelled))
-        except (InferdeckError, MemoryError):
-            release_memory()
-            self._adopt(build(before, checkpoint_before, progress, lambda: False))
-            raise
+            return
+        except (InferdeckError, MemoryError) as error:
+            problem = error
+        let_go(problem)  # and of what was made so far, before the old one is made again
+        release_memory()
+        self._adopt(build(before, checkpoint_before, progress, lambda: False))
+        raise problem
 
     def drop(self) -> None:
         """Give the memory of weights, cache and scratch buffers back to the system."""
@@ -197,10 +206,10 @@ class ModelHost:
         assembly = self.assembly
         source = draft_source(config, assembly.checkpoint, self.tokenizer)
         assembly.drop_drafting()
-        draft, assembly.draft = assembly.draft, None
-        self.runner.drop_cache()  # the old one goes first: both may not fit
         if source is None or _draft_of(config) != _draft_of(self.config):
-            draft = None
+            assembly.draft = None
+        draft = assembly.draft
+        self.runner.drop_cache()  # the old one goes first: both may not fit
         release_memory()
         if source is not None and draft is None:
             draft = load_draft(

@@ -43,14 +43,14 @@ class ModelRunner:
     ) -> None:
         """Capture steps of so many requests that decode, over the cache as it is; on a device that
         captures nothing, nothing happens. num_blocks, taps: see `DecodeGraphs`."""
+        self.release_graphs()
         capture = graphs.capture_for(self.device)
-        self._release_graphs()
         if capture is not None:
             self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device, taps)
             self.graphs.capture(sizes, capture, num_blocks)
 
     def drop_cache(self) -> None:
-        self._release_graphs()
+        self.release_graphs()
         self.backend = _NO_CACHE
 
     def drop(self) -> None:
@@ -69,7 +69,7 @@ class ModelRunner:
         """
         graphs = self.graphs
         if graphs is not None and taps in (None, graphs.taps) and graphs.fits(batch):
-            return graphs.execute(batch, drawn)
+            return graphs.execute(batch, drawn, is_tapped=taps is not None)
         with taps or nullcontext():
             return self.execute_eagerly(batch, drawn)
 
@@ -86,7 +86,8 @@ class ModelRunner:
         with active(self.backend):
             return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
 
-    def _release_graphs(self) -> None:
+    def release_graphs(self) -> None:
+        """Give the memory of captured steps back; every step is launched from now on."""
         if self.graphs is not None:
             self.graphs.release()
             self.graphs = None

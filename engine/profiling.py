@@ -30,18 +30,21 @@ _COSTLY = SamplingParams(temperature=1.0, top_p=0.9, top_k=50, presence_penalty=
 
 
 def largest_step(config: EngineConfig) -> list[Span]:
-    """As many tokens as a step may have, of as many requests as may share it, each sampled; the
-    requests as long as their share. Their blocks are the first ones, in order."""
+    """As many tokens as a step may have, of as many requests as may share it, each sampled, and so
+    are as many more of its tokens as it may have drafts; the requests as long as their share. Their
+    blocks are the first ones, in order."""
     assert config.max_model_len is not None
     tokens = config.step_token_limit
     count = min(config.max_num_seqs, tokens)
+    drafts = 0 if config.speculative_method == "off" else config.num_speculative_tokens
     spans: list[Span] = []
     used = 0
     for index in range(count):
         length = tokens // count + (index < tokens % count)
         length = min(length, config.max_model_len)
         blocks = -(-length // config.block_size)
-        spans.append(Span([0] * length, 0, range(used, used + blocks), 1))
+        num_rows = min(length, 1 + drafts)
+        spans.append(Span([0] * length, 0, range(used, used + blocks), num_rows))
         used += blocks
     return spans
 
@@ -77,13 +80,17 @@ def run_largest(
     runner: ModelRunner, config: EngineConfig, spans: list[Span], sampler: Sampler
 ) -> None:
     logits = runner.execute(pack(spans, config.block_size))
-    sampler.sample(logits, [_row(index, span) for index, span in enumerate(spans)])
+    rows = [_row(i, span, row) for i, span in enumerate(spans) for row in range(span.num_rows)]
+    sampler.sample(logits, rows)
     for index in range(len(spans)):
         sampler.forget(_name(index))
 
 
-def _row(index: int, span: Span) -> SamplingRow:
-    return SamplingRow(_name(index), _COSTLY, index, span.end, span.token_ids, ())
+def _row(index: int, span: Span, row: int) -> SamplingRow:
+    """What follows the first of the tokens that are sampled, or one of those behind it."""
+    first = span.end - span.num_rows + 1
+    prompt, drafts = span.token_ids[:first], span.token_ids[first : first + row]
+    return SamplingRow(_name(index), _COSTLY, index, first + row, prompt, drafts)
 
 
 def _name(index: int) -> str:

@@ -8,7 +8,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.graphs import most_rows
+from engine.graphs import SIZES
 from engine.kernels.attention_choices import FEW_QUERIES, attention_dtype, native_limit
 
 
@@ -38,7 +38,8 @@ def make_backend(
         dtype,
         config.kv_dtype,
         device=device,
-        max_num_seqs=max(config.max_num_seqs, most_rows(config)),
+        # a row for each token of a step that is replayed, whatever is captured later
+        max_num_seqs=max(config.max_num_seqs, SIZES[-1]),
         max_model_len=config.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
     )

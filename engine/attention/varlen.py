@@ -80,11 +80,11 @@ class VarlenSteps:
         # sequence ends; of ours the query's own is one
         window = (-1, 0) if options.window is None else (options.window - 1, 0)
         found = varlen_attn(
-            q.contiguous(), keys, values, **self._step._asdict(),
+            q.to(keys.dtype).contiguous(), keys, values, **self._step._asdict(),
             scale=options.scaling, window_size=window, enable_gqa=True,
             # others would make a token depend on its batch, and leave rows of paged steps
             # unwritten (pytorch #194167)
             num_splits=1,
         )  # fmt: skip
         assert isinstance(found, Tensor)  # with its log-sum-exp only where that is asked for
-        return found
+        return found.to(q.dtype)

@@ -16,6 +16,7 @@ from engine.attention.pages import Gathered, PagedCache, PlainPages, token_rows
 from engine.attention.rows import attend_rows
 from engine.attention.varlen import VarlenSteps
 from engine.batch import Span, pack, slots
+from engine.errors import is_out_of_memory
 from engine.kv_dtype import KVDtype
 
 TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -40,7 +41,12 @@ def problem(
         return "it is for keys and values of one width"
     widths = sorted({spec.key_dim for spec in specs})
     found = (_problem_of(device, dtype, width, block_size) for width in widths)
-    return next(filter(None, found), "")
+    try:
+        return next(filter(None, found), "")
+    except RuntimeError as error:  # said this once, and tried again with the next cache
+        if not is_out_of_memory(error):
+            raise
+        return "there was no memory to try it"
 
 
 @cache
@@ -50,6 +56,8 @@ def _problem_of(device: torch.device, dtype: torch.dtype, width: int, block_size
     try:
         errors = _errors(device, dtype, width, block_size)
     except Exception as error:  # a GPU, a width or a block size that it is not for
+        if is_out_of_memory(error):
+            raise
         first_line = str(error).strip().partition("\n")[0]
         return first_line.partition(". ")[0].rstrip(".") or type(error).__name__
     if all(error <= TOLERANCE[dtype] for error in errors):

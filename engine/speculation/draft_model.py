@@ -20,17 +20,13 @@ from itertools import accumulate
 from torch import Tensor
 
 from engine.batch import Span, pack
-from engine.graphs import DecodeGraphs, sizes_for
+from engine.graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
 from engine.speculation.drafting import Drafting, draw
 from engine.speculation.proposer import Proposal, Proposer
 from engine.step_plan import Grant
 from engine.transfer import upload_places
-
-ROWS_EACH = 2
-"""Most tokens of a request in a first pass that is replayed: its last, and a draft before that
-stood."""
 
 
 class DraftModelProposer(Proposer):
@@ -73,8 +69,11 @@ class DraftModelProposer(Proposer):
     def graphs(self) -> DecodeGraphs | None:
         return self._runner.graphs
 
+    def release_graphs(self) -> None:
+        self._runner.release_graphs()
+
     def capture(self, max_num_seqs: int, num_blocks: int) -> None:
-        self._runner.capture(sizes_for(ROWS_EACH * max_num_seqs), self._block_size, num_blocks)
+        self._runner.capture(sizes_for(DRAFT_ROWS * max_num_seqs), self._block_size, num_blocks)
 
     def drop(self) -> None:
         self._runner.drop_cache()
@@ -115,7 +114,7 @@ class DraftModelProposer(Proposer):
         """Of the last token of each span that is sampled. Short spans are sampled whole where such
         a step may be replayed."""
         counts = [len(span.token_ids) for span in spans]
-        if self.graphs is None or max(counts) > ROWS_EACH or not all(s.num_rows for s in spans):
+        if self.graphs is None or max(counts) > DRAFT_ROWS or not all(s.num_rows for s in spans):
             return self._runner.execute(pack(spans, self._block_size))
         whole = [span._replace(num_rows=len(span.token_ids)) for span in spans]
         logits = self._runner.execute(pack(whole, self._block_size))

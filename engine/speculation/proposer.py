@@ -66,6 +66,9 @@ class Proposer(ABC):
         """Capture the steps of a draft model for up to so many requests, of at most `num_blocks`
         blocks each, on a device that can."""
 
+    def release_graphs(self) -> None:  # noqa: B027
+        """Give the memory of what was captured back."""
+
     def drop(self) -> None:  # noqa: B027
         """Let go of a draft model's cache and of what was captured; nothing is proposed any
         more."""

@@ -261,3 +261,99 @@ def test_a_batch_too_large_for_every_graph_does_not_fit(tiny_model: Any) -> None
 
 def _decode(count: int) -> Batch:
     return pack([Span([1], 2, [i], 1) for i in range(count)], 8)
+
+
+def made(taps: Any = None) -> DecodeGraphs:
+    backend = CPUAttention({0: LayerSpec(1, 4, 4)}, 4, 8, torch.float32)
+    compute = lambda batch: torch.zeros(batch.num_tokens, 5)
+    return DecodeGraphs(compute, backend, 8, torch.device("cpu"), taps)
+
+
+def test_the_error_that_broke_a_capture_counts_not_that_of_ending_it() -> None:
+    """Ending a capture in which something failed is another error, which says nothing."""
+
+    def ends(first: Exception) -> Callable[[int], None]:
+        def fail(index: int) -> None:
+            if index == 0:
+                try:
+                    raise first
+                except Exception:
+                    raise RuntimeError("the capture was invalidated")  # noqa: B904 - as torch does
+
+        return fail
+
+    graphs = made()
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
+    graphs.capture((1, 2, 4), Recording(ends(full)))
+    assert graphs.sizes == (1, 2) and "memory did not suffice for 4 tokens" in graphs.problem
+    graphs = made()
+    graphs.capture((1, 2, 4), Recording(ends(ValueError("no number can be read here"))))
+    assert graphs.sizes == () and "no number can be read here" in graphs.problem
+
+
+class States:
+    """Listens to one layer of a model without any."""
+
+    def __init__(self) -> None:
+        self.held: list[Tensor] = []
+
+    def __enter__(self) -> None:
+        self.held = [torch.ones(4, 3)]
+
+    def __exit__(self, *exc: Any) -> None: ...
+
+    def take(self) -> list[Tensor]:
+        held, self.held = self.held, []
+        return held
+
+    def hold(self, states: list[Tensor]) -> None:
+        self.held = states
+
+
+def test_memory_that_runs_out_for_the_states_costs_one_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain, calls = torch.empty_like, []
+
+    def once(*args: Any) -> Tensor:
+        calls.append(args)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
+        return plain(*args)
+
+    monkeypatch.setattr(torch, "empty_like", once)
+    taps = States()
+    graphs = made(taps)
+    graphs._compute = lambda batch: torch.zeros(4, 5)
+    graphs.capture((4, 8), Recording())
+    assert graphs.sizes == (4,) and "8 tokens" in graphs.problem
+
+
+def test_steps_that_find_no_memory_to_be_timed_are_not_verified_in_rows() -> None:
+    class Small(Recording):
+        def seconds(self, run: Any) -> float:
+            step = getattr(run, "args", None)
+            if step and step[0].num_tokens > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
+            return super().seconds(run)
+
+    graphs = made()
+    graphs.capture((1, 2, 4), Small(), num_blocks=4)
+    assert graphs.sizes == (1, 2, 4)
+    assert graphs.worth is not None and set(graphs.worth.saved_s) == {1, 2}
+    assert "to time steps with drafts of 4 tokens" in graphs.problem
+    drafts = [pack([Span(list(range(count)), 0, [0], count)], 8) for count in (2, 3)]
+    assert [graphs.fits(batch) for batch in drafts] == [True, False]
+
+
+def test_states_are_held_for_who_listens_and_not_beyond_the_graphs() -> None:
+    taps = States()
+    graphs = made(taps)
+    graphs._compute = lambda batch: torch.zeros(4, 5)
+    graphs.capture((4,), Recording())
+    graphs.execute(_decode(2))
+    assert not taps.held
+    graphs.execute(_decode(2), is_tapped=True)
+    assert [states.shape for states in taps.held] == [(2, 3)]
+    graphs.release()
+    assert not taps.held

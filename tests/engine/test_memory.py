@@ -10,8 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError
+from engine.graphs import room_for
 from engine.kv_dtype import KVWidths
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import ModelSizes, max_useful_blocks, model_sizes, plan, plan_memory
@@ -43,6 +45,26 @@ def test_rotary_tables_count_as_weights_as_far_as_they_are_made() -> None:
     longer = replace(sizes, longest=None)
     assert longer.loaded_bytes(4096) == LLAMA_1B.weights + 4096 * 256
     assert LLAMA_1B.loaded_bytes(4096) == LLAMA_1B.weights
+
+
+def test_a_gpu_holds_graphs_and_scratch_memory_beside_its_steps() -> None:
+    """Of the settings of now, whatever the step was measured with."""
+
+    def beside(**changes: object) -> int:
+        own = plan(
+            LLAMA_1B, config(device="cuda:0", max_num_seqs=16, **changes), free=64 * GIB,
+            total=64 * GIB, activations=GIB,
+        )  # fmt: skip
+        return own.activations - GIB
+
+    plain = room_for(config(max_num_seqs=16), LLAMA_1B.vocab_size)
+    assert beside() == plain > 16 * LLAMA_1B.vocab_size * 4
+    assert beside(enforce_eager=True) == 0
+    assert beside(speculative_method="ngram") > plain
+    draft = beside(speculative_method="draft_model", num_speculative_tokens=4)
+    assert draft > beside(speculative_method="ngram", num_speculative_tokens=4) + WORKSPACE_BYTES
+    on_cpu = plan(LLAMA_1B, config(), free=64 * GIB, total=64 * GIB, activations=GIB)
+    assert on_cpu.activations == GIB
 
 
 @given(

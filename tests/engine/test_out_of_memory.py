@@ -160,6 +160,10 @@ def test_the_largest_step_keeps_to_every_limit(make_engine: MakeEngine) -> None:
     blocks = [block for span in spans for block in span.block_table]
     assert blocks == list(range(blocks_of(spans))) and blocks_of(spans) == 13
     run_largest(engine.runner, engine.config, spans, engine._host.sampler)
+    drafting = engine.config.replace(speculative_method="ngram", num_speculative_tokens=3)
+    drafted = largest_step(drafting)
+    assert [span.num_rows for span in drafted] == [4] * 5
+    run_largest(engine.runner, drafting, drafted, engine._host.sampler)
     few = largest_step(engine.config.replace(max_num_seqs=16, max_num_batched_tokens=3))
     assert [len(span.token_ids) for span in few] == [1, 1, 1]
 

@@ -339,6 +339,18 @@ def test_what_it_refuses_is_told_in_its_own_words(stand_in: pytest.MonkeyPatch) 
     assert refused.implementation == "torch" and words in refused.description
 
 
+def test_where_no_memory_is_left_to_try_it_the_next_cache_tries_again(
+    stand_in: pytest.MonkeyPatch,
+) -> None:
+    def full(*args: Any, **kwargs: Any) -> NoReturn:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
+
+    with stand_in.context() as patch:
+        put(patch, full)
+        assert tried() == "there was no memory to try it"
+    assert tried() == ""
+
+
 def test_a_torch_that_is_too_old(stand_in: pytest.MonkeyPatch) -> None:
     """2.11 has it without pages, those before not at all."""
 

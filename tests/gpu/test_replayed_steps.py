@@ -104,9 +104,9 @@ def test_drafts_are_verified_in_rows(config: EngineConfig, monkeypatch: pytest.M
     widths: list[int] = []
     plain = graphs.execute
 
-    def noted(batch: Batch, drawn: Any = None) -> Any:
+    def noted(batch: Batch, drawn: Any = None, **rest: Any) -> Any:
         widths.append(batch.num_tokens - batch.num_requests)
-        return plain(batch, drawn)
+        return plain(batch, drawn, **rest)
 
     monkeypatch.setattr(graphs, "execute", noted)
     texts = [prompt + found for prompt, found in zip(PROMPTS, wanted, strict=True)]

@@ -224,7 +224,6 @@ def test_every_kind_of_cell_measures_on_the_cpu(
     assert peer["decode_tokens_per_s"] > 0
     drafts = report["rows"]["drafts"]["drafts/bf16/2"]
     assert drafts["replayed_ms"] > 0 and drafts["launched_ms"] > 0 and drafts["fraction"] > 0
-    assert store.get("drafts/bf16/2").figures["replayed"]["drafted_per_step"] == 2 * 2
     host = store.get("profile/bf16/decode/2").figures["host"]
     assert any("embedding" in operation["name"] for operation in host), host
     text = table(report)

@@ -3,16 +3,18 @@ what is replayed."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from engine import LLMEngine
+from engine import EngineConfig, LLMEngine, assembly
 from engine.batch import Batch
-from engine.graphs import DecodeGraphs, sizes_for
-from engine.speculation.draft_model import ROWS_EACH
+from engine.errors import OutOfMemoryError
+from engine.graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from tests.engine.recorded_graphs import Recording
 from tests.engine.speculation.runs import eagle, results
 from tests.engine.speculation.test_exactness import draft_settings
@@ -35,9 +37,9 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecodeGraphs, Batch]
     batches: list[tuple[DecodeGraphs, Batch]] = []
     plain = DecodeGraphs.execute
 
-    def noted(graphs: DecodeGraphs, batch: Batch, drawn: Any = None) -> Any:
+    def noted(graphs: DecodeGraphs, batch: Batch, drawn: Any = None, **rest: Any) -> Any:
         batches.append((graphs, batch))
-        return plain(graphs, batch, drawn)
+        return plain(graphs, batch, drawn, **rest)
 
     monkeypatch.setattr(DecodeGraphs, "execute", noted)
     return batches
@@ -61,7 +63,7 @@ def test_replayed_drafts_and_verifications_change_no_token(
         longest = max(batch.query_len(i) for i in range(batch.num_requests))
         widths[graphs is engine.runner.graphs].append(longest)
     assert max(widths[True]) == 1 + k  # drafts are verified
-    assert max(widths[False]) <= ROWS_EACH  # and drafted
+    assert max(widths[False]) <= DRAFT_ROWS  # and drafted
     assert len(widths[False]) > (k - 0.5) * figures.draft_steps  # but for what begins with a prompt
 
 
@@ -162,3 +164,37 @@ def test_a_head_gets_the_hidden_states_of_replayed_steps(
     assert found[0] == found[1]
     assert "draft" not in engine.model_info.kernels
     assert replayed and any(not batch.is_decode for _, batch in replayed) == bool(launched_s)
+
+
+def test_what_failed_is_gone_before_the_old_is_made_again(
+    make_engine: MakeEngine, draft_folder: Path, plain: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A draft whose cache finds no memory: that of the model, which was made before it, and the
+    draft's weights must not be in the way of the caches of before."""
+    engine = make_engine()
+    caches: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    make = assembly.make_backend
+
+    def noted(*args: Any) -> Any:
+        alive.append(sum(cache() is not None for cache in caches))
+        made = make(*args)
+        caches.append(weakref.ref(made))
+        return made
+
+    propose = assembly.make_proposer
+
+    def fails(config: EngineConfig, *rest: Any) -> Any:
+        if config.speculative_method == "off":
+            return propose(config, *rest)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(assembly, "make_backend", noted)
+        patch.setattr(assembly, "make_proposer", fails)
+        with pytest.raises(OutOfMemoryError, match="could not be allocated"):
+            engine.reconfigure(**draft_settings(draft_folder))
+    assert alive == [0, 0]
+    assert engine.config.speculative_method == "off"
+    assert results(engine) == plain
