@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -29,6 +30,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _of_gpus = any("tests/gpu" in Path(word).as_posix() for word in sys.argv)
 if "PYTEST_XDIST_WORKER" not in os.environ and not _of_gpus:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # read when Triton is imported, which parts of torch do: before any file of tests is
+    os.environ["TRITON_INTERPRET"] = "1"
 # The user's own keys are not read, and none of a test's is kept.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.null.Keyring"
 for name in ("HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
@@ -84,6 +87,17 @@ def pytest_unconfigure() -> None:
 def settled_heap() -> None:
     """Garbage is looked for among what this file's tests have made."""
     heap.settle()
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Whoever draws numbers without a seed of its own gets the same in every run, whatever ran
+    before."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
