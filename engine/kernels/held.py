@@ -129,6 +129,6 @@ def _compiled(codes: Codes, dtype: torch.dtype) -> Weights | None:
     native = library()
     if native is None:
         return None
-    if isinstance(codes, IntCodes):
-        return NativeWeights.of(codes, dtype, native) if native_fits(codes, dtype) else None
+    if isinstance(codes, IntCodes) and native_fits(codes, dtype):
+        return NativeWeights.of(codes, dtype, native)
     return DecodedWeights(codes, dtype, native) if decoded_fits(codes, dtype) else None

@@ -111,13 +111,14 @@ def int4_choices() -> tuple[Choice, ...]:
 def native_choices() -> tuple[Choice, ...]:
     """Whether products with few bits are code that was compiled here (`engine.kernels.native`)."""
     found = find()
-    operation = "linear, few bits in 16-bit models, int8"
+    operation = "linear, few bits"
     if found.library is None:
         why = f"without code compiled here: {found.problem}"
         return (Choice(operation, "any", 1, "torch", why),)
     why = (
         f"compiled here by {found.library.compiler} for {found.library.instructions}: weights are "
-        "read once and as they are, a row's result depends on no other"
+        "read once and as they are, a row's result depends on no other, and activations in float32 "
+        "are rounded for int8 alone"
     )
     once = "compiled here: each in one pass, float32 inside, rounded once"
     return (
@@ -129,9 +130,10 @@ def native_choices() -> tuple[Choice, ...]:
 def tiled_choices() -> tuple[Choice, ...]:
     """Which products with few bits are left to tiles that are made plain."""
     why = "made plain tile by tile in the last-level cache: no rounding beside that of the weights"
-    in_groups = Choice("linear, 4 and 8 bits in groups", "float32", 1, "tiled", why)
     if find().library is not None:
-        return (in_groups,)
+        left = "linear, few bits where a row is no whole number of groups"
+        return (Choice(left, "any", 1, "tiled", why),)
+    in_groups = Choice("linear, 4 and 8 bits in groups", "float32", 1, "tiled", why)
     others = ("linear, 8 bits in groups", "linear, fp8 and nf4")
     return (in_groups, *(Choice(operation, "any", 1, "tiled", why) for operation in others))
 

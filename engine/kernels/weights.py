@@ -3,7 +3,7 @@
     linear.py     Linear: a layer, whose weight is plain or held as one of these
     weights.py    what they have in common; weights in oneDNN's blocks; parts of unlike forms
     native/       on x86: 4 and 8 bits in groups, int8 per output, float8, NF4, and plain weights of
-                  16 bits, by code compiled here
+                  16 bits, by code compiled here; the CPU's others are for where there is none
     int8.py       8 bits a weight and 8 bits an activation, multiplied as integers
     int4.py       4 bits in groups, multiplied from their packed form
     grouped.py    any other codes, made plain tile by tile while they are multiplied

@@ -13,7 +13,6 @@ from engine.errors import UnsupportedModelError
 from engine.kernels import int4
 from engine.kernels.int8_rows import CHUNK_ROWS
 from engine.kernels.native.library import library, remedy
-from engine.kernels.native.weights import is_group_known
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
 from engine.loading.agreement import kinds_that_agree
@@ -69,7 +68,7 @@ def build_few_bits(
     else:
         prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
     if stored is None:
-        notices += _slow_groups(scheme, request.device, dtype)
+        notices += _slow_groups(scheme, request.device)
     if torch.device(request.device).type == "cpu":
         notices += _without_compiler()
     model = prepared.model
@@ -81,13 +80,13 @@ def build_few_bits(
     return Built(model, notices, kernels)
 
 
-def _slow_groups(scheme: Scheme, device: str, dtype: torch.dtype) -> list[str]:
+def _slow_groups(scheme: Scheme, device: str) -> list[str]:
     size = scheme.group_size
     if scheme.method != "int4" or size in int4.GROUP_SIZES:
         return []
     if device != "cpu" and size % min(int4.GROUP_SIZES) == 0:
         return []
-    if device == "cpu" and library() and is_group_known(4, size, dtype):
+    if device == "cpu" and library() and size % 2 == 0:
         return []
     *sizes, last = map(str, int4.GROUP_SIZES)
     return [

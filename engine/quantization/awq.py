@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from engine.quantization.clipping import best_ranges, may_clip
 from engine.quantization.folding import Fold, find_fold
-from engine.quantization.grid import Grid
+from engine.quantization.grid import Grid, row_tiles
 from engine.quantization.groups import Group
 from engine.quantization.rounding import in_groups
 from engine.quantization.statistics import Inputs, collect, collect_briefly
@@ -144,8 +144,9 @@ def search_scales(
         for candidate in _candidates(kept, magnitude, grid):
             check()
             for weight, original in zip(weights, kept, strict=True):
-                scaled = original.float() * candidate.values
-                weight.copy_(grid.rounded(scaled).div_(candidate.values))
+                for part in row_tiles(weight):
+                    scaled = original[part].float() * candidate.values
+                    weight[part] = grid.rounded(scaled).div_(candidate.values)
             found = loss()
             if found < least:
                 best, least = candidate, found
@@ -171,11 +172,15 @@ def _relative_magnitude(weights: Sequence[Tensor], group_size: int) -> Tensor:
     """[K]: mean over all outputs of |w| over the largest of its group."""
     total, rows = torch.zeros(weights[0].shape[1]), 0
     for weight in weights:
-        groups = in_groups(weight.float().abs(), group_size)
-        shares = groups / groups.amax(-1, keepdim=True).clamp_min(1e-12)
-        total += shares.flatten(1)[:, : len(total)].sum(0)
+        total += _shares(weight, group_size)[:, : len(total)].sum(0)
         rows += weight.shape[0]
     return total / rows
+
+
+def _shares(weight: Tensor, group_size: int) -> Tensor:
+    """|w| over the largest of its group, [N, K] or wider: the one copy in float32 that is made."""
+    groups = in_groups(weight.abs().float(), group_size)
+    return groups.div_(groups.amax(-1, keepdim=True).clamp_min_(1e-12)).flatten(1)
 
 
 def _product_loss(inputs: Inputs, weight: Tensor) -> Callable[[], float]:

@@ -63,4 +63,4 @@ def _errors(
     scales, zeros = scales.unsqueeze(-1), zeros.unsqueeze(-1)
     rounded = grid.codes_of(groups, scales, zeros).sub_(zeros).mul_(scales)
     difference = rounded.sub_(groups).transpose(0, 1)  # [G, N, group]
-    return (torch.bmm(difference, gram) * difference).sum(-1).t()
+    return torch.bmm(difference, gram).mul_(difference).sum(-1).t()

@@ -26,6 +26,9 @@ NF4_TABLE = (
 """The 16 values of NF4 (Dettmers et al., "QLoRA", 2023, appendix E)."""
 
 
+_TILE = 2**18  # elements that are made plain at a time
+
+
 @dataclass(frozen=True)
 class IntCodes:
     """Integers with a scale, and a zero point, per output and group of inputs.
@@ -58,12 +61,17 @@ class IntCodes:
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """[N, K]. In float32 the product is exact for 16-bit scales; then rounded to `dtype`."""
-        columns = self.group_of_columns()
-        zero: Tensor | int = 2 ** (self.bits - 1)
-        if self.zeros is not None:
-            zero = self.zeros.to(torch.int16).index_select(1, columns)
-        steps = (self.codes.to(torch.int16) - zero).to(torch.float32)
-        return steps.mul_(self.scales.float().index_select(1, columns)).to(dtype)
+        columns, device = self.group_of_columns(), self.codes.device
+        result = torch.empty(self.shape, dtype=dtype, device=device)
+        rows = max(1, _TILE // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], rows):
+            part = slice(start, start + rows)
+            zero: Tensor | int = 2 ** (self.bits - 1)
+            if self.zeros is not None:
+                zero = self.zeros[part].to(torch.int16).index_select(1, columns)
+            steps = (self.codes[part].to(torch.int16) - zero).to(torch.float32)
+            result[part] = steps.mul_(self.scales[part].float().index_select(1, columns))
+        return result
 
     def grouped(self) -> tuple[IntCodes, Tensor | None]:
         """The same matrix with its columns in the order of their groups, and that order (column j

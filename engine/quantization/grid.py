@@ -6,6 +6,7 @@ symmetric    twice the largest magnitude in 2**bits - 1 steps, with 0 at code 2*
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from engine.quantization.codes import IntCodes
 from engine.quantization.rounding import in_groups
 
 _LEAST = {torch.float16: 6.0e-5, torch.bfloat16: 1e-12, torch.float32: 1e-12}
-_TILE = 2**23  # elements that are rounded at a time: what stands between fits in 200 MB
+_TILE = 2**18  # elements that are rounded at a time: what stands between stays in a core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,7 @@ class Grid:
         """The nearest codes of weight [N, K], float32; what is outside `ranges` is clipped."""
         scales, zeros = self.parameters(*(ranges or self.ranges(weight)))
         codes = torch.empty(weight.shape, dtype=torch.uint8)
-        step = max(1, _TILE // weight.shape[1])
-        for start in range(0, weight.shape[0], step):
-            part = slice(start, start + step)
+        for part in row_tiles(weight):
             groups = in_groups(weight[part], self.group_size)
             found = self.codes_of(groups, scales[part].unsqueeze(-1), zeros[part].unsqueeze(-1))
             codes[part] = found.flatten(1)[:, : weight.shape[1]].to(torch.uint8)
@@ -80,11 +79,16 @@ class Grid:
         in between."""
         scales, zeros = self.parameters(*(ranges or self.ranges(weight)))
         result = torch.empty_like(weight)
-        step = max(1, _TILE // weight.shape[1])
-        for start in range(0, weight.shape[0], step):
-            part = slice(start, start + step)
+        for part in row_tiles(weight):
             s, z = scales[part].unsqueeze(-1), zeros[part].unsqueeze(-1)
             groups = in_groups(weight[part], self.group_size)
             found = self.codes_of(groups, s, z).sub_(z).mul_(s).flatten(1)
             result[part] = found[:, : weight.shape[1]]
         return result
+
+
+def row_tiles(weight: Tensor) -> Iterator[slice]:
+    """Rows of weight [N, K] a few at a time."""
+    step = max(1, _TILE // weight.shape[1])
+    for start in range(0, weight.shape[0], step):
+        yield slice(start, start + step)

@@ -117,10 +117,10 @@ class LayerWork:
     def finish(
         self, piece: Piece, codes: Codes, inputs: Inputs | None, store: Store, **details: object
     ) -> None:
-        """Put rounded values in the piece's place, hand its codes on, and note its errors."""
+        """Put rounded values in the piece's place, hand its codes on, and note its errors. They are
+        made twice, so that one copy of the matrix is there at a time."""
         weight = self.matrix(piece)
-        rounded = codes.dequantize()
-        difference = rounded - weight
+        difference = codes.dequantize().sub_(weight)
         size = float(weight.norm())
         error = None if inputs is None else inputs.output_error(difference, weight)
         self.results.append(
@@ -132,5 +132,6 @@ class LayerWork:
                 **details,  # type: ignore[arg-type]
             )
         )
-        weight.copy_(rounded)
+        del difference
+        weight.copy_(codes.dequantize())
         store(piece, codes)

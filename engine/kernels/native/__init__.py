@@ -1,7 +1,8 @@
 """Products for x86 processors, compiled where they run.
 
     product.c     the product with packed weights of 4 and 8 bits
-    decoded.c     the product with float8 and with places in a table (NF4)
+    decoded.c     the product with float8, with places in a table (NF4), and in float32 models with
+                  4 and 8 bits in groups
     plain.c       the product with plain weights of 16 bits
     between.c     norms, rotary embedding and the activation between products
     attention.c   attention over the pages of a KV cache

@@ -32,13 +32,9 @@ def difference(library: Library) -> str:
     """What is wrong with `library`, for people; "" where nothing is."""
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
-        x = torch.randn(max(_ROWS), _INPUTS, generator=generator).to(torch.bfloat16)
-        for title, codes in _cases(generator):
-            held: Weights
-            if isinstance(codes, IntCodes):
-                held = NativeWeights.of(codes, x.dtype, library)
-            else:
-                held = DecodedWeights(codes, x.dtype, library)
+        exact = torch.randn(max(_ROWS), _INPUTS, generator=generator)
+        for title, codes, held in _cases(library, generator):
+            x = exact.to(held.dtype)
             expected = x.float() @ codes.dequantize().t()
             limit = _CLOSE * float(expected.abs().max())
             whole = held.product(x, None)
@@ -126,16 +122,22 @@ def _attention_difference(library: Library, generator: torch.Generator) -> str:
     return ""
 
 
-def _cases(generator: torch.Generator) -> Iterator[tuple[str, Codes]]:
-    """Of every kind, and what it is called."""
+def _cases(library: Library, generator: torch.Generator) -> Iterator[tuple[str, Codes, Weights]]:
+    """Of every kind: what it is called, and how it is held."""
     for bits, group in ((4, 32), (8, 64), (8, _INPUTS)):
-        yield f"{bits} bits", _random(bits, group, generator)
+        codes = _random(bits, group, generator)
+        yield f"{bits} bits", codes, NativeWeights.of(codes, torch.bfloat16, library)
+    for bits, group in ((4, 32), (8, 64), (4, _INPUTS), (8, _INPUTS)):
+        codes = _random(bits, group, generator)
+        yield f"{bits} bits in float32", codes, DecodedWeights(codes, torch.float32, library)
     weight = torch.randn(_OUTPUTS, _INPUTS, generator=generator)
-    yield "float8", round_fp8(weight)
-    yield "NF4", round_nf4(weight)
+    others: dict[str, Codes] = {"float8": round_fp8(weight), "NF4": round_nf4(weight)}
+    for title, numbers in others.items():
+        yield title, numbers, DecodedWeights(numbers, torch.bfloat16, library)
 
 
 def _random(bits: int, group: int, generator: torch.Generator) -> IntCodes:
+    """Symmetric where all inputs are one group."""
     codes = torch.randint(
         0, 1 << bits, (_OUTPUTS, _INPUTS), generator=generator, dtype=torch.uint8
     )

@@ -1,64 +1,93 @@
-/* Products with codes that stand for numbers: float8_e4m3fn, or places in a table of 16 (NF4, FP4).
+/* Products with codes that stand for numbers: float8_e4m3fn, places in a table of 16 (NF4, FP4, the
+ * integers of 4 bits), or integers of 8 bits.
  *
- *   y[t, n] = sum over groups g of  scale[n, g] * sum over k in g of value(c[n, k]) * x[t, k]
+ *   y[t, n] = sum over groups g of
+ *             scale[n, g] * sum over k in g of (value(c[n, k]) - zero[n, g]) * x[t, k]
  *
  * in float32, input by input: what a row comes to depends neither on the number of rows nor on how
  * they are divided among threads.
  *
  * Packed: panels of 16 outputs, a byte for each output:
  *
- *   e4m3:   byte [panel, k, output]
- *   table:  byte [panel, k / 2, output], even inputs in the low half
+ *   e4m3, int8: byte [panel, k, output]
+ *   table:      byte [panel, k / 2, output], even inputs in the low half
  *
- * Scales [panel, group, 16], or [panel, group] where the outputs of a panel share them.
+ * Scales [panel, group, 16], or float32 [panel, group] where the outputs of a panel share them. Zero
+ * points int8 [panel, group, 16], or none; they are taken from the codes, which float32 does exactly,
+ * before anything is multiplied: no large sums are left to cancel.
  */
 #include "numbers.h"
 
-enum { E4M3 = 0, TABLE = 1 };
+enum { E4M3 = 0, TABLE = 1, INT = 2, ZEROS = 4 }; /* ZEROS: beside TABLE or INT */
 
 typedef struct {
     int64_t outputs, inputs, group;
     int32_t kind;
     int32_t shared; /* scales of a whole panel */
+    int32_t scale_type;
     const uint8_t *codes;
-    const float *scales;
-    const float *table; /* of 16; NULL for e4m3 */
+    const void *scales;
+    const float *table; /* of 16, for TABLE */
+    const int8_t *zeros;
 } codes;
+
+#define STEP(kind) ((kind) & TABLE ? 2 : 1) /* inputs of a byte */
 
 #define AHEAD 1024 /* bytes to fetch before they are needed */
 #define MOST 8     /* rows of a tile that reads codes; above, codes become numbers first */
+
+/* Of one panel and group. */
+INLINE floats group_scales(const codes *w, int64_t place, const int kind) {
+    floats found = w->shared ? splat_float(((const float *)w->scales)[place])
+                             : load_scales(w->scales, place * LANES, w->scale_type);
+    return kind == E4M3 ? scaled(found, splat_float(256)) : found; /* from_e4m3 */
+}
+
+/* The numbers of the next inputs of a panel: two for TABLE, else one. */
+INLINE void decode(const uint8_t *from, table values, floats zeros, floats *first, floats *second,
+                   const int kind) {
+    if (kind & TABLE) {
+        const ints places = widened(from);
+        *first = picked(values, places);
+        *second = picked(values, shifted(places));
+    } else {
+        *first = kind & INT ? from_int8((const int8_t *)from) : from_e4m3(from);
+    }
+    if (kind & ZEROS) {
+        *first = less(*first, zeros);
+        if (kind & TABLE) *second = less(*second, zeros);
+    }
+}
 
 /* R rows of x by S panels from `panel` on: out [R][S * 16]. */
 INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, float *out,
                  const int R, const int S, const int kind) {
     const int64_t groups = w->inputs / w->group;
-    const int64_t panel_bytes = w->inputs * LANES / (kind == TABLE ? 2 : 1);
+    const int64_t panel_bytes = w->inputs * LANES / STEP(kind);
     const uint8_t *from = w->codes + panel * panel_bytes;
-    table values = kind == TABLE ? load_table(w->table) : no_floats();
+    table values = kind & TABLE ? load_table(w->table) : no_floats();
     floats total[MOST][4];
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int s = 0; s < S; s++) total[r][s] = no_floats();
     for (int64_t g = 0; g < groups; g++) {
-        floats sum[MOST][4];
+        floats sum[MOST][4], zeros[4];
+#pragma GCC unroll 4
+        for (int s = 0; s < S; s++)
+            zeros[s] = kind & ZEROS ? from_int8(w->zeros + ((panel + s) * groups + g) * LANES)
+                                    : no_floats();
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
             for (int s = 0; s < S; s++) sum[r][s] = no_floats();
-        for (int64_t k = 0; k < w->group; k += kind == TABLE ? 2 : 1) {
+        for (int64_t k = 0; k < w->group; k += STEP(kind)) {
             floats first[4], second[4];
 #pragma GCC unroll 4
             for (int s = 0; s < S; s++) {
                 const uint8_t *here = from + s * panel_bytes;
                 _mm_prefetch((const char *)here + AHEAD, _MM_HINT_T0);
-                if (kind == TABLE) {
-                    ints places = widened(here);
-                    first[s] = picked(values, places);
-                    second[s] = picked(values, shifted(places));
-                } else {
-                    first[s] = from_e4m3(here);
-                }
+                decode(here, values, zeros[s], &first[s], &second[s], kind);
             }
             from += LANES;
 #pragma GCC unroll 8
@@ -67,17 +96,14 @@ INLINE void tile(const codes *w, const float *x, int64_t stride, int64_t panel, 
 #pragma GCC unroll 4
                 for (int s = 0; s < S; s++) {
                     sum[r][s] = plus_scaled(sum[r][s], first[s], at[0]);
-                    if (kind == TABLE) sum[r][s] = plus_scaled(sum[r][s], second[s], at[1]);
+                    if (kind & TABLE) sum[r][s] = plus_scaled(sum[r][s], second[s], at[1]);
                 }
             }
         }
         x += w->group;
 #pragma GCC unroll 4
         for (int s = 0; s < S; s++) {
-            const int64_t place = (panel + s) * groups + g;
-            floats scales =
-                w->shared ? splat_float(w->scales[place]) : load_floats(w->scales + place * LANES);
-            if (kind == E4M3) scales = scaled(scales, splat_float(256)); /* from_e4m3 */
+            const floats scales = group_scales(w, (panel + s) * groups + g, kind);
 #pragma GCC unroll 8
             for (int r = 0; r < R; r++) total[r][s] = plus_product(total[r][s], sum[r][s], scales);
         }
@@ -160,38 +186,25 @@ INLINE void add_chunk(const float *x, int64_t stride, const float *plain, int64_
         }
 }
 
-/* Numbers of `count` inputs from k on, but for their scales, to out [count][WIDTH]. */
-INLINE void decode_chunk(const codes *w, int64_t panel, int num, int64_t k, int64_t count,
-                         float *out, const int kind) {
-    const int64_t panel_bytes = w->inputs * LANES / (kind == TABLE ? 2 : 1);
-    const table values = kind == TABLE ? load_table(w->table) : no_floats();
+/* Numbers of `count` inputs from k on, which lie in group g, but for their scales, to
+ * out [count][WIDTH]. */
+INLINE void decode_chunk(const codes *w, int64_t panel, int num, int64_t g, int64_t k,
+                         int64_t count, float *out, const int kind) {
+    const int64_t panel_bytes = w->inputs * LANES / STEP(kind), groups = w->inputs / w->group;
+    const table values = kind & TABLE ? load_table(w->table) : no_floats();
     for (int s = 0; s < num; s++, out += LANES) {
-        const uint8_t *from =
-            w->codes + (panel + s) * panel_bytes + (kind == TABLE ? k / 2 : k) * LANES;
+        const uint8_t *from = w->codes + (panel + s) * panel_bytes + k / STEP(kind) * LANES;
+        const floats zeros = kind & ZEROS
+                                 ? from_int8(w->zeros + ((panel + s) * groups + g) * LANES)
+                                 : no_floats();
         float *to = out;
-        for (int64_t i = 0; i < count; i += kind == TABLE ? 2 : 1, from += LANES) {
+        for (int64_t i = 0; i < count; i += STEP(kind), from += LANES, to += STEP(kind) * WIDTH) {
+            floats first, second;
             _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
-            if (kind == TABLE) {
-                const ints places = widened(from);
-                store_floats(to, picked(values, places));
-                store_floats(to + WIDTH, picked(values, shifted(places)));
-                to += 2 * WIDTH;
-            } else {
-                store_floats(to, from_e4m3(from));
-                to += WIDTH;
-            }
+            decode(from, values, zeros, &first, &second, kind);
+            store_floats(to, first);
+            if (kind & TABLE) store_floats(to + WIDTH, second);
         }
-    }
-}
-
-/* Of panels that lie beside each other, as `tile` has them. */
-static void load_group_scales(const codes *w, int64_t panel, int num, int64_t g, float *to) {
-    for (int s = 0; s < num; s++) {
-        const int64_t place = (panel + s) * (w->inputs / w->group) + g;
-        floats scales =
-            w->shared ? splat_float(w->scales[place]) : load_floats(w->scales + place * LANES);
-        if (w->kind == E4M3) scales = scaled(scales, splat_float(256)); /* from_e4m3 */
-        store_floats(to + s * LANES, scales);
     }
 }
 
@@ -200,22 +213,24 @@ static void load_group_scales(const codes *w, int64_t panel, int num, int64_t g,
     add_chunk(x + row * stride + k, stride, plain, count, sums + row * WIDTH, begins,       \
               totals + row * WIDTH, ends ? scales : 0, R)
 
-static void many_rows(const codes *w, const float *x, int64_t stride, int64_t first_row,
-                      int64_t rows, int64_t panel, int64_t last, void *y, int type) {
+INLINE void many_rows(const codes *w, const float *x, int64_t stride, int64_t first_row,
+                      int64_t rows, int64_t panel, int64_t last, const int kind, void *y,
+                      int type) {
+    const int64_t groups = w->inputs / w->group;
     float plain[CHUNK * WIDTH] = {0}, scales[WIDTH] = {0};
     float sums[ROWS_AT_ONCE * WIDTH], totals[ROWS_AT_ONCE * WIDTH];
     x += first_row * stride;
     for (; panel < last; panel += BESIDE) {
         const int num = last - panel < BESIDE ? 1 : BESIDE;
         memset(totals, 0, sizeof *totals * WIDTH * rows);
-        for (int64_t g = 0; g < w->inputs / w->group; g++) {
+        for (int64_t g = 0; g < groups; g++) {
             const int64_t start = g * w->group, end = start + w->group;
-            load_group_scales(w, panel, num, g, scales);
+            for (int s = 0; s < num; s++)
+                store_floats(scales + s * LANES, group_scales(w, (panel + s) * groups + g, kind));
             for (int64_t k = start; k < end; k += CHUNK) {
                 const int64_t count = end - k < CHUNK ? end - k : CHUNK;
                 const int begins = k == start, ends = k + count == end;
-                if (w->kind == TABLE) decode_chunk(w, panel, num, k, count, plain, TABLE);
-                else decode_chunk(w, panel, num, k, count, plain, E4M3);
+                decode_chunk(w, panel, num, g, k, count, plain, kind);
                 int64_t row = 0;
 #if WIDE_TILES
                 ADD(12);
@@ -234,6 +249,32 @@ static void many_rows(const codes *w, const float *x, int64_t stride, int64_t fi
                          left < num * LANES ? left : num * LANES, type);
     }
 }
+
+/* Some rows of activations by panels up to `last`, as fast as so many can be. */
+INLINE void rows_of_kind(const codes *w, const float *x, int64_t stride, int64_t row, int64_t end,
+                         int64_t panel, int64_t last, const int kind, void *y, int type) {
+    if (end - row > MOST) many_rows(w, x, stride, row, end - row, panel, last, kind, y, type);
+    else few_rows(w, x, stride, row, end, panel, last, kind, y, type);
+}
+
+#define OF_KIND(KIND)                                                                       \
+    static void rows_##KIND(const codes *w, const float *x, int64_t stride, int64_t row,    \
+                            int64_t end, int64_t panel, int64_t last, void *y, int type) {  \
+        rows_of_kind(w, x, stride, row, end, panel, last, KIND, y, type);                   \
+    }
+enum { TABLE_ZEROS = TABLE | ZEROS, INT_ZEROS = INT | ZEROS };
+OF_KIND(E4M3)
+OF_KIND(TABLE)
+OF_KIND(TABLE_ZEROS)
+OF_KIND(INT)
+OF_KIND(INT_ZEROS)
+
+typedef void some_rows(const codes *, const float *, int64_t, int64_t, int64_t, int64_t, int64_t,
+                       void *, int);
+static some_rows *const of_kind[] = {
+    [E4M3] = rows_E4M3, [TABLE] = rows_TABLE, [TABLE_ZEROS] = rows_TABLE_ZEROS,
+    [INT] = rows_INT,   [INT_ZEROS] = rows_INT_ZEROS,
+};
 
 #define BLOCK 512 /* rows that are widened at a time */
 
@@ -255,11 +296,7 @@ void native_decoded_product(const codes *w, const void *x, void *y, int64_t rows
             const int64_t first = count * share / threads, last = count * (share + 1) / threads;
             for (int64_t row = 0; row < here; row += ROWS_AT_ONCE) {
                 const int64_t end = row + ROWS_AT_ONCE < here ? row + ROWS_AT_ONCE : here;
-                if (end - row > MOST)
-                    many_rows(w, scratch, stride, row, end - row, first, last, to, type);
-                else if (w->kind == TABLE)
-                    few_rows(w, scratch, stride, row, end, first, last, TABLE, to, type);
-                else few_rows(w, scratch, stride, row, end, first, last, E4M3, to, type);
+                of_kind[w->kind](w, scratch, stride, row, end, first, last, to, type);
             }
         }
     }

@@ -61,9 +61,11 @@ class Coded(Told):
         ("group", ctypes.c_int64),
         ("kind", ctypes.c_int32),
         ("shared", ctypes.c_int32),
+        ("scale_type", ctypes.c_int32),
         ("codes", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
         ("table", ctypes.c_void_p),
+        ("zeros", ctypes.c_void_p),
     )
 
 

@@ -57,6 +57,7 @@ INLINE ints dot_bytes(ints sum, bytes codes, int32_t x) { return dot_nibbles(sum
 INLINE floats no_floats(void) { return _mm512_setzero_ps(); }
 INLINE floats as_floats(ints a) { return _mm512_cvtepi32_ps(a); }
 INLINE floats scaled(floats a, floats b) { return _mm512_mul_ps(a, b); }
+INLINE floats less(floats a, floats b) { return _mm512_sub_ps(a, b); }
 INLINE floats plus_scaled(floats sum, floats a, float b) {
     return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum);
 }
@@ -203,6 +204,11 @@ INLINE floats as_floats(ints a) {
 INLINE floats scaled(floats a, floats b) {
     floats r;
     EACH(r, _mm256_mul_ps(a.half[h], b.half[h]));
+    return r;
+}
+INLINE floats less(floats a, floats b) {
+    floats r;
+    EACH(r, _mm256_sub_ps(a.half[h], b.half[h]));
     return r;
 }
 INLINE floats plus_scaled(floats sum, floats a, float b) {

@@ -130,20 +130,17 @@ class NativeWeights(Weights):
 def fits(codes: IntCodes, dtype: torch.dtype) -> bool:
     """Whether product.c multiplies `codes` as they are by activations in `dtype`.
 
-    Not by groups in float32: activations in 16 bits are for those that have fewer.
+    Not by groups in float32: activations in 16 bits are for those that have fewer. Decoded.c reads
+    those.
     """
     width = codes.shape[1]
     if codes.groups is not None or dtype not in TYPES:
         return False
     if is_by_output(codes):
         return width % 4 == 0 and width <= _WIDEST
-    return width % codes.group_size == 0 and is_group_known(codes.bits, codes.group_size, dtype)
-
-
-def is_group_known(bits: int, size: int, dtype: torch.dtype) -> bool:
-    """Whether product.c knows groups of `size` inputs for activations in `dtype`."""
-    is_16_bits = dtype in (torch.bfloat16, torch.float16)
-    return is_16_bits and size % 8 == 0 and size <= _LARGEST_GROUP.get(bits, 0)
+    size = codes.group_size
+    is_known = size % 8 == 0 and size <= _LARGEST_GROUP.get(codes.bits, 0)
+    return is_known and width % size == 0 and dtype is not torch.float32
 
 
 def is_by_output(codes: IntCodes) -> bool:

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import int8
+from engine.kernels.grouped import GroupedWeights
+from engine.kernels.held import hold
+from engine.kernels.int4 import Int4Weights
 from engine.kernels.native import build, plain
 from engine.kernels.native import library as native
 from engine.kernels.native.build import UnavailableError
@@ -107,7 +110,24 @@ CODED = {
     "another table": lambda w: replace(
         round_nf4(w, block_size=16), table=torch.linspace(-3, 2.5, 16)
     ),
+    "4 bits": lambda w: of_integers(w, 4, 32, False, torch.bfloat16),
+    "4 bits, scales in float16": lambda w: of_integers(w, 4, 64, False, torch.float16),
+    "4 bits, zero points": lambda w: of_integers(w, 4, 32, True, torch.bfloat16),
+    "4 bits, pairs": lambda w: of_integers(w, 4, 2, True, torch.float32),
+    "4 bits, one group": lambda w: of_integers(w, 4, w.shape[1], True, torch.float32),
+    "8 bits": lambda w: of_integers(w, 8, 64, False, torch.float16),
+    "8 bits, zero points": lambda w: of_integers(w, 8, 32, True, torch.bfloat16),
+    "8 bits, one group": lambda w: of_integers(w, 8, w.shape[1], True, torch.float32),
+    "8 bits, a group an input": lambda w: of_integers(w, 8, 1, True, torch.float32),
 }
+
+
+def of_integers(
+    weight: Tensor, bits: int, group: int, has_zeros: bool, scales: torch.dtype
+) -> IntCodes:
+    """Any codes, zero points far from the middle among them, of its shape."""
+    codes = random_codes(bits, *weight.shape, group, has_zeros)
+    return replace(codes, scales=codes.scales.to(scales))
 
 
 def in_blocks(weight: Tensor, size: int) -> FloatCodes:
@@ -165,6 +185,68 @@ def test_many_rows_are_the_same_rows(
 
 
 @needs_compiler
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("outputs", [40, 96, 300])
+def test_groups_in_a_float32_model_take_no_more_memory_than_in_tiles(
+    bits: int, outputs: int
+) -> None:
+    codes, by = random_codes(bits, outputs, 256, 64, True), library()
+    assert by is not None
+    tiled = Int4Weights(codes, torch.float32) if bits == 4 else GroupedWeights(codes, torch.float32)
+    weights = hold([codes], torch.float32)
+    assert isinstance(weights, DecodedWeights)
+    panels = -(-outputs // 16) * 16 / outputs  # the last one is filled
+    assert weights.nbytes <= tiled.nbytes * (1 if bits == 4 else panels)
+    assert weights.title == tiled.title
+
+
+@needs_compiler
+def test_nothing_cancels_where_zero_points_lie_far_from_the_codes() -> None:
+    """Activations of one sign, and codes beside their zero points: sums of the codes alone would be
+    a hundred times as large as what is left of them."""
+    inputs, by = 4096, library()
+    assert by is not None
+    zeros = torch.full((16, 1), 255, dtype=torch.uint8)
+    part = torch.randint(253, 256, (16, inputs), generator=torch.Generator().manual_seed(0))
+    codes = IntCodes(8, part.to(torch.uint8), torch.ones(16, 1), zeros, inputs)
+    x = 1 + activations(3, inputs, torch.float32).abs()
+    exact = x.double() @ codes.dequantize().double().t()
+    found = DecodedWeights(codes, x.dtype, by).product(x, None)
+    assert float(((found.double() - exact) / exact).abs().max()) < 1e-5
+
+
+@needs_compiler
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_stays_so_in_a_float32_model(value: float) -> None:
+    by, x = library(), activations(11, 128, torch.float32)
+    assert by is not None
+    weights = DecodedWeights(random_codes(4, 40, 128, 64, True), x.dtype, by)
+    finite = weights.product(x, None)
+    x[1, 5] = value
+    found = weights.product(x, None)
+    assert not found[1].isfinite().all()
+    others = torch.arange(11) != 1
+    assert torch.equal(found[others], finite[others]) and finite.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        random_codes(4, 8, 63, 21, True),  # groups end within a byte
+        IntCodes(4, torch.zeros(8, 60, dtype=torch.uint8), torch.ones(8, 2), None, 40),
+        replace(random_codes(4, 8, 64, 32, True), groups=torch.arange(64, dtype=torch.int32) % 2),
+        random_codes(2, 8, 64, 32, True),
+    ],
+)
+def test_integers_that_it_does_not_read_are_left_to_torch(codes: IntCodes) -> None:
+    assert not decoded_fits(codes, torch.float32)
+    if codes.bits != 2:
+        x = activations(3, codes.shape[1], torch.float32)
+        expected = F.linear(x, codes.dequantize())
+        torch.testing.assert_close(hold([codes], x.dtype).product(x, None), expected)
+
+
+@needs_compiler
 def test_every_code_of_float8_is_read_as_its_number() -> None:
     values = torch.arange(256, dtype=torch.uint8)
     values = values[(values & 127) != 127].view(1, -1)  # but for NaN
@@ -190,7 +272,9 @@ def test_a_prompt_is_multiplied_as_its_tokens_one_by_one_on_any_number_of_thread
     floats = DecodedWeights(round_fp8(random_codes(4, 200, 256, 64, True).dequantize()),
                             x.dtype, by)  # fmt: skip
     threads = torch.get_num_threads()
-    for weights in (held(random_codes(4, 200, 256, 64, True), x.dtype), floats):
+    integers = DecodedWeights(random_codes(4, 200, 256, 64, True), torch.float32, by)
+    for weights in (held(random_codes(4, 200, 256, 64, True), x.dtype), floats, integers):
+        x = x.to(weights.dtype)
         found = weights.product(x, None)
         try:
             for count in (1, 2, 3):

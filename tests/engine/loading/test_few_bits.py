@@ -17,7 +17,9 @@ from engine.errors import CheckpointError, ConfigError, LoadCancelled, Unsupport
 from engine.kernels import int8, select
 from engine.kernels.int8_rows import HeldEmbedding, Int8Head, RowsAndProduct
 from engine.kernels.linear import Linear
+from engine.kernels.native.library import library
 from engine.layers.experts import HeldExperts
+from engine.loading import few_bits_loader
 from engine.loading import head as head_module
 from engine.loading.architecture import build_on_meta, describe_model
 from engine.loading.checkpoint import Checkpoint
@@ -311,8 +313,14 @@ class TestDummy:
         assert dummy.weights_bytes == pytest.approx(real.weights_bytes, rel=0.02)
 
 
-def test_groups_that_no_kernel_knows_are_named(tmp_path: Path) -> None:
+def test_groups_that_no_kernel_knows_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = save(make_model("llama", hidden_size=96), tmp_path)
+    if library():
+        assert not load(folder, scheme=Scheme("int4", 96)).notices
+    leave_to_torch(monkeypatch)
+    monkeypatch.setattr(few_bits_loader, "remedy", lambda: "")
     (notice,) = load(folder, scheme=Scheme("int4", 96)).notices
     assert "Groups of 96" in notice and "32, 64, 128 and 256" in notice
     assert not load(folder, scheme=Scheme("int4", 32)).notices
