@@ -218,6 +218,15 @@ class ChatLibrary(QObject):
         return self._store
 
     @property
+    def only_here(self) -> list[str]:
+        """Ids of the conversations that were added or changed since the start and go with this
+        window, because the file of the chats cannot be written."""
+        self._saver.save()
+        if self._store.problem is None:
+            return []
+        return [i for i in self._conversations if i in self._store.written]
+
+    @property
     def can_begin_anew(self) -> bool:
         """Whether the file of the chats is spoiled, and can be kept aside."""
         return self._store.spoiled is not None

@@ -70,7 +70,7 @@ class ChatPage(QWidget):
         self.setAcceptDrops(True)
         self._lay_out()
         self.toast = Toast(self.stage)
-        self.anew = BeginAnew(controller, self.toast.show_message, self)
+        self.anew = BeginAnew(controller, self.transfer, self.toast.show_message, self)
         self._connect_widgets()
         self._presenter = Presenter(self)
 

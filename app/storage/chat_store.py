@@ -57,8 +57,9 @@ class ChatStore:
     """The conversations in `path` (default: the user's data folder).
 
     `problem` is None, or says why what is written here does not reach the user's file (see
-    `open_store`); `spoiled` is that file where it is damaged or newer. Raises StorageError where
-    the file cannot be opened for writing.
+    `open_store`); `spoiled` is that file where it is damaged or newer. `written` are the ids of the
+    conversations that were added or changed since it was opened. Raises StorageError where the file
+    cannot be opened for writing.
     """
 
     problem: ErrorInfo | None = None
@@ -72,6 +73,7 @@ class ChatStore:
             raise explain(error, Path(path) if path else Path("chats.sqlite3")) from error
         self._read_lock = threading.Lock()
         self._temporary: Path | None = None
+        self.written: set[str] = set()
         opened: list[sqlite3.Connection] = []
         try:
             self._lock = process_lock(self.path)
@@ -209,6 +211,7 @@ class ChatStore:
         What the user wrote and the empty reply to it go in one call, and the text may be sent
         when the Future is done.
         """
+        self.written.add(conversation.id)
 
         def job(connection: sqlite3.Connection) -> None:
             put_conversation(connection, conversation)
@@ -219,6 +222,7 @@ class ChatStore:
 
     def save_message(self, message: StoredMessage) -> Future[None]:
         """Save the text, state and figures that a message has now."""
+        self.written.add(message.conversation_id)
         return self._writer.submit(lambda connection: put_message(connection, message))
 
     def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
@@ -236,6 +240,7 @@ class ChatStore:
 
     def save_conversation(self, conversation: StoredConversation) -> Future[None]:
         """Save title, system prompt, sampling and times."""
+        self.written.add(conversation.id)
         return self._writer.submit(lambda connection: put_conversation(connection, conversation))
 
     def show_versions(self, shown: Mapping[str, int]) -> Future[None]:
