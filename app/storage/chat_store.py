@@ -169,13 +169,27 @@ class ChatStore:
 
     def packed_tokens(self, message_id: str) -> bytes | None:
         """What `save_tokens` was given for a reply; None where nothing was."""
-        rows = self._read("SELECT packed FROM reply_tokens WHERE message_id = ?", message_id)
-        return rows[0][0] if rows else None
+        return self._packed("reply_tokens", message_id)
 
     def messages_with_tokens(self, conversation_id: str) -> set[str]:
         """Ids of the replies whose tokens are kept."""
+        return self._with_packed("reply_tokens", conversation_id)
+
+    def packed_times(self, message_id: str) -> bytes | None:
+        """What `save_times` was given for a reply; None where nothing was."""
+        return self._packed("reply_times", message_id)
+
+    def messages_with_times(self, conversation_id: str) -> set[str]:
+        """Ids of the replies whose times are kept."""
+        return self._with_packed("reply_times", conversation_id)
+
+    def _packed(self, table: str, message_id: str) -> bytes | None:
+        rows = self._read(f"SELECT packed FROM {table} WHERE message_id = ?", message_id)
+        return rows[0][0] if rows else None
+
+    def _with_packed(self, table: str, conversation_id: str) -> set[str]:
         rows = self._read(
-            "SELECT m.id FROM reply_tokens t JOIN messages m ON m.id = t.message_id"
+            f"SELECT m.id FROM {table} t JOIN messages m ON m.id = t.message_id"
             " WHERE m.conversation_id = ?",
             conversation_id,
         )
@@ -228,8 +242,15 @@ class ChatStore:
     def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
         """Keep the tokens of a reply that is stored, and of no other: it may be deleted by now.
         `pack` runs in the writer's thread."""
+        return self._save_packed("reply_tokens", message_id, pack)
+
+    def save_times(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
+        """Keep when the tokens of a reply came, as `save_tokens` does with the tokens."""
+        return self._save_packed("reply_times", message_id, pack)
+
+    def _save_packed(self, table: str, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
         sql = (
-            "INSERT OR REPLACE INTO reply_tokens(message_id, packed)"
+            f"INSERT OR REPLACE INTO {table}(message_id, packed)"
             " SELECT id, ? FROM messages WHERE id = ?"
         )
 
