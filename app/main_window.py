@@ -217,7 +217,7 @@ class MainWindow(QMainWindow):
             self.dock_area, self.settings_dock, others, [page.name for page in self.pages],
             self.settings, self._plan,
         )  # fmt: skip
-        self.docks.reset()
+        self.dock_area.take((self.settings_dock, *others))
         right = QVBoxLayout()
         right.setSpacing(SPACE_2)
         right.addWidget(self.strip)

@@ -125,6 +125,13 @@ class DockArea(QMainWindow):
     def docks(self) -> list[QDockWidget]:
         return self.findChildren(QDockWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
 
+    def take(self, docks: Sequence[QDockWidget]) -> None:
+        """Make them known, closed and in no tabs: Qt leaves a tab bar of an arrangement that a
+        stored one takes the place of behind, in a corner of the page."""
+        for dock in docks:
+            self.addDockWidget(Qt.DockWidgetArea.BottomDockWidgetArea, dock)
+            dock.hide()
+
     def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
         """Put the docks where `plan` has them."""
         areas = Qt.DockWidgetArea
