@@ -140,8 +140,8 @@ class StepAccount:
 
 
 def _precision(snapshot: EngineSnapshot) -> tuple[object, ...] | None:
-    config = snapshot.config
-    return None if config is None else tuple(getattr(config, name) for name in PRECISION)
+    config = snapshot.config  # an engine elsewhere, or a recording, may not tell all of it
+    return None if config is None else tuple(getattr(config, name, None) for name in PRECISION)
 
 
 def _mean_work(costed: list[CostedStep]) -> Work:
