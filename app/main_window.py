@@ -63,7 +63,7 @@ from app.panels.notices import Notice, NoticeArea
 from app.panels.setting_specs import Machine
 from app.panels.work_area import WorkArea
 from app.precision.choices import QUANTIZE
-from app.preferences.desk import SettingsDesk
+from app.preferences.desk import SETTING, SettingsDesk
 from app.settings_store import SettingsStore, ThemeMode
 from app.window_commands import PALETTE, window_commands
 from widgets.charts.clock import RedrawClock
@@ -137,7 +137,7 @@ class MainWindow(QMainWindow):
         self.commands.add(*self.preferences.commands())
         self.layouts.start(self.docks, self.commands)
         self.command_palette = Palette(self)
-        self.command_palette.chosen.connect(self.commands.run)
+        self.command_palette.chosen.connect(self._on_palette)
         self._recent_menu = RecentMenu(settings, self.session, self)
         self.commands.fill(self.menuBar(), {"File": [self._recent_menu]})
         self._connect()
@@ -217,7 +217,7 @@ class MainWindow(QMainWindow):
             self.dock_area, self.settings_dock, others, [page.name for page in self.pages],
             self.settings, self._plan,
         )  # fmt: skip
-        self.docks.reset()
+        self.dock_area.take((self.settings_dock, *others))
         right = QVBoxLayout()
         right.setSpacing(SPACE_2)
         right.addWidget(self.strip)
@@ -340,7 +340,14 @@ class MainWindow(QMainWindow):
         self._show_dialog(ShortcutsDialog(self.commands))
 
     def show_palette(self) -> None:
-        self.command_palette.open(e for e in self.commands.entries() if e.id != PALETTE)
+        commands = (e for e in self.commands.entries() if e.id != PALETTE)
+        self.command_palette.open(commands, self.preferences.entries())
+
+    def _on_palette(self, chosen: str) -> None:
+        if chosen.startswith(SETTING):
+            self.preferences.show_setting(chosen.removeprefix(SETTING))
+        else:
+            self.commands.run(chosen)
 
     def show_about(self) -> None:
         self._show_dialog(AboutDialog())

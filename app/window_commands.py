@@ -119,8 +119,8 @@ def _tune(window: MainWindow) -> list[Command]:
 def _help(window: MainWindow) -> list[Command]:
     return [
         Command(
-            PALETTE, "Find a command", window.show_palette, "Help", "Ctrl+Shift+P", "search",
-            "help",
+            PALETTE, "Find a command or setting", window.show_palette, "Help", "Ctrl+Shift+P",
+            "search", "help",
         ),
         Command(
             "help.shortcuts", "Keyboard shortcuts", window.show_shortcuts, "Help", "Ctrl+/",

@@ -31,6 +31,7 @@ _HIT_SPAN_S = 60.0
 _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
+_NARROW, _LOW = 260, 130  # least, where that lets more charts be seen at once
 _WIDTH_TO_ALIGN = 380
 _MAY_BE_UNTOLD = ("tokens", "requests", "cache", "memory")
 ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
@@ -111,8 +112,8 @@ class LiveCharts(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._scroll)
-        self._columns = 0
-        self._arrange(3)
+        self._columns, self._row_height = 0, _CHART_HEIGHT
+        self._arrange()
 
     # Layout -----------------------------------------------------------------------------------
 
@@ -130,22 +131,26 @@ class LiveCharts(QWidget):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._arrange(columns_for(self.width(), self.height(), len(self.charts)))
+        self._arrange()
         self._align_margins()
 
-    def _arrange(self, columns: int) -> None:
-        if columns == self._columns:
+    def _arrange(self) -> None:
+        count = len(self.charts)
+        columns = columns_for(self.width(), self.height(), count)
+        rows = -(-count // columns)
+        seen = [min(rows, _rows_seen(one, self.height())) for one in (_CHART_HEIGHT, _LOW)]
+        height = _CHART_HEIGHT if seen[0] == seen[1] else _LOW
+        if (columns, height) == (self._columns, self._row_height):
             return
-        self._columns = columns
+        self._columns, self._row_height = columns, height
         for chart in self.charts:
             self._grid.removeWidget(chart)
         for place, chart in enumerate(self.charts):
             self._grid.addWidget(chart, place // columns, place % columns)
-        for index in range(len(self.charts)):
+        for index in range(count):
             self._grid.setColumnStretch(index, 1 if index < columns else 0)
-            rows = -(-len(self.charts) // columns)
             self._grid.setRowStretch(index, 1 if index < rows else 0)
-            self._grid.setRowMinimumHeight(index, _CHART_HEIGHT if index < rows else 0)
+            self._grid.setRowMinimumHeight(index, height if index < rows else 0)
 
     # Feeding ----------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class LiveCharts(QWidget):
             chart.set_paused(self.charts[0].is_paused)
             chart.set_window(self._window_s)
         self._columns = 0
-        self._arrange(columns_for(self.width(), self.height(), len(self.charts)))
+        self._arrange()
         self._align_margins()
 
     @property
@@ -308,11 +313,19 @@ class LiveCharts(QWidget):
 
 def columns_for(width: int, height: int, count: int = 6) -> int:
     """Columns of the grid of `count` charts: one row where it is wide and low, else so many as
-    have room and leave no gap."""
+    have room and leave no gap. Where some would lie below the fold, charts may be narrower."""
     if height < 2 * _CHART_HEIGHT and width >= count * 240:
         return count
-    even = (n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2)
-    return next((n for n in even if width >= n * _CHART_WIDTH), 1)
+    even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
+    roomy = next((n for n in even if width >= n * _CHART_WIDTH), 1)
+    if -(-count // roomy) <= _rows_seen(_CHART_HEIGHT, height):
+        return roomy
+    return next((n for n in even if width >= n * _NARROW), 1)
+
+
+def _rows_seen(row_height: int, height: int) -> int:
+    """Whole rows in a place of `height`."""
+    return (height + SPACE_2) // (row_height + SPACE_2)
 
 
 def _gib(value: float) -> str:

@@ -97,6 +97,13 @@ class SettingRow(QWidget):
         self._reset.setToolTip(f"Changed. Back to the default: {text}")
         self._reset.setAccessibleName(f"{self.spec.label}: back to the default, {text}")
 
+    def take_focus(self) -> None:
+        """Bring the keyboard to the control, where one can set something."""
+        inner = [self._control, *self._control.findChildren(QWidget)]
+        fields = [w for w in inner if w.focusPolicy() & Qt.FocusPolicy.TabFocus and w.isEnabled()]
+        if fields:
+            fields[0].setFocus(Qt.FocusReason.ShortcutFocusReason)
+
     @property
     def is_marked(self) -> bool:
         """Whether the way back to the default is offered."""

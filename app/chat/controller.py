@@ -50,7 +50,7 @@ class ChatController(ChatLibrary):
     def __init__(self, engine: ChatEngine, store: ChatStore, parent: QObject | None = None) -> None:
         super().__init__(store, parent)
         self.engine = engine
-        self._generation = Generation(engine, self._saver, self.tokens, self)
+        self._generation = Generation(engine, self._saver, self.tokens, self.times, self)
         self._generation.text_appended.connect(self.text_appended)
         self._generation.reply_changed.connect(self.message_changed)
         engine.state_changed.connect(lambda state: self.engine_changed.emit())
@@ -70,6 +70,10 @@ class ChatController(ChatLibrary):
     @property
     def generation(self) -> Generation:
         return self._generation
+
+    def has_times(self, reply_id: str) -> bool:
+        """Whether it is known when the tokens of a reply came."""
+        return self._generation.times_of(reply_id) is not None or self.times.has(reply_id)
 
     @property
     def is_busy(self) -> bool:

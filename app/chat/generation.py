@@ -13,6 +13,7 @@ from app.chat.engine import ChatEngine
 from app.chat.figures import Figures, Progress
 from app.chat.passages import followed
 from app.chat.saver import Saver
+from app.chat.times import TimesKeeper
 from app.chat.token_keeper import TokenKeeper
 from app.chat.tokens import records_of
 from app.precision.words import precision_words
@@ -58,12 +59,18 @@ class Generation(QObject):
     reply_changed = Signal(str, str)
 
     def __init__(
-        self, engine: ChatEngine, saver: Saver, tokens: TokenKeeper, parent: QObject | None = None
+        self,
+        engine: ChatEngine,
+        saver: Saver,
+        tokens: TokenKeeper,
+        times: TimesKeeper,
+        parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
         self._engine = engine
         self._saver = saver
         self._tokens = tokens
+        self._kept_times = times
         self._open: dict[str, OpenReply] = {}
         # by reply, for those who name requests; a deleted conversation goes by itself
         self._conversations = WeakValueDictionary[str, Conversation]()
@@ -89,8 +96,8 @@ class Generation(QObject):
         return self._conversations.get(reply_id)
 
     def times_of(self, reply_id: str) -> RequestTimes | None:
-        """When what happened to a reply that was written since the program was started; of the
-        last `KEPT_TIMES`."""
+        """When what happened to a reply that was written since the program was started, on the
+        engine's clock; of the last `KEPT_TIMES`."""
         return self._times.get(reply_id)
 
     def start(self, conversation: Conversation, reply: Message) -> None:
@@ -165,6 +172,7 @@ class Generation(QObject):
             entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
             if last.times is not None and last.times.tokens:
                 self._times[entry.reply.id] = last.times
+                self._kept_times.keep(entry.reply.id, last.times)
                 if len(self._times) > KEPT_TIMES:
                     del self._times[next(iter(self._times))]
             self._finish(entry, _ENDS[last.finish_reason], last.error)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from PySide6.QtWidgets import QWidget
 
 from app.chat.controller import ChatController
+from app.storage import StorageError
 from engine.snapshot import StepRecord
 from widgets.chat.message_view import AssistantMessageView
 from widgets.chat.transcript import Transcript
@@ -21,9 +22,15 @@ class LatencyAccount:
     """Puts the times of a reply and the steps of the engine together in `popover`."""
 
     def __init__(
-        self, controller: ChatController, transcript: Transcript, parent: QWidget
+        self,
+        controller: ChatController,
+        transcript: Transcript,
+        parent: QWidget,
+        say: Callable[[str], object],
     ) -> None:
+        """`say`: for what went wrong."""
         self._controller = controller
+        self._say = say
         self._transcript = transcript
         self._steps: Steps = lambda start, end: ()
         self.popover = LatencyPopover(parent)
@@ -38,19 +45,28 @@ class LatencyAccount:
         self._steps = steps
 
     def show(self, message_id: str) -> None:
-        """Open it for a reply; nothing happens where its times are not known any more."""
-        times = self._controller.generation.times_of(message_id)
+        """Open it for a reply; nothing happens where its times are not known. What was written
+        before the program was started has its own times alone, no steps of the engine."""
         view = self._transcript.view(message_id)
-        if times is None or not isinstance(view, AssistantMessageView):
+        if not (self._controller.has_times(message_id) and isinstance(view, AssistantMessageView)):
             return
-        steps = self._steps(times.arrival, times.tokens[-1].time)
+        times = self._controller.generation.times_of(message_id)
+        steps: Sequence[StepRecord] = ()
+        if times is not None:
+            steps = self._steps(times.arrival, times.tokens[-1].time)
+        else:
+            try:
+                times = self._controller.times.read(message_id)
+            except StorageError as error:
+                self._say(f"{error.cause} {error.remedy}")
+                return
         self.popover.show_latency(reply_latency(message_id, times, steps))
         self.popover.toggle_at(view.latency)
 
     def show_last(self) -> None:
         """Open it for the last reply of the conversation that has one."""
-        times_of = self._controller.generation.times_of
-        known = [m.id for m in self._controller.current.path() if times_of(m.id) is not None]
+        has = self._controller.has_times
+        known = [m.id for m in self._controller.current.path() if has(m.id)]
         if known:
             self._transcript.reveal(known[-1])
             self.show(known[-1])

@@ -13,6 +13,7 @@ from PySide6.QtCore import QObject, Signal
 from app.chat.conversation import Conversation, Message
 from app.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling_from_dict
 from app.chat.saver import Saver
+from app.chat.times import TimesKeeper
 from app.chat.token_keeper import TokenKeeper
 from app.storage import ChatStore, StorageError, StoredConversation
 from engine.errors import ErrorInfo, InferdeckError
@@ -47,6 +48,7 @@ class ChatLibrary(QObject):
         self._saver = Saver(store, self)
         self._saver.problem_changed.connect(self.problem_changed)
         self.tokens = TokenKeeper(store, self._saver)
+        self.times = TimesKeeper(store, self._saver)
         self._presets: list[Preset] = built_in_presets()
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
@@ -218,6 +220,15 @@ class ChatLibrary(QObject):
         return self._store
 
     @property
+    def only_here(self) -> list[str]:
+        """Ids of the conversations that were added or changed since the start and go with this
+        window, because the file of the chats cannot be written."""
+        self._saver.save()
+        if self._store.problem is None:
+            return []
+        return [i for i in self._conversations if i in self._store.written]
+
+    @property
     def can_begin_anew(self) -> bool:
         """Whether the file of the chats is spoiled, and can be kept aside."""
         return self._store.spoiled is not None
@@ -256,6 +267,7 @@ class ChatLibrary(QObject):
             try:
                 conversation.load(self._store.messages(conversation.id))
                 self.tokens.learn(conversation.id)
+                self.times.learn(conversation.id)
                 self._loaded.add(conversation.id)
             except StorageError as error:
                 self._report_read(error)

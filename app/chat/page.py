@@ -58,10 +58,8 @@ class ChatPage(QWidget):
         self.transfer_notice = Notice("error")
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
-        self.latency = LatencyAccount(controller, self.transcript, self)
-        self.tokens = TokenAccount(
-            controller, self.transcript, self, lambda text: self.toast.show_message(text)
-        )
+        self.latency = LatencyAccount(controller, self.transcript, self, self._say)
+        self.tokens = TokenAccount(controller, self.transcript, self, self._say)
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
         self.context_notice, self.file_notice = Notice("warning"), Notice("error")
@@ -70,7 +68,7 @@ class ChatPage(QWidget):
         self.setAcceptDrops(True)
         self._lay_out()
         self.toast = Toast(self.stage)
-        self.anew = BeginAnew(controller, self.toast.show_message, self)
+        self.anew = BeginAnew(controller, self.transfer, self.toast.show_message, self)
         self._connect_widgets()
         self._presenter = Presenter(self)
 
@@ -282,6 +280,9 @@ class ChatPage(QWidget):
         self.panes.show_conversation()
         self.controller.open_message(conversation_id, message_id)
         self.transcript.reveal(message_id, terms_of(self.list.search.text()))
+
+    def _say(self, text: str) -> None:
+        self.toast.show_message(text)
 
     def _transferred(self, text: str) -> None:
         self.transfer_notice.say("")

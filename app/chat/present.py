@@ -55,7 +55,7 @@ def message_record(
         error=(error.cause, error.remedy) if error else None,
         version=version,
         num_versions=count,
-        has_latency=controller.generation.times_of(message.id) is not None,
+        has_latency=controller.has_times(message.id),
         has_tokens=controller.tokens.has(message.id),
         attachments=tuple(
             AttachmentRecord(a.name, format_bytes(a.num_bytes), a.text)

@@ -41,8 +41,9 @@ examples:
 
 The reference is by default the same model in the same dtype, unquantized and with a plain KV cache;
 where that is the model itself, only its perplexity is measured. The two are loaded one after the
-other. --prompts: JSON lines of {"prompt": TEXT} or {"messages": [...]}, each with "max_tokens" if
-you like. KL: KL(reference || model) per token, in nats."""
+other. --prompts: JSON lines of {"prompt": TEXT}, which is raw text, or {"messages": [...]}, which
+goes through the chat template; each with "max_tokens" if you like. KL: KL(reference || model) per
+token, in nats."""
 
 REFERENCE_OPTIONS = tuple(
     name for name in ("dtype", "quantization", "kv_cache_dtype") if name in SETTINGS

@@ -77,6 +77,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
 
 
+class CommandParser(Parser):
+    """Of one command: what it does not know is its own error, and `--help` of it tells more."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 class _Version(argparse.Action):
     """Looks the version up when it is asked for: reading package metadata takes time."""
 
@@ -105,7 +115,9 @@ def build_parser() -> argparse.ArgumentParser:
         f"{serve.KEY_VARIABLE}",
     )  # fmt: skip
     parser.set_defaults(run=_run_window)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", parser_class=CommandParser
+    )
     for module in (generate, bench, serve, quantize, evaluate, doctor):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG

@@ -47,7 +47,7 @@ from app.precision.words import precision_words
 from app.settings_store import RecentModel, SettingsStore
 from app.tasks import run_task
 from engine.errors import ErrorInfo
-from engine.evaluation.texts import DEFAULT_MAX_TOKENS, PromptLine, read_prompts
+from engine.evaluation.texts import DEFAULT_MAX_TOKENS, PROMPT_LINES, PromptLine, read_prompts
 from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_2, SPACE_4, restyle
 
@@ -124,9 +124,7 @@ class CompareWindow(QDialog):
         self.add.clicked.connect(self.add_prompt)
         QShortcut(QKeySequence("Ctrl+Return"), self.prompt, self.add_prompt)
         self.way = ElidedLine("text_muted")
-        self.file = _button(
-            "From a file…", 'JSON, a line each: {"prompt": "..."} or {"messages": [...]}'
-        )
+        self.file = _button("From a file…", PROMPT_LINES)
         self.file.clicked.connect(self.ask_for_file)
         self.back = QCheckBox("Switch back at the end")
         self.back.setChecked(True)

@@ -140,7 +140,7 @@ class WelcomePage(QFrame):
         ways = (
             (
                 "The starter model",
-                "It comes with the program and is open already: small, quick, and good for trying "
+                "It comes with the program and opens by itself: small, quick, and good for trying "
                 "every view. Speed and memory teach nothing on it.",
                 "Chat with it", self.chat, "primary",
             ),

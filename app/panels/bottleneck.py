@@ -160,7 +160,10 @@ class BottleneckPanel(QFrame):
         if self._untold:
             self._show_account()
             return
+        had_steps = self.model.has_steps
         self.model.update(snapshot)
+        if had_steps and not self.model.has_steps:  # what was said of them is over, at once
+            self._shown_at = float("-inf")
         self._config = snapshot.config
         self._is_idle = not snapshot.requests
         self._ask_if_unknown()

@@ -84,7 +84,7 @@ class DockKeeper(QObject):
     def _size(self) -> None:
         plan, sizes = self._plan(self._page), Qt.Orientation
         self._area.resizeDocks([self._settings], [SETTINGS_WIDTH], sizes.Horizontal)
-        height = min(plan.height, self._area.window().height() * 2 // 5)
+        height = min(plan.height, round(self._area.window().height() * plan.share))
         by_name = {dock.objectName(): dock for dock in self._others}
         stacks = [by_name[names[0]] for names in plan.below]
         self._area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)

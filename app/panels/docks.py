@@ -34,8 +34,8 @@ LAYOUT_VERSION = 3
 @dataclass(frozen=True, slots=True)
 class DockPlan:
     """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
-    `height`: theirs. A dock that is not named is closed. The settings lie at one side, or are
-    closed as well."""
+    `height`: theirs, and at most `share` of the window's. A dock that is not named is closed. The
+    settings lie at one side, or are closed as well."""
 
     settings: Literal["left", "right", "closed"] = "right"
     below: tuple[tuple[str, ...], ...] = (
@@ -45,6 +45,7 @@ class DockPlan:
         ),
     )  # fmt: skip
     height: int = 372
+    share: float = 0.4
 
 
 DEFAULT_DOCKS = DockPlan()
@@ -52,6 +53,7 @@ TUNE_DOCKS = DockPlan(
     "left",
     (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
     268,
+    share=0.32,  # a small window is for the charts
 )
 CLOSED_DOCKS = DockPlan("closed", ())
 
@@ -122,6 +124,13 @@ class DockArea(QMainWindow):
     @property
     def docks(self) -> list[QDockWidget]:
         return self.findChildren(QDockWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
+
+    def take(self, docks: Sequence[QDockWidget]) -> None:
+        """Make them known, closed and in no tabs: Qt leaves a tab bar of an arrangement that a
+        stored one takes the place of behind, in a corner of the page."""
+        for dock in docks:
+            self.addDockWidget(Qt.DockWidgetArea.BottomDockWidgetArea, dock)
+            dock.hide()
 
     def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
         """Put the docks where `plan` has them."""

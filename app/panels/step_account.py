@@ -25,6 +25,10 @@ MOST_STEPS = 200
 MOST_ENTRIES = 8192
 """Of them together: where hundreds of requests run, fewer steps say as much."""
 
+PRECISION = (
+    "dtype", "quantization", "quantization_group_size", "quantization_head", "kv_cache_dtype",
+)  # fmt: skip
+
 
 class Chosen(StrEnum):
     """Which of the steps count."""
@@ -71,9 +75,15 @@ class StepAccount:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
+        """Steps in another precision say nothing of this one: they are forgotten, with those that
+        came with the news of it."""
+        before, self._snapshot = self._snapshot, snapshot
+        if before is not None and _precision(before) != _precision(snapshot):
+            self._steps.clear()
+            self._known = {}
+            return
         self._steps.extend(snapshot.steps)
         self._drop_oldest()
-        self._snapshot = snapshot
 
     def clear(self) -> None:
         """Another model: steps of the one before say nothing of it."""
@@ -127,6 +137,11 @@ class StepAccount:
             verdict=verdict(whole),
             ceilings=tuple(ceilings(situation)),
         )
+
+
+def _precision(snapshot: EngineSnapshot) -> tuple[object, ...] | None:
+    config = snapshot.config  # an engine elsewhere, or a recording, may not tell all of it
+    return None if config is None else tuple(getattr(config, name, None) for name in PRECISION)
 
 
 def _mean_work(costed: list[CostedStep]) -> Work:

@@ -10,11 +10,15 @@ from PySide6.QtWidgets import QWidget
 
 from app.commands import Command, CommandRegistry
 from app.panels.engine_settings import EngineSettingsPanel
+from app.preferences.catalog import all_sections
 from app.preferences.dialog import SettingsDialog
 from app.preferences.section_list import KEYBOARD
 from app.preferences.values import Preferences
+from widgets.palette.items import Entry
 
 OPEN = "app.settings"
+SETTING = "setting:"
+"""What the id of a setting in the palette begins with; its name follows."""
 
 
 class SettingsDesk(QObject):
@@ -44,6 +48,23 @@ class SettingsDesk(QObject):
         """The one that is open."""
         is_there = self._dialog is not None and shiboken6.isValid(self._dialog)
         return self._dialog if is_there else None
+
+    def entries(self) -> list[Entry]:
+        """Every setting, of the program and of the engine, as the palette shows it."""
+        return [
+            Entry(
+                f"{SETTING}{entry.spec.name}", entry.spec.label,
+                f"{section.group} setting · {section.title}",
+            )
+            for section in all_sections(self._panel.machine)
+            for entry in section.entries
+        ]  # fmt: skip
+
+    def show_setting(self, name: str) -> None:
+        """The dialog in front, at the row of one setting."""
+        self.show()
+        if self.dialog is not None:
+            self.dialog.show_setting(name)
 
     def show(self, section: str = "") -> None:
         """The dialog in front, at a section if one is named."""

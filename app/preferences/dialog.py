@@ -96,6 +96,7 @@ class SettingsDialog(QDialog):
         self._arrange()
         panel.actions_changed.connect(self._show_foot)
         preferences.changed.connect(self._show_foot)
+        self._at_top_of = ""  # the section that was last shown from its top
         self.list.choose(self.views[0].section.title)
         self.resize(*(round(length * max(1.0, text_scale())) for length in SIZE))
         self.search.setFocus()
@@ -143,6 +144,18 @@ class SettingsDialog(QDialog):
         """Bring a section to the front, by its title."""
         self.search.clear()
         self.list.choose(title)
+
+    def show_setting(self, name: str) -> None:
+        """Bring the row of a setting to the front, and the keyboard to it."""
+        view = next(v for v in self.views if name in (e.spec.name for e in v.section.entries))
+        self.show_section(view.section.title)
+        row = view.rows[name]
+        content = view.parentWidget()
+        layout = content.layout() if content is not None else None
+        if layout is not None:
+            layout.activate()  # the row may have been made just now
+        self.area.ensureWidgetVisible(row)
+        row.take_focus()
 
     def view(self, title: str) -> SectionView:
         return next(view for view in self.views if view.section.title == title)
@@ -194,8 +207,9 @@ class SettingsDialog(QDialog):
             for view in self.views:
                 if view.section.title == chosen and not view.isHidden():
                     self.area.ensureWidgetVisible(view, 0, 0)
-        elif not words.strip():
+        elif not words.strip() and chosen != self._at_top_of:
             self.area.verticalScrollBar().setValue(0)
+        self._at_top_of = "" if words.strip() else chosen
         self._show_foot()
 
     def _show_foot(self) -> None:

@@ -22,11 +22,20 @@ from app.quantize.fields import FOR_EVALUATION, Field, TextField, path_button
 from app.quantize.side_fields import SideFields
 from app.quantize.texts import STARTER, TextChoice
 from engine.errors import ConfigError, InferdeckError
-from engine.evaluation import read_prompts
+from engine.evaluation import PROMPT_LINES, read_prompts
 from engine.evaluation.windows import DEFAULT_CONTEXT
 from widgets.theme import SPACE_3, figure_font
 
 TEXT_KINDS = "Texts (*.txt *.md);;All files (*)"
+AGAINST = (
+    "The model is measured against this one: the perplexity of both, and how far its next tokens "
+    "are from those of the reference."
+)
+SAME = (
+    "Both are the same: only the perplexity is measured. Choose another precision or another "
+    "folder to see what it costs."
+)
+"""There is always one of them, of the same length: what is below stays where it is."""
 LARGEST_READ_HERE = 1 << 20
 """Bytes of a file of prompts that is checked at once; a larger one is when it is used."""
 
@@ -76,9 +85,10 @@ class EvaluateForm(QWidget):
         self.prompts = QLineEdit()
         self.prompts.setPlaceholderText("None: a JSONL file of prompts to answer")
         self.prompts.setAccessibleName("File of prompts")
-        self.prompts.setToolTip('A line each: {"prompt": "..."} or {"messages": [...]}')
+        self.prompts.setToolTip(PROMPT_LINES)
         self.prompts.editingFinished.connect(self.refresh)
         self.browse = path_button("Choose a file of prompts")
+        self.browse.setToolTip(PROMPT_LINES)
         self.browse.clicked.connect(self._browse)
 
     def _arrange(self) -> None:
@@ -153,7 +163,7 @@ class EvaluateForm(QWidget):
             side.model_field.say("This folder is not there any more." if gone else "",
                                  "error" if gone else "small")  # fmt: skip
         self.candidate.line.say("")
-        self.reference.line.say("")
+        self.reference.line.say(AGAINST)
         if not self.candidate.model.path:
             return
         try:
@@ -162,10 +172,7 @@ class EvaluateForm(QWidget):
             self.candidate.line.say(f"{error.cause} {error.remedy}", "error")
             return
         if reference is None:
-            self.reference.line.say(
-                "Both are the same: only the perplexity is measured. Choose another precision or "
-                "another folder to see what it costs."
-            )
+            self.reference.line.say(SAME)
 
     def _check_text(self) -> None:
         if not self.text.choice.is_there:

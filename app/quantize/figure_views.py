@@ -26,7 +26,7 @@ from widgets.fonts import text_scale
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
 
 TILE_WIDTH = 190
-MOST_WIDTH, LONGEST_HEAD = 1100, 26
+LONGEST_HEAD = 26
 MANY = 10
 """A value so many times another is said as that, and not in percent."""
 
@@ -107,14 +107,14 @@ class Cell(NamedTuple):
 
 
 class FigureGrid(QWidget):
-    """Rows of figures under heads, the first column to the left and the others to the right.
-    `label_width`: pixels that the first column does not fall below."""
+    """Rows of figures under heads, the first column to the left and the others to the right, close
+    beside it however wide the place is. `label_width`: pixels that the first column
+    does not fall below."""
 
     def __init__(self, name: str, label_width: int) -> None:
         super().__init__()
         self.setAccessibleName(name)
         self._label_width = label_width
-        self.setMaximumWidth(MOST_WIDTH)
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setHorizontalSpacing(SPACE_4)
@@ -131,7 +131,7 @@ class FigureGrid(QWidget):
                 self._add(place, column, cell, heads[column])
         for column in range(self._grid.columnCount()):
             self._grid.setColumnStretch(column, 0)
-        self._grid.setColumnStretch(0, 1)
+        self._grid.setColumnStretch(len(heads), 1)  # what is left over is no column's
 
     def _add(self, row: int, column: int, cell: Cell, head: str) -> None:
         label = QLabel(cell.text)

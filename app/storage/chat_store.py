@@ -57,8 +57,9 @@ class ChatStore:
     """The conversations in `path` (default: the user's data folder).
 
     `problem` is None, or says why what is written here does not reach the user's file (see
-    `open_store`); `spoiled` is that file where it is damaged or newer. Raises StorageError where
-    the file cannot be opened for writing.
+    `open_store`); `spoiled` is that file where it is damaged or newer. `written` are the ids of the
+    conversations that were added or changed since it was opened. Raises StorageError where the file
+    cannot be opened for writing.
     """
 
     problem: ErrorInfo | None = None
@@ -72,6 +73,7 @@ class ChatStore:
             raise explain(error, Path(path) if path else Path("chats.sqlite3")) from error
         self._read_lock = threading.Lock()
         self._temporary: Path | None = None
+        self.written: set[str] = set()
         opened: list[sqlite3.Connection] = []
         try:
             self._lock = process_lock(self.path)
@@ -167,13 +169,27 @@ class ChatStore:
 
     def packed_tokens(self, message_id: str) -> bytes | None:
         """What `save_tokens` was given for a reply; None where nothing was."""
-        rows = self._read("SELECT packed FROM reply_tokens WHERE message_id = ?", message_id)
-        return rows[0][0] if rows else None
+        return self._packed("reply_tokens", message_id)
 
     def messages_with_tokens(self, conversation_id: str) -> set[str]:
         """Ids of the replies whose tokens are kept."""
+        return self._with_packed("reply_tokens", conversation_id)
+
+    def packed_times(self, message_id: str) -> bytes | None:
+        """What `save_times` was given for a reply; None where nothing was."""
+        return self._packed("reply_times", message_id)
+
+    def messages_with_times(self, conversation_id: str) -> set[str]:
+        """Ids of the replies whose times are kept."""
+        return self._with_packed("reply_times", conversation_id)
+
+    def _packed(self, table: str, message_id: str) -> bytes | None:
+        rows = self._read(f"SELECT packed FROM {table} WHERE message_id = ?", message_id)
+        return rows[0][0] if rows else None
+
+    def _with_packed(self, table: str, conversation_id: str) -> set[str]:
         rows = self._read(
-            "SELECT m.id FROM reply_tokens t JOIN messages m ON m.id = t.message_id"
+            f"SELECT m.id FROM {table} t JOIN messages m ON m.id = t.message_id"
             " WHERE m.conversation_id = ?",
             conversation_id,
         )
@@ -209,6 +225,7 @@ class ChatStore:
         What the user wrote and the empty reply to it go in one call, and the text may be sent
         when the Future is done.
         """
+        self.written.add(conversation.id)
 
         def job(connection: sqlite3.Connection) -> None:
             put_conversation(connection, conversation)
@@ -219,13 +236,21 @@ class ChatStore:
 
     def save_message(self, message: StoredMessage) -> Future[None]:
         """Save the text, state and figures that a message has now."""
+        self.written.add(message.conversation_id)
         return self._writer.submit(lambda connection: put_message(connection, message))
 
     def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
         """Keep the tokens of a reply that is stored, and of no other: it may be deleted by now.
         `pack` runs in the writer's thread."""
+        return self._save_packed("reply_tokens", message_id, pack)
+
+    def save_times(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
+        """Keep when the tokens of a reply came, as `save_tokens` does with the tokens."""
+        return self._save_packed("reply_times", message_id, pack)
+
+    def _save_packed(self, table: str, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
         sql = (
-            "INSERT OR REPLACE INTO reply_tokens(message_id, packed)"
+            f"INSERT OR REPLACE INTO {table}(message_id, packed)"
             " SELECT id, ? FROM messages WHERE id = ?"
         )
 
@@ -236,6 +261,7 @@ class ChatStore:
 
     def save_conversation(self, conversation: StoredConversation) -> Future[None]:
         """Save title, system prompt, sampling and times."""
+        self.written.add(conversation.id)
         return self._writer.submit(lambda connection: put_conversation(connection, conversation))
 
     def show_versions(self, shown: Mapping[str, int]) -> Future[None]:

@@ -2,6 +2,7 @@
 
     conversations 1 --- n messages; messages form a tree by parent_id
     messages 1 --- 0..1 reply_tokens: the tokens of a reply, packed (see app.chat.tokens)
+    messages 1 --- 0..1 reply_times: when they came, packed (see app.chat.times)
     messages_fts: the words of every message that is not being written any more, by rowid
 
 The trigram tokenizer finds any three characters in a row: parts of words, code, and languages
@@ -60,6 +61,12 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     """
     ALTER TABLE messages ADD COLUMN passages TEXT;
+    """,
+    """
+    CREATE TABLE reply_times(
+        message_id TEXT PRIMARY KEY REFERENCES messages(id) ON DELETE CASCADE,
+        packed BLOB NOT NULL
+    );
     """,
 )
 

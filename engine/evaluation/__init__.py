@@ -24,14 +24,15 @@ from engine.evaluation.report import EvaluationReport
 from engine.evaluation.serial import ReportError, from_json, to_json
 from engine.evaluation.stages import EvaluationCancelled, unit_of
 from engine.evaluation.task import EvaluationTask, plain
-from engine.evaluation.texts import PromptLine, TextError, read_prompts, read_text
+from engine.evaluation.texts import PROMPT_LINES, PromptLine, TextError, read_prompts, read_text
 
 if TYPE_CHECKING:
     from engine.evaluation.evaluate import run
 
 __all__ = [
-    "EvaluationCancelled", "EvaluationReport", "EvaluationTask", "PromptLine", "ReportError",
-    "TextError", "from_json", "plain", "read_prompts", "read_text", "run", "to_json", "unit_of",
+    "PROMPT_LINES", "EvaluationCancelled", "EvaluationReport", "EvaluationTask", "PromptLine",
+    "ReportError", "TextError", "from_json", "plain", "read_prompts", "read_text", "run", "to_json",
+    "unit_of",
 ]  # fmt: skip
 
 

@@ -18,6 +18,12 @@ LARGEST_MAX_TOKENS = 1 << 20
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _EXAMPLE = '{"prompt": "Once upon a time"} or {"messages": [{"role": "user", "content": "Hi"}]}'
 
+PROMPT_LINES = (
+    'JSON, a line each: {"prompt": "..."} is raw text, which the model continues as it stands; '
+    '{"messages": [...]} goes through its chat template.'
+)
+"""The format, for whoever is asked for such a file."""
+
 
 class TextError(InferdeckError):
     """A text or a file of prompts that a model cannot be measured on."""
@@ -62,8 +68,8 @@ def read_text(file: Path) -> str:
 
 
 def read_prompts(file: Path) -> tuple[PromptLine, ...]:
-    """A JSONL file of prompts, blank lines skipped. Raises TextError with file, line and what is
-    wrong there."""
+    """A JSONL file of prompts (see PROMPT_LINES), blank lines skipped. Raises TextError with
+    file, line and what is wrong there."""
     lines = read_text(file).split("\n")
     found = [
         _prompt_line(file, number, line) for number, line in enumerate(lines, 1) if line.strip()

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.chat.controller import ChatController
 from app.chat.page import ChatPage
+from app.chat.transfer.chat_file import parse
 from app.storage import (
     ChatStore,
     StorageReadOnlyError,
@@ -143,6 +144,43 @@ def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
     store.close()
     with closing(ChatStore(path)) as again:
         assert [c.title for c in again.conversations()] == ["Hello"]
+
+
+def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    path = paths.chats_file()
+    with closing(ChatStore(path)) as theirs:
+        stored = StoredConversation("c1", "Of the other window")
+        theirs.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Before")).result(10)
+        store, engine, window = open_store(), FakeEngine(), QWidget()
+        page = ChatPage(ChatController(engine, store), window)
+        qtbot.addWidget(window)
+        window.show()
+        assert page.anew.may_close(window)  # what can be read is the other window's own
+        page.send("Hello")
+        qtbot.waitUntil(lambda: bool(engine.order))
+        engine.finish("Hello to you")
+        assert not page.anew.may_close(window) and page.anew.dialog is not None
+        text = page.anew.dialog.text.text()
+        assert "1 chat" in text and "is locked" in text and "Import chats" in text
+
+        def choose(file: Path) -> None:
+            assert page.anew.dialog is not None
+            page.anew.dialog.save.click()
+            found = page.findChildren(QFileDialog)[-1]
+            found.fileSelected.emit(str(file))
+            found.close()
+
+        choose(tmp_path / "nowhere" / "copy.json")
+        qtbot.waitUntil(lambda: "cannot be written" in page.anew.dialog.text.text())
+        assert window.isVisible()
+        choose(tmp_path / "copy.json")
+        qtbot.waitUntil(lambda: not window.isVisible())
+        page.controller.close()
+        store.close()
+    (bundle,) = parse((tmp_path / "copy.json").read_text(encoding="utf-8"))
+    assert [m.text for m in bundle.messages] == ["Hello", "Hello to you"]
 
 
 def records(count: int, title: str = "Chat") -> list[ConversationRecord]:

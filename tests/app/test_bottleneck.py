@@ -82,6 +82,21 @@ def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
     assert panel._empty.text() == NO_MODEL
 
 
+def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPanel) -> None:
+    told: list[dict[str, str]] = []
+    panel.accounted.connect(told.append)
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    assert "int8" in told[-1]["quantization"]
+    switched = CONFIG.replace(quantization="int8")
+    late = dataclasses.replace(seen(1.1, step(20)), config=switched)  # of before, with the news
+    panel.update_snapshot(late)
+    assert told[-1] == {}
+    panel.update_snapshot(dataclasses.replace(seen(9.0, step(21)), config=switched))
+    assert "quantization" in told[-1]
+
+
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=60))
 def test_large_batches_count_for_fewer_steps(sizes: list[int]) -> None:
     account = StepAccount()

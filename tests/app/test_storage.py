@@ -27,6 +27,7 @@ from app.storage import (
     StoredMessage,
     open_store,
 )
+from app.storage.rows import put_conversation, put_message
 from app.storage.schema import MIGRATIONS, VERSION
 from app.storage.search import contains, terms_of
 
@@ -220,6 +221,9 @@ def test_an_older_file_is_migrated_with_all_that_it_has(tmp_path: Path) -> None:
         store.save_tokens("m1", lambda: b"packed").result(60)
         assert store.packed_tokens("m1") == b"packed"
         assert store.messages_with_tokens("c1") == {"m1"}
+        store.save_times("m1", lambda: b"times").result(60)
+        assert store.packed_times("m1") == b"times"
+        assert store.messages_with_times("c1") == {"m1"}
     finally:
         store.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -239,6 +243,22 @@ def test_tokens_go_with_their_message_and_need_one(store: ChatStore) -> None:
     store.delete_conversation("c1").result(60)
     store.purge_deleted("c1").result(60)
     assert store.packed_tokens("m1") is None
+
+
+def test_a_file_of_before_the_times_keeps_its_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("".join(MIGRATIONS[:3]) + "PRAGMA user_version = 3;")
+        put_conversation(connection, CONVERSATION)
+        put_message(connection, message("hello"))
+        connection.execute("INSERT INTO reply_tokens VALUES('m1', 'packed')")
+        connection.commit()
+    with closing(ChatStore(path)) as store:
+        assert store.packed_tokens("m1") == "packed" and store.packed_times("m1") is None
+        store.save_times("m1", lambda: b"times").result(60)
+        store.delete_conversation("c1").result(60)
+        store.purge_deleted("c1").result(60)
+        assert store.packed_times("m1") is None and store.packed_tokens("m1") is None
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:

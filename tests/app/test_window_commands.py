@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QMenu
 from pytestqt.qtbot import QtBot
 
 from app.panels.help_dialogs import in_columns
+from app.preferences.desk import SETTING
 from app.window import Application
-from tests.app.window_fixtures import application, script
+from tests.app.window_fixtures import application, open_model, script
 
 __all__ = ["application", "script"]
 
@@ -50,6 +52,33 @@ def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: App
     window.show_palette()
     first = palette.model.entry(0)
     assert (first.id, first.is_checked) == ("theme.light", True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"), [("kv", "kv_cache_dtype"), ("text size", "text_size")]
+)
+def test_the_palette_finds_settings_and_leads_to_their_rows(
+    qtbot: QtBot, application: Application, typed: str, name: str
+) -> None:
+    open_model(qtbot, application)
+    window = application.window
+    window.activateWindow()
+    window.show_palette()
+    palette = window.command_palette
+    qtbot.keyClicks(palette.field, typed)
+    found = [palette.model.entry(row).id for row in range(palette.model.rowCount())]
+    place = found.index(f"{SETTING}{name}")
+    for _ in range(place):
+        qtbot.keyClick(palette.field, Qt.Key.Key_Down)
+    qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+    dialog = window.preferences.dialog
+    assert palette.isHidden() and dialog is not None and name in dialog.shown_names
+    row = next(view.rows[name] for view in dialog.views if name in view.rows)
+    area = dialog.area.viewport()
+    assert area.rect().contains(row.rect().translated(row.mapTo(area, row.rect().topLeft())))
+    focused = dialog.focusWidget()
+    assert focused is not None and row.isAncestorOf(focused)
+    dialog.close()
 
 
 def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Application) -> None:

@@ -8,7 +8,7 @@ import math
 import time
 
 import pytest
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QScrollArea
 
 from engine.snapshot import Counters, GpuFigures, Sample, StepRecord
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
@@ -217,7 +217,8 @@ def test_one_choice_of_time_holds_for_all(charts: LiveCharts) -> None:
 
 @pytest.mark.parametrize(
     ("width", "height", "columns"),
-    [(1300, 480, 3), (900, 400, 3), (700, 400, 2), (400, 700, 1), (1500, 220, 6), (1500, 480, 3)],
+    [(1300, 480, 3), (900, 400, 3), (700, 400, 2), (400, 700, 1), (1500, 220, 6), (1500, 480, 3),
+     (855, 296, 3), (855, 480, 2), (590, 250, 2)],
 )
 def test_the_grid_fits_its_place(qtbot, charts: LiveCharts, width, height, columns) -> None:
     assert columns_for(width, height) == columns
@@ -227,6 +228,19 @@ def test_the_grid_fits_its_place(qtbot, charts: LiveCharts, width, height, colum
     widths = {chart.width() for chart in charts.charts}
     assert max(widths) - min(widths) <= 1
     assert all(chart.geometry().right() <= charts.width() for chart in charts.charts)
+
+
+def test_where_room_is_scarce_rows_are_lower_before_one_lies_below_the_fold(
+    qtbot, charts: LiveCharts
+) -> None:
+    charts.resize(855, 278)
+    charts.show()
+    bar = charts.findChild(QScrollArea).verticalScrollBar()
+    qtbot.waitUntil(lambda: charts.num_columns == 3 and bar.maximum() == 0)
+    charts.resize(855, 500)
+    qtbot.waitUntil(lambda: charts.num_columns == 2 and bar.maximum() == 0)
+    assert {chart.height() for chart in charts.charts} == {charts.charts[0].height()}
+    assert charts.charts[0].height() >= 150
 
 
 def test_times_line_up_from_chart_to_chart(charts: LiveCharts) -> None:

@@ -150,10 +150,26 @@ def test_what_is_impossible_is_not_done(qtbot: QtBot, palette: Palette) -> None:
     assert palette.isVisible()
 
 
+def test_settings_are_found_below_commands_and_not_listed_before(
+    qtbot: QtBot, palette: Palette
+) -> None:
+    def ids() -> list[str]:
+        return [palette.model.entry(row).id for row in range(palette.model.rowCount())]
+
+    palette.close_and_return()
+    commands = [Entry("chat.new", "New chat", "Chat")]
+    palette.open(commands, [Entry("setting:x", "New thing", "Engine setting · A")])
+    assert ids() == ["chat.new"]
+    qtbot.keyClicks(palette.field, "new")
+    assert ids() == ["chat.new", "setting:x"]
+    palette.field.clear()
+    assert ids() == ["chat.new"]
+
+
 def test_nothing_found_is_said(qtbot: QtBot, palette: Palette) -> None:
     qtbot.keyClicks(palette.field, "<b>zz</b>")
     assert palette.nothing.isVisible() and not palette.view.isVisible()
-    assert palette.nothing.text() == "No command is called “<b>zz</b>”."
+    assert palette.nothing.text() == "No command or setting is called “<b>zz</b>”."
     with qtbot.assertNotEmitted(palette.chosen):
         qtbot.keyClick(palette.field, Qt.Key.Key_Return)
     palette.field.clear()

@@ -56,7 +56,9 @@ def gaps_words(latency: ReplyLatency) -> str:
         f"the longest {duration(longest)}; "
     )
     text += f"{slow:,} slow." if slow else "none is slow."
-    if not latency.is_complete:
+    if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
+        text += " Its steps are no longer kept, so what other requests ran in them is not known."
+    elif not latency.is_complete:
         text += " The first steps of this reply are no longer kept."
     return text
 

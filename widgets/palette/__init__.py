@@ -1,1 +1,1 @@
-"""The command palette: everything that the window can do, found by a few letters."""
+"""The command palette: what the window can do, and its settings, by a few letters."""

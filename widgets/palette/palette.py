@@ -34,6 +34,7 @@ class Palette(Popover):
         self.setAccessibleName("Command palette")
         self._window = parent
         self._entries: list[Entry] = []
+        self._more: list[Entry] = []
         self._recent: list[str] = []
         self._focus_before: QWidget | None = None
         self.field = QLineEdit()
@@ -61,13 +62,15 @@ class Palette(Popover):
         for widget in (self.field, self.nothing, self.view):
             self.column.addWidget(widget)
 
-    def open(self, entries: Iterable[Entry]) -> None:
-        """Show it over the middle of the window, near its top; close it if it is open."""
+    def open(self, entries: Iterable[Entry], more: Iterable[Entry] = ()) -> None:
+        """Show it over the middle of the window, near its top; close it if it is open. `more` are
+        found below what is found of `entries` as well, and not listed until something is typed."""
         if not self.isHidden():
             self.close_and_return()
             return
         places = {name: place for place, name in enumerate(self._recent)}
         self._entries = sorted(entries, key=lambda entry: places.get(entry.id, len(places)))
+        self._more = list(more)
         window = self._window.window()
         self._focus_before = window.focusWidget()
         self.setFixedWidth(min(WIDTH, window.width() - 2 * SPACE_2))
@@ -81,10 +84,11 @@ class Palette(Popover):
 
     def _search(self) -> None:
         query = self.field.text()
-        found = search(query, [entry.text for entry in self._entries])
-        self.model.show_matches(self._entries, found)
+        entries = [*self._entries, *(self._more if query.strip() else ())]
+        found = search(query, [entry.text for entry in entries])
+        self.model.show_matches(entries, found)
         self.view.setCurrentIndex(self.model.first_enabled())
-        self.nothing.setText(f"No command is called “{query.strip()}”.")
+        self.nothing.setText(f"No command or setting is called “{query.strip()}”.")
         self.nothing.setVisible(not found)
         self.view.setVisible(bool(found))
         row_height = max(1, self.view.sizeHintForRow(0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -53,6 +53,13 @@ class ChatTransfer(QObject):
         dialog.fileSelected.connect(lambda path: self.write(path, ids))
         return dialog
 
+    def save_copy(self, ids: Sequence[str], saved: Callable[[], object]) -> QFileDialog:
+        """Ask where to, then write these chats as JSON; `saved` is called when that is done."""
+        dialog = self._dialog("Save a copy of the chats", [JSON])
+        dialog.selectFile("inferdeck-chats")
+        dialog.fileSelected.connect(lambda path: self.write(path, ids, saved))
+        return dialog
+
     def import_some(self) -> QFileDialog:
         """Ask for a file, then add its chats to those that are there."""
         dialog = self._dialog("Import chats", ["Chats (*.json *.md)", "All files (*)"])
@@ -75,17 +82,24 @@ class ChatTransfer(QObject):
 
     # The work ----------------------------------------------------------------------------------
 
-    def write(self, path: str, conversation_ids: Sequence[str]) -> None:
-        """Write these chats to a file: markdown where its name ends in .md, else JSON."""
+    def write(
+        self,
+        path: str,
+        conversation_ids: Sequence[str],
+        saved: Callable[[], object] | None = None,
+    ) -> None:
+        """Write these chats to a file: markdown where its name ends in .md, else JSON. `saved` is
+        called where that went well."""
         chosen = [self._controller.conversation(i) for i in conversation_ids]
         records = [c.record() for c in chosen if c is not None]
         store, file = self._controller.saved_store(), Path(path)
-        run_task(
-            self,
-            lambda: _write(store, records, file),
-            lambda _: self.done.emit(f"{_count(records)} saved to {file.name}."),
-            self.failed.emit,
-        )
+
+        def end(_: None) -> None:
+            self.done.emit(f"{_count(records)} saved to {file.name}.")
+            if saved is not None:
+                saved()
+
+        run_task(self, lambda: _write(store, records, file), end, self.failed.emit)
 
     def read(self, path: str) -> None:
         """Add the chats of a file."""

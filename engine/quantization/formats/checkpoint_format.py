@@ -76,8 +76,9 @@ class CheckpointFormat(ABC):
         if problems:
             named = "; ".join(problems[:3])
             named += f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+            what = "1 weight does" if len(problems) == 1 else f"{len(problems)} weights do"
             raise CheckpointError(
-                f"{len(problems)} weights do not fit {self.title}: {named}.",
+                f"{what} not fit {self.title}: {named}.",
                 "Download the model again, or check that its quantization settings belong to "
                 "these weights.",
             )

@@ -76,17 +76,32 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"inferdeck {version('inferdeck')}\n"
 
 
-@pytest.mark.parametrize("argv", [["explode"], ["generate", "--no-such-flag"], ["generate"]])
+@pytest.mark.parametrize(
+    ("argv", "program"),
+    [
+        (["explode"], "inferdeck"),
+        (["--no-such-flag"], "inferdeck"),
+        (["generate"], "inferdeck generate"),
+        *(
+            ([name, *needed, "--no-such-flag"], f"inferdeck {name}")
+            for name, needed in {
+                "generate": ["--prompt", "x"], "bench": [], "serve": [], "doctor": [],
+                "quantize": ["--output", "D"], "evaluate": ["--text", "starter"],
+                "screenshot": ["--output", "D"],
+            }.items()
+        ),
+    ],
+)  # fmt: skip
 def test_what_the_parser_refuses_is_one_line_and_a_hint(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
+    argv: list[str], program: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main(argv)
     assert end.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert len(err.splitlines()) == 2
-    assert "--help" in err.splitlines()[1]
+    what, hint = err.splitlines()
+    assert what.startswith(f"{program}: ") and hint == f"See `{program} --help`."
 
 
 def test_flags_are_not_abbreviated() -> None:

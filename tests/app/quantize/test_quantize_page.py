@@ -17,6 +17,7 @@ from pytestqt.qtbot import QtBot
 
 from app.cli.main import main
 from app.paths import starter_model
+from app.quantize.evaluate_form import AGAINST, SAME
 from app.quantize.evaluation import EvaluationPlan, ModelChoice
 from app.quantize.page import QuantizePage
 from app.quantize.page_commands import EVALUATE, QUANTIZE, REPORTS
@@ -312,9 +313,15 @@ def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: Quant
     page.tabs.setCurrentIndex(EVALUATE)
     assert not page.evaluate_panel.start.isEnabled()
     page.evaluate.candidate.model.choose(STARTER)
-    assert "only the perplexity" in page.evaluate.reference.line.note
+    assert page.evaluate.reference.line.note == SAME
+    page.evaluate.layout().activate()
+    place = page.evaluate.prompts_field.y()
     page.evaluate.candidate.settings["quantization"].setCurrentIndex(2)
-    assert page.evaluate.reference.line.note == ""
+    assert page.evaluate.reference.line.note == AGAINST
+    page.evaluate.layout().activate()
+    assert page.evaluate.prompts_field.y() == place
+    for asked in (page.evaluate.prompts, page.evaluate.browse):
+        assert "raw text" in asked.toolTip() and "chat template" in asked.toolTip()
     page.evaluate.prompts.setText("/nowhere/prompts.jsonl")
     page.evaluate.prompts.editingFinished.emit()
     assert "is not there" in page.evaluate.prompts_field.note.replace("\u200b", "")

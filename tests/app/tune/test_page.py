@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.main_window import MINIMUM_SIZE
@@ -286,3 +286,17 @@ def test_every_control_has_a_name_and_a_tip(page: TunePage) -> None:
         assert control.focusPolicy() != Qt.FocusPolicy.NoFocus
     for button in (bar.button, view.copy_button, view.clear_button):
         assert button.text() and button.toolTip()
+
+
+def test_in_a_usual_small_window_no_chart_lies_below_the_fold(
+    qtbot: QtBot, application: Application, page: TunePage
+) -> None:
+    application.window.resize(1280, 800)
+    application.window.docks.reset()
+    start(qtbot, page)
+    bar = page.charts.findChild(QScrollArea).verticalScrollBar()
+    qtbot.waitUntil(lambda: page.charts.num_columns == 3 and bar.maximum() == 0)
+    seen = page.charts.visibleRegion().boundingRect()
+    for chart in page.charts.charts:
+        corner = chart.mapTo(page.charts, chart.rect().topLeft())
+        assert seen.contains(chart.rect().translated(corner))

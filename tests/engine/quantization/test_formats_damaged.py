@@ -146,7 +146,7 @@ def test_tensors_that_do_not_fit(
     with pytest.raises(CheckpointError) as caught:
         found.split(checkpoint.tensors)
     assert MODULE in caught.value.cause and words in caught.value.cause
-    assert "1 weights" in caught.value.cause and caught.value.remedy
+    assert "1 weight does not fit" in caught.value.cause and caught.value.remedy
 
 
 @pytest.mark.parametrize(("method", "options", "change", "words"), READING)
