@@ -1,4 +1,4 @@
-"""One tiny model that many tests share."""
+"""One tiny model that many tests share, and a stand-in for the device's graphs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from engine import EngineConfig, LLMEngine
 from tests.engine import tiny_models
+from tests.engine.recorded_graphs import Recording
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +40,12 @@ def make_engine(tiny_folder: Path) -> Iterator[Callable[..., LLMEngine]]:
     yield make
     for engine in engines:
         engine.shutdown()
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """Engines made from now on capture their steps on the CPU."""
+    made = Recording()
+    for module in ("engine.graphs", "engine.assembly"):
+        monkeypatch.setattr(f"{module}.capture_for", lambda device: made)
+    return made

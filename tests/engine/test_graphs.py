@@ -25,15 +25,6 @@ from tests.engine.recorded_graphs import Recording
 MakeEngine = Callable[..., LLMEngine]
 
 
-@pytest.fixture
-def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """Engines made from now on capture their steps on the CPU."""
-    made = Recording()
-    for module in ("engine.graphs", "engine.assembly"):
-        monkeypatch.setattr(f"{module}.capture_for", lambda device: made)
-    return made
-
-
 # -- which graphs, and what is put into them ------------------------------------------------
 
 

@@ -23,15 +23,6 @@ MakeEngine = Callable[..., LLMEngine]
 
 
 @pytest.fixture
-def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
-    """Engines made from now on capture their steps on the CPU."""
-    made = Recording()
-    for module in ("engine.graphs", "engine.assembly"):
-        monkeypatch.setattr(f"{module}.capture_for", lambda device: made)
-    return made
-
-
-@pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[DecodeGraphs, Batch]]:
     """Every batch that was replayed, and of what."""
     batches: list[tuple[DecodeGraphs, Batch]] = []
