@@ -180,6 +180,27 @@ def test_only_the_last_ended_requests_are_kept(qtbot: QtBot) -> None:
     assert model.records[0].request_id == "stays" and model.records[1].request_id == "r20"
 
 
+def test_the_times_of_the_last_ended_requests_are_kept(
+    panel: RequestsPanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many times at most, but those of the last request and of what runs always."""
+    monkeypatch.setattr("widgets.requests.model.MOST_TIMES", 5)
+    panel.update_requests([request("a"), request("b"), request("c")])
+    for name, count in (("a", 3), ("b", 2)):
+        panel.finish(name, FinishReason.STOP, times(1.0, *(1.1 + i for i in range(count))))
+    assert set(panel.model.times) == {"a", "b", "c"}
+    panel.select("a")
+    assert panel.latency_button.isEnabled() and "Enter" in panel.latency_button.toolTip()
+    panel.finish("c", FinishReason.STOP, times(1.0, *(1.1 + i for i in range(9))))
+    assert set(panel.model.times) == {"c"} and len(panel.model.records) == 3
+    assert not panel.latency_button.isEnabled()
+    assert "not kept any more" in panel.latency_button.toolTip()
+    panel.select("c")
+    assert panel.latency_button.isEnabled()
+    panel.model.clear_ended()
+    assert not panel.model.times
+
+
 def test_a_request_that_ended_before_a_late_snapshot_shows_it_is_listed_as_ended(
     panel: RequestsPanel,
 ) -> None:

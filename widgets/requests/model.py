@@ -19,6 +19,8 @@ from widgets.requests.record import RequestRecord, ended, record_of
 Index = QModelIndex | QPersistentModelIndex
 SORT = Qt.ItemDataRole.UserRole
 MOST_ENDED = 500
+MOST_TIMES = 100_000
+"""Output events of ended requests whose times are kept, 16 bytes each: of the last ones."""
 MOST_EARLY = 64
 NOTHING = "–"
 
@@ -51,7 +53,7 @@ NAME, STATE = 0, 1
 
 class RequestModel(QAbstractTableModel):
     """Rows in the order of arrival. `name` says how the user knows a request, `times` when its
-    tokens came."""
+    tokens came, where that is kept."""
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -95,6 +97,7 @@ class RequestModel(QAbstractTableModel):
             self.times[request_id] = times
             self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
             self._drop_old()
+            self._drop_times()
 
     def clear(self) -> None:
         self.beginResetModel()
@@ -105,7 +108,8 @@ class RequestModel(QAbstractTableModel):
         """Keep only what runs or waits."""
         self.beginResetModel()
         self.records = [record for record in self.records if record.is_active]
-        self.times = {r.request_id: self.times[r.request_id] for r in self.records}
+        active = {record.request_id for record in self.records}
+        self.times = {name: times for name, times in self.times.items() if name in active}
         self._number()
         self.endResetModel()
 
@@ -127,10 +131,19 @@ class RequestModel(QAbstractTableModel):
                 row += 1
                 continue
             self.beginRemoveRows(QModelIndex(), row, row)
-            del self.times[self.records.pop(row).request_id]
+            self.times.pop(self.records.pop(row).request_id, None)
             self._number()
             self.endRemoveRows()
             over -= 1
+
+    def _drop_times(self) -> None:
+        names = (r.request_id for r in self.records if not r.is_active)
+        ended = [name for name in names if name in self.times]
+        over = sum(len(self.times[name].tokens) for name in ended) - MOST_TIMES
+        for name in ended[:-1]:  # the last one's are kept, however many they are
+            if over <= 0:
+                break
+            over -= len(self.times.pop(name).tokens)
 
     def _number(self) -> None:
         self._rows = {record.request_id: row for row, record in enumerate(self.records)}

@@ -23,13 +23,15 @@ from PySide6.QtWidgets import (
 from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
 from widgets.elided_line import ElidedLine
 from widgets.icons import icon
-from widgets.requests.model import NAME, SORT, STATE, RequestModel
+from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel
 from widgets.requests.record import RequestRecord
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
 
 EMPTY_TEXT = "Every request appears here, from chats and from other loads: send a message."
 _WIDTHS = {NAME: 220, STATE: 96}
 _NUMBER_WIDTH = 84
+_LATENCY = "Where the time of the selected request went (Enter)"
+_FORGOTTEN = f"When its tokens came is not kept any more: only the last {MOST_TIMES:,} times are"
 
 
 class RequestsPanel(QFrame):
@@ -72,7 +74,7 @@ class RequestsPanel(QFrame):
         self.blocks_button.setToolTip("Light up the blocks of the selected request in the map")
         self.blocks_button.clicked.connect(self._show_blocks)
         self.latency_button = QPushButton("Latency")
-        self.latency_button.setToolTip("Where the time of the selected request went (Enter)")
+        self.latency_button.setToolTip(_LATENCY)
         self.latency_button.clicked.connect(self._inspect)
         self.clear_button = QPushButton("Clear ended")
         self.clear_button.clicked.connect(self._clear_ended)
@@ -129,6 +131,8 @@ class RequestsPanel(QFrame):
         record = self.selected
         self.abort_button.setEnabled(record is not None and record.is_active)
         self.latency_button.setEnabled(self._has_latency(record))
+        is_kept = record is None or record.request_id in self.model.times
+        self.latency_button.setToolTip(_LATENCY if is_kept else _FORGOTTEN)
         self.blocks_button.setEnabled(_has_blocks(record))
         self.clear_button.setEnabled(any(not record.is_active for record in self.model.records))
 
@@ -160,7 +164,8 @@ class RequestsPanel(QFrame):
             self.blocks_wanted.emit(record.request_id)
 
     def _has_latency(self, record: RequestRecord | None) -> bool:
-        return record is not None and self.model.times[record.request_id].first_token is not None
+        times = None if record is None else self.model.times.get(record.request_id)
+        return times is not None and times.first_token is not None
 
     def _inspect(self) -> None:
         record = self.selected
