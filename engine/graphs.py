@@ -199,7 +199,7 @@ class DecodeGraphs:
 
     @property
     def summary(self) -> str:
-        """In words: "13 sizes up to 256 requests, 210 MiB"; "" where there are none."""
+        """In words: "13 sizes up to 256 tokens, 210 MiB"; "" where there are none."""
         if not self._graphs:
             return ""
         count, most = len(self._graphs), self.sizes[-1]
@@ -231,17 +231,16 @@ class DecodeGraphs:
                 self.release()
                 self.problem = f"its step cannot be captured: {describe(first).cause}"
                 return
-        if missing:
-            self.problem = f"the memory did not suffice for {', '.join(map(str, missing))} tokens"
         self.held_bytes = capture.held_bytes
+        untimed: list[int] = []
         if num_blocks and self._graphs:
             self.worth = self._measured(capture, num_blocks)
             untimed = [size for size in self.sizes if size not in self.worth.saved_s]
-            if untimed:
-                which = ", ".join(map(str, untimed))
-                self.problem = (
-                    f"the memory did not suffice to time steps with drafts of {which} tokens"
-                )
+        self.problem = "; ".join(
+            f"the memory did not suffice {what} {', '.join(map(str, which))} tokens"
+            for what, which in (("for", missing), ("to time steps with drafts of", untimed))
+            if which
+        )
 
     def _capture(self, size: int, capture: Capture) -> Graph:
         batch = self._staging.copy(padding(size, self._block_size))

@@ -320,6 +320,11 @@ def test_memory_that_runs_out_for_the_states_costs_one_size(
     assert graphs.sizes == (4,) and "8 tokens" in graphs.problem
 
 
+def out_of_memory_first(index: int) -> None:
+    if index == 0:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
+
+
 def test_steps_that_find_no_memory_to_be_timed_are_not_verified_in_rows() -> None:
     class Small(Recording):
         def seconds(self, run: Any) -> float:
@@ -333,6 +338,12 @@ def test_steps_that_find_no_memory_to_be_timed_are_not_verified_in_rows() -> Non
     assert graphs.sizes == (1, 2, 4)
     assert graphs.worth is not None and set(graphs.worth.saved_s) == {1, 2}
     assert "to time steps with drafts of 4 tokens" in graphs.problem
+    graphs = made()
+    graphs.capture((1, 2, 4, 8), Small(out_of_memory_first), num_blocks=4)
+    assert graphs.problem == (
+        "the memory did not suffice for 8 tokens; "
+        "the memory did not suffice to time steps with drafts of 4 tokens"
+    )
     drafts = [pack([Span(list(range(count)), 0, [0], count)], 8) for count in (2, 3)]
     assert [graphs.fits(batch) for batch in drafts] == [True, False]
 
