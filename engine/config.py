@@ -270,6 +270,11 @@ class EngineConfig:
         return parse_kv_dtype(self.kv_cache_dtype)
 
     @property
+    def most_drafts(self) -> int:
+        """That a request may have in a step."""
+        return 0 if self.speculative_method == "off" else self.num_speculative_tokens
+
+    @property
     def drafts_with_weights(self) -> bool:
         """Whether what drafts has weights and a cache of its own."""
         return self.speculative_method in ("draft_model", "eagle3")

@@ -83,8 +83,7 @@ class Taps(Protocol):
 
 def most_rows(config: EngineConfig) -> int:
     """Rows of the largest step to be captured: one a request, and one for each of its drafts."""
-    drafts = 0 if config.speculative_method == "off" else config.num_speculative_tokens
-    return min(config.max_num_seqs * (1 + drafts), SIZES[-1])
+    return min(config.max_num_seqs * (1 + config.most_drafts), SIZES[-1])
 
 
 def sizes_for(most: int) -> tuple[int, ...]:

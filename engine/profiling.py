@@ -36,14 +36,13 @@ def largest_step(config: EngineConfig) -> list[Span]:
     assert config.max_model_len is not None
     tokens = config.step_token_limit
     count = min(config.max_num_seqs, tokens)
-    drafts = 0 if config.speculative_method == "off" else config.num_speculative_tokens
     spans: list[Span] = []
     used = 0
     for index in range(count):
         length = tokens // count + (index < tokens % count)
         length = min(length, config.max_model_len)
         blocks = -(-length // config.block_size)
-        num_rows = min(length, 1 + drafts)
+        num_rows = min(length, 1 + config.most_drafts)
         spans.append(Span([0] * length, 0, range(used, used + blocks), num_rows))
         used += blocks
     return spans

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.quantization.clipping import best_ranges, may_clip
+from engine.quantization.codes import row_tiles
 from engine.quantization.folding import Fold, find_fold
-from engine.quantization.grid import Grid, row_tiles
+from engine.quantization.grid import Grid
 from engine.quantization.groups import Group
 from engine.quantization.rounding import in_groups
 from engine.quantization.statistics import Inputs, collect, collect_briefly

@@ -11,7 +11,7 @@ Codes are unpacked, a byte each: they exist for one matrix at a time, while it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +26,14 @@ NF4_TABLE = (
 """The 16 values of NF4 (Dettmers et al., "QLoRA", 2023, appendix E)."""
 
 
-_TILE = 2**18  # elements that are made plain at a time
+_TILE = 2**18  # elements that are rounded, or made plain, at a time: they stay in a core's cache
+
+
+def row_tiles(weight: Tensor) -> Iterator[slice]:
+    """Rows of weight [N, K] a few at a time."""
+    step = max(1, _TILE // max(1, weight.shape[1]))
+    for start in range(0, weight.shape[0], step):
+        yield slice(start, start + step)
 
 
 @dataclass(frozen=True)
@@ -63,9 +70,7 @@ class IntCodes:
         """[N, K]. In float32 the product is exact for 16-bit scales; then rounded to `dtype`."""
         columns, device = self.group_of_columns(), self.codes.device
         result = torch.empty(self.shape, dtype=dtype, device=device)
-        rows = max(1, _TILE // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], rows):
-            part = slice(start, start + rows)
+        for part in row_tiles(self.codes):
             zero: Tensor | int = 2 ** (self.bits - 1)
             if self.zeros is not None:
                 zero = self.zeros[part].to(torch.int16).index_select(1, columns)

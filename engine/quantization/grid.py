@@ -6,17 +6,15 @@ symmetric    twice the largest magnitude in 2**bits - 1 steps, with 0 at code 2*
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.quantization.codes import IntCodes
+from engine.quantization.codes import IntCodes, row_tiles
 from engine.quantization.rounding import in_groups
 
 _LEAST = {torch.float16: 6.0e-5, torch.bfloat16: 1e-12, torch.float32: 1e-12}
-_TILE = 2**18  # elements that are rounded at a time: what stands between stays in a core's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,3 @@ class Grid:
             found = self.codes_of(groups, s, z).sub_(z).mul_(s).flatten(1)
             result[part] = found[:, : weight.shape[1]]
         return result
-
-
-def row_tiles(weight: Tensor) -> Iterator[slice]:
-    """Rows of weight [N, K] a few at a time."""
-    step = max(1, _TILE // weight.shape[1])
-    for start in range(0, weight.shape[0], step):
-        yield slice(start, start + step)

@@ -18,7 +18,7 @@ class Proposal(NamedTuple):
 
     probabilities: for each token what it was drawn from, float32 [V], where it was drawn at random
     and independently of the model that verifies it; V is the draft's vocabulary, the same for all
-    requests of a step, of which the first entries are the model's. None where the drafts are
+    requests of a step, of which the first entries are the model's. Empty where the drafts are
     certain, or are drawn with the random numbers with which the model will draw.
     """
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.quantization import grid as grid_module
+from engine.quantization import codes as codes_module
 from engine.quantization import layer_by_layer
 from engine.quantization.awq import Scales, search_scales
 from engine.quantization.grid import Grid
@@ -47,7 +47,7 @@ def test_tiles_do_not_change_what_is_found(
     before = [weight.clone() for weight in plain]
     whole = search(plain, x, dtype)
     assert all(torch.equal(*pair) for pair in zip(plain, before, strict=True))
-    monkeypatch.setattr(grid_module, "_TILE", 96 * 7)
+    monkeypatch.setattr(codes_module, "_TILE", 96 * 7)
     tiled = search(plain, x, dtype)
     assert whole[0].ratio == tiled[0].ratio is not None and whole[1] == tiled[1]
     assert torch.equal(whole[0].values, tiled[0].values)

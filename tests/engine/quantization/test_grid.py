@@ -64,7 +64,7 @@ def test_zeros_stay_zeros() -> None:
 def test_tiles_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(40, 64)
     whole = Grid(4, 32, False).round(weight)
-    monkeypatch.setattr("engine.quantization.grid._TILE", 64 * 3)
+    monkeypatch.setattr("engine.quantization.codes._TILE", 64 * 3)
     tiled = Grid(4, 32, False).round(weight)
     assert torch.equal(whole.codes, tiled.codes)
     assert torch.equal(whole.dequantize(), Grid(4, 32, False).rounded(weight))
