@@ -13,16 +13,30 @@ _REMEDY = "Shorten it, begin a new chat, or open the model with a longer context
 
 class ContextUse(NamedTuple):
     """Tokens: `used` by the conversation (None: not known), `draft` by what is being written,
-    `limit` of the model, `max_tokens` that a reply may have."""
+    `limit` of the model, `max_tokens` that a reply may have, `unanswered` in messages after the
+    last reply: they are sent again with the next one."""
 
     used: int | None = None
     draft: int = 0
     limit: int | None = None
     max_tokens: int | None = None
+    unanswered: int = 0
 
     @property
     def total(self) -> int:
-        return (self.used or 0) + self.draft
+        return (self.used or 0) + self.estimated
+
+    @property
+    def estimated(self) -> int:
+        """What no prompt has shown yet."""
+        return self.unanswered + self.draft
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing short enough can be written any more."""
+        return bool(
+            self.unanswered and self.limit and (self.used or 0) + self.unanswered >= self.limit
+        )
 
     @property
     def room(self) -> int | None:
@@ -36,11 +50,11 @@ class ContextUse(NamedTuple):
 
 def context_text(use: ContextUse) -> str:
     """What the context meter says."""
-    draft = f" + about {use.draft:,}" if use.draft else ""
+    draft = f" + about {use.estimated:,}" if use.estimated else ""
     if use.limit is None:
         return "" if use.used is None else f"context {use.used:,}{draft} tokens"
     if use.used is None:
-        here = f"about {use.draft:,} of " if use.draft else "of "
+        here = f"about {use.estimated:,} of " if use.estimated else "of "
         return f"context {here}{use.limit:,} tokens"
     return f"context {use.used:,}{draft} of {use.limit:,} tokens"
 
@@ -54,6 +68,12 @@ def context_warning(use: ContextUse) -> str:
     """What will be refused or cut if this is sent; "" where everything fits."""
     if use.limit is None or use.room is None:
         return ""
+    if use.is_stuck:
+        return (
+            f"The message without a reply does not fit: about {use.total:,} tokens with it, and "
+            f"the context holds {use.limit:,}. It is sent along with what follows: edit it, begin "
+            "a new chat, or open the model with a longer context."
+        )
     if use.draft and use.room <= 0:
         return (
             f"This does not fit: about {use.total:,} tokens, and the context holds "

@@ -244,6 +244,16 @@ class Conversation:
                 return message.figures.num_context_tokens
         return None
 
+    def unanswered(self) -> list[str]:
+        """What the next prompt holds after that reply: messages that were refused or failed."""
+        texts: list[str] = []
+        for message in reversed(self.path()):
+            if message.figures is not None:
+                break
+            if message.text or message.attachments:
+                texts.append(message_content(message.text, message.attachments))
+        return texts[::-1]
+
 
 def title_of(text: str) -> str:
     """A title from the first message: its first line without markup, cut at a word."""

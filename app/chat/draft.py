@@ -143,7 +143,19 @@ class Draft(QObject):
     @property
     def num_tokens(self) -> int:
         """About so many will be added to the conversation."""
-        return sum(self._counts.get(text, len(text) // PER_TOKEN + 1) for text in self._texts())
+        return sum(self._estimate(text) for text in self._texts())
+
+    @property
+    def _num_unanswered(self) -> int:
+        """About so many are in messages that go along because no reply stands after them."""
+        return sum(self._estimate(text) for text in self._unanswered())
+
+    def _estimate(self, text: str) -> int:
+        return self._counts.get(text, len(text) // PER_TOKEN + 1)
+
+    def _unanswered(self) -> list[str]:
+        controller = self._controller
+        return [] if controller.is_busy else controller.current.unanswered()
 
     def _texts(self) -> list[str]:
         """What a message of it would be made of."""
@@ -156,7 +168,7 @@ class Draft(QObject):
 
     def count(self) -> None:
         """Have the model count what has not been counted yet."""
-        texts = self._texts()
+        texts = list(dict.fromkeys([*self._unanswered(), *self._texts()]))
         self._counts = {text: n for text, n in self._counts.items() if text in texts}
         self._asked.clear()
         for text in texts:
@@ -182,10 +194,11 @@ class Draft(QObject):
     def show_context(self) -> None:
         """The meter, and what would be cut."""
         used, limit = self._controller.context
-        use = ContextUse(used, self.num_tokens, limit, self._controller.current.sampling.max_tokens)
+        most, unanswered = self._controller.current.sampling.max_tokens, self._num_unanswered
+        use = ContextUse(used, self.num_tokens, limit, most, unanswered)
         role = "warning" if use.is_nearly_full else "small"
         self._composer.set_context(context_text(use), role, context_short(use))
-        self._composer.meter.show_use(used or 0, use.draft, limit or 0)
+        self._composer.meter.show_use((used or 0) + unanswered, use.draft, limit or 0)
         self._notice.say("" if self._controller.is_busy else context_warning(use))
 
 

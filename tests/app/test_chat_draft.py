@@ -251,3 +251,30 @@ def test_without_a_model_the_size_is_a_guess(qtbot: QtBot, chat: Chat) -> None:
     assert chat.page.draft.num_tokens == 101
     chat.engine.set_state("ready")
     assert chat.page.draft.num_tokens == 1
+
+
+def test_a_message_that_was_refused_is_counted_and_said_to_be_in_the_way(
+    qtbot: QtBot, chat: Chat
+) -> None:
+    chat.ask("One", "1")
+    chat.send("word " * 8000)
+    chat.engine.fail("The prompt has 8,804 tokens.", "Shorten the prompt.")
+    chat.settle()
+    chat.page.composer.set_text("Hi")
+    qtbot.waitUntil(lambda: "+ about 8,001 of" in chat.page.composer.context_text())
+    assert chat.page.composer.meter.accessibleDescription().startswith("8,804 of 8,192")
+    assert "edit it, begin a new chat" in chat.page.context_notice.text()
+    chat.page.composer.clear()
+    qtbot.waitUntil(lambda: "+ about 8,000 of" in chat.page.composer.context_text())
+    assert not chat.page.context_notice.isHidden()
+    view = chat.page.transcript.views[-2]
+    assert isinstance(view, UserMessageView)
+    view.begin_edit()
+    assert view._editor is not None
+    view._editor.input.setPlainText("Two")
+    qtbot.keyClick(view._editor.input, Qt.Key.Key_Return)
+    chat.settle()
+    assert chat.page.context_notice.isHidden()
+    chat.engine.finish("2")
+    chat.settle()
+    assert "about" not in chat.page.composer.context_text()
