@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QDesktopServices, QGuiApplication
 from PySide6.QtWidgets import QLineEdit, QMessageBox
 from pytestqt.qtbot import QtBot
@@ -107,6 +107,32 @@ def test_keys_of_the_composer(chat: Chat, qtbot: QtBot) -> None:
     qtbot.keyClick(keys, Qt.Key.Key_Up)
     view = chat.page.transcript.views[-2]
     assert isinstance(view, UserMessageView) and view.is_editing
+
+
+def test_the_editor_of_a_message_is_seen_when_it_opens(chat: Chat, qtbot: QtBot) -> None:
+    chat.page.resize(900, 420)
+    with qtbot.waitActive(chat.page):
+        chat.page.activateWindow()
+    for question in "One", "Two", "Three":
+        chat.ask(question, "a line\n\n" * 9)
+    transcript = chat.page.transcript
+    chat.page.composer.input.setFocus()
+    qtbot.keyClick(chat.page.composer.input, Qt.Key.Key_Up)
+    view = transcript.views[-2]
+    assert isinstance(view, UserMessageView) and view._editor is not None
+    qtbot.keyClick(view._editor.input, Qt.Key.Key_Escape)  # the pencil has the keyboard now
+    assert view._edit.hasFocus()
+    chat.settle()
+    for top in transcript.top_of(view) - 30, transcript.verticalScrollBar().maximum():
+        transcript.verticalScrollBar().setValue(top)
+        qtbot.mouseClick(view._edit, Qt.MouseButton.LeftButton)
+        chat.settle()
+        editor = view._editor
+        assert editor is not None and editor.input.hasFocus()
+        shown = editor.geometry().translated(view.mapTo(transcript.viewport(), QPoint()))
+        assert transcript.viewport().rect().contains(shown)
+        qtbot.keyClick(editor.input, Qt.Key.Key_Escape)
+        chat.settle()
 
 
 def test_regenerating_keeps_the_version_before(chat: Chat) -> None:

@@ -82,6 +82,8 @@ class MessageView(QWidget):
 class UserMessageView(MessageView):
     """Plain text in a bubble at the right; edited in place."""
 
+    edit_begun = Signal(str)
+
     def __init__(self, record: MessageRecord, parent: QWidget | None = None) -> None:
         super().__init__(record, parent)
         self.text.setAccessibleName("Your message")
@@ -125,18 +127,20 @@ class UserMessageView(MessageView):
         self._editor = MessageEditor(self.record.text)
         self._editor.accepted.connect(self._send_edit)
         self._editor.cancelled.connect(self.end_edit)
-        self._parts.hide()
         self._column.addWidget(self._editor)
-        self._editor.setFocus()
+        self._editor.show()
+        self._editor.setFocus()  # before: what loses it by being hidden scrolls to the next button
+        self._parts.hide()
+        self.edit_begun.emit(self.record.id)
 
     def end_edit(self) -> None:
         if self._editor is not None:
+            self._parts.show()
+            self._edit.setFocus()
             self._column.removeWidget(self._editor)
             self._editor.hide()
             self._editor.deleteLater()
             self._editor = None
-            self._parts.show()
-            self._edit.setFocus()
 
     def _send_edit(self, text: str) -> None:
         self.end_edit()

@@ -197,8 +197,12 @@ class Transcript(QScrollArea):
         view = self._views.get(message_id)
         if isinstance(view, UserMessageView):
             view.begin_edit()
-            QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
-            self.ensureWidgetVisible(view, 0, SPACE_4)
+
+    def _show_editor(self, message_id: str) -> None:
+        """All of a message whose editor has just opened, as far as there is room."""
+        self._follows = False
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest)
+        self.ensureWidgetVisible(self._views[message_id], 0, SPACE_4)
 
     @property
     def first_in_view(self) -> MessageView | None:
@@ -328,6 +332,8 @@ class Transcript(QScrollArea):
         """The view of the record at `place`, which is before, after or between those there are."""
         record = self._record(place)
         view = UserMessageView(record) if record.is_user else AssistantMessageView(record)
+        if isinstance(view, UserMessageView):
+            view.edit_begun.connect(self._show_editor)
         view.copy_requested.connect(self.copy_requested)
         view.edit_requested.connect(self.edit_requested)
         view.regenerate_requested.connect(self.regenerate_requested)
