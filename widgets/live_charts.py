@@ -27,6 +27,7 @@ from widgets.untold import untold
 
 GIB = 2**30
 _GAUGE_INTERVAL_S = 0.2  # states are kept at most this often
+_SILENCE_S = 5.0  # states come several times a second, but none while nothing happens
 _HIT_SPAN_S = 60.0
 _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
@@ -340,10 +341,10 @@ def _memory_chart(clock: RedrawClock, engine_time: EngineTime) -> StackedAreaCha
     chart = StackedAreaChart(
         "Memory", "GiB",
         (
-            area("weights", "weights", "weights", text=_gib),
-            area("kv_used", "KV used", "kv_used", text=_gib),
-            area("kv_cached", "KV cached", "kv_cached", text=_gib),
-            area("other", "other", "other", text=_gib),
+            area("weights", "weights", "weights", text=_gib, silence=_SILENCE_S),
+            area("kv_used", "KV used", "kv_used", text=_gib, silence=_SILENCE_S),
+            area("kv_cached", "KV cached", "kv_cached", text=_gib, silence=_SILENCE_S),
+            area("other", "other", "other", text=_gib, silence=_SILENCE_S),
             Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_gib),
         ),
         clock=clock, value_template="00.00", time_source=engine_time.now,
@@ -374,11 +375,11 @@ def _cache_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
         "KV cache", "%",
         (
             Series(
-                "kv_usage", "used", "kv_usage", hold=True, text=_percent,
+                "kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=_percent,
                 tip="KV blocks that requests hold",
             ),
             Series(
-                "prefix_hits", "prefix hits", "prefix_hits", text=_percent,
+                "prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S, text=_percent,
                 tip="Prompt tokens of the last minute that were cached",
             ),
         ),

@@ -384,3 +384,18 @@ def test_memory_of_the_strip_and_of_the_chart_agree(strip: StatStrip, charts: Li
     stacked = sum(charts.memory.data.history[k].last()[1] for k in charts.memory.stacked)
     assert values(strip)["memory"].startswith(f"{stacked:.1f} / ")
     assert memory(500, 100).process / GIB == pytest.approx(stacked)
+
+
+def test_an_idle_minute_has_no_slopes(charts: LiveCharts) -> None:
+    """No states come while nothing happens: memory and cache were what they were until the next."""
+    parts = dict.fromkeys(charts.memory.stacked, 1.0)
+    for at in 10.0, 11.0, 70.0, 71.0:
+        share = 90.0 if at < 60 else 10.0
+        charts.memory.append_row(at, parts | {"other": share})
+        charts.cache.append("kv_usage", at, share)
+        charts.cache.append("prefix_hits", at, share)
+    times, shares = charts.memory.data.stack_points(71.0, 120.0)
+    lines = [charts.cache.data.line_points(key, 71.0, 120.0) for key in ("kv_usage", "prefix_hits")]
+    for x, y in ((times, shares["other"]), *lines):
+        assert list(y[:3]) == [90.0, 90.0, 90.0] and y[3] == 10.0
+        assert x[2] == x[3] == -1.0

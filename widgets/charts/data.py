@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widgets.charts.decimate import as_steps, decimate, pick_states, thin_samples
+from widgets.charts.decimate import (
+    as_steps,
+    before_silences,
+    decimate,
+    pick_states,
+    thin_samples,
+)
 from widgets.charts.ring import Floats, RingBuffer
 from widgets.charts.scale import number
 from widgets.charts.series import Reading, Series, SeriesKind
@@ -72,6 +78,10 @@ class ChartData:
             times, values = np.append(times, now), np.append(values, values[-1])
         if one.kind is SeriesKind.STEPS:
             times, values = as_steps(times, values)
+        else:
+            quiet = before_silences(times, one.silence)
+            times = np.insert(times, quiet + 1, times[quiet + 1])
+            values = np.insert(values, quiet + 1, values[quiet])
         times, values = decimate(times, values, window, MAX_LINE_POINTS)
         return times - now, values
 
@@ -92,12 +102,15 @@ class ChartData:
         if not end:
             return NOTHING, {}
         chosen = pick_states(times[:end], window, MAX_LINE_POINTS // 2)
+        quiet = before_silences(times[chosen], self.series[keys[0]].silence)
+        at = np.insert(times[chosen], quiet + 1, times[chosen][quiet + 1])
         shares = {}
         for key in keys:
             if key not in self.hidden:
                 values = np.nan_to_num(self.history[key].since(now - window)[1][chosen])
+                values = np.insert(values, quiet + 1, values[quiet])
                 shares[key] = np.append(values, values[-1])
-        return np.append(times[chosen] - now, 0.0), shares
+        return np.append(at - now, 0.0), shares
 
     def newest(self, key: str, now: float, window: float) -> float | None:
         """The value at the line's end, wherever in the window that is; None without one."""

@@ -73,6 +73,11 @@ def thin_samples(
     return times[keep], values[keep]
 
 
+def before_silences(times: Floats, longest: float) -> NDArray[np.intp]:
+    """Indices of the values after which there is none for longer than `longest` seconds."""
+    return np.flatnonzero(np.diff(times) > longest)
+
+
 def as_steps(times: Floats, values: Floats) -> tuple[Floats, Floats]:
     """A line that holds each value until it changes: counts have no slopes."""
     if len(values) < 2:

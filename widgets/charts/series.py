@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,9 @@ class Series:
 
     hold: the newest value stays true until there is another (a state), so the line runs on to
     now. Without it (a measurement) the line ends where the last one was made.
+
+    silence: seconds without a value after which a line runs level up to the next one: a slope
+    would tell of a slow change that nobody has seen.
     """
 
     key: str
@@ -31,6 +35,7 @@ class Series:
     width: float = 1.0
     dashed: bool = False
     hold: bool = False
+    silence: float = math.inf
     tip: str = ""  # what exactly is shown, for the legend
     text: Callable[[float], str] = figure
 
