@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from PySide6.QtCore import QSize, Signal
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
@@ -53,6 +54,7 @@ from app.panels.docks import (
     PanelDock,
     is_on_a_screen,
 )
+from app.panels.draft_models import METHOD
 from app.panels.engine_settings import EngineSettingsPanel
 from app.panels.engine_views import EngineViews
 from app.panels.help_dialogs import AboutDialog, ShortcutsDialog
@@ -189,7 +191,7 @@ class MainWindow(QMainWindow):
         self.engine_settings.precision.can_quantize = self._page_named(QUANTIZE_PAGE) is not None
         self.charts = LiveCharts(clock, marks)
         self.views = EngineViews(self.bridge, clock, self)
-        self.views.speculation.settings_wanted.connect(self.show_settings)
+        self.views.speculation.settings_wanted.connect(partial(self.show_setting, METHOD))
         self.log = LogPanel(log or LogKeeper())
 
     def _arrange(self) -> None:
@@ -330,11 +332,11 @@ class MainWindow(QMainWindow):
     def _show_history(self) -> None:
         self.commands.run("dock.notifications")
 
-    def show_settings(self) -> None:
-        """Bring the engine settings to the front."""
+    def show_setting(self, name: str) -> None:
+        """Bring the engine settings to the front, at the row of one."""
         self.settings_dock.show()
         self.settings_dock.raise_()
-        self.engine_settings.setFocus()
+        self.engine_settings.show_row(name)
 
     def show_shortcuts(self) -> None:
         self._show_dialog(ShortcutsDialog(self.commands))

@@ -36,7 +36,7 @@ from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.fonts import text_scale
 from widgets.path_control import PathControl
 from widgets.setting_row import ChoiceControl, HintTone, SettingRow
-from widgets.theme import SPACE_3, theme_notifier
+from widgets.theme import SPACE_3, SPACE_4, theme_notifier
 from widgets.untold import teller
 
 DEVICE = "device"
@@ -167,6 +167,12 @@ class EngineSettingsPanel(QWidget):
         self._on_chosen(name, value)
         self.actions_changed.emit()
 
+    def show_row(self, name: str) -> None:
+        """Bring the row of `name` into sight, and the keyboard to it."""
+        row = self._rows[name]
+        self._list.ensureWidgetVisible(row, 0, SPACE_4)
+        row.take_focus()
+
     def _on_out_of_range(self, name: str, why: str) -> None:
         self._remarks.out_of_range(name, why)
         self._show_hints()
@@ -190,6 +196,7 @@ class EngineSettingsPanel(QWidget):
         if self.may_change:
             for name in settings:
                 self._unsent.pop(name, None)
+            self._remarks.forget_what_was_written()
             self._submit(self.model.change(settings))
 
     def refusal_of(self, name: str, value: Any) -> str:
@@ -213,14 +220,17 @@ class EngineSettingsPanel(QWidget):
 
     def undo(self) -> None:
         """Drop what was collected, else go back to before the change applied last."""
+        self._remarks.forget_what_was_written()
         self._submit(self.model.undo())
 
     def redo(self) -> None:
         """Apply again what was undone last."""
+        self._remarks.forget_what_was_written()
         self._submit(self.model.redo())
 
     def reset(self) -> None:
         """Everything the user chose back to its default, at once."""
+        self._remarks.forget_what_was_written()
         self._submit(self.model.reset())
 
     def apply_profile(self, profile: Profile) -> None:
@@ -229,6 +239,7 @@ class EngineSettingsPanel(QWidget):
             return
         self._delay.stop()
         self._unsent.clear()
+        self._remarks.forget_what_was_written()
         self._submit(self.model.choose_all(profile.settings))
         if profile.unknown:
             self._say(f"Left out, not known to this version: {', '.join(profile.unknown)}.")

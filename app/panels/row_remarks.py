@@ -58,6 +58,10 @@ class RowRemarks:
         """What was written is no value of it."""
         self._out_of_range[name] = why
 
+    def forget_what_was_written(self) -> None:
+        """Rows show something else than what was written into them."""
+        self._out_of_range.clear()
+
     def idle_because(self, name: str) -> str:
         """Why a setting does nothing now; "" where it does."""
         if reason := only_on(name, self._model.shown("device")):

@@ -87,6 +87,29 @@ def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
     assert row.hint_tone == "error" and "5,000 is out of range: 1 to 1,024." in row.hint
     choose_setting(qtbot, application, "max_num_seqs", 32)
     assert row.hint_tone == "small"
+    field.selectAll()
+    qtbot.keyClicks(field, "5000")
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert row.hint_tone == "error"
+    run_and_wait(qtbot, application, "tune.undo")
+    assert row.value() == 32 and row.hint_tone == "small"  # nobody has written 32
+
+
+def test_who_wants_to_choose_a_method_of_drafting_is_led_to_its_row(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    window = application.window
+    window.resize(1200, 700)
+    window.show()
+    with qtbot.waitActive(window):
+        window.activateWindow()
+    row = window.engine_settings.rows["speculative_method"]
+    assert row.visibleRegion().isEmpty()
+    window.views.speculation.choose.click()
+    assert row.visibleRegion().boundingRect() == row.rect()
+    assert row.control.hasFocus()
 
 
 def test_a_servers_command_is_copied_with_what_it_lacks(
