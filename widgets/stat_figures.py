@@ -231,8 +231,9 @@ def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
         )  # fmt: skip
     states = [request.state for request in snapshot.requests]
     running = states.count(RequestState.RUNNING)
-    waiting = states.count(RequestState.WAITING)
     preempted = states.count(RequestState.PREEMPTED)
-    if not running + waiting + preempted:
+    waiting = states.count(RequestState.WAITING) + preempted  # as in charts and settings
+    if not running + waiting:
         return "Ready", "idle"
-    return f"{running} running · {waiting} waiting · {preempted} preempted", "busy"
+    of_them = f", {preempted} of them preempted" if preempted else ""
+    return f"{running} running · {waiting} waiting{of_them}", "busy"

@@ -231,9 +231,10 @@ class Hints:
     @staticmethod
     def _context(s: EngineSnapshot) -> str:
         lengths = [r.num_prompt_tokens + r.num_output_tokens for r in s.requests]
-        longest = max(lengths, default=0)
-        limit = s.model.max_model_len
-        return f"longest request {_count(longest, 'token')} · model allows {limit:,}"
+        longest = "no request now"
+        if lengths:
+            longest = f"longest request {_count(max(lengths), 'token')}"
+        return f"{longest} · model allows {s.model.max_model_len:,}"
 
     def _threads(self, s: EngineSnapshot) -> str:
         if not self._seconds:

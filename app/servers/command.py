@@ -29,7 +29,7 @@ ELSEWHERE = ("model", "device", "num_threads")
 """Not a choice of tuning: the model is an argument of its own, device and threads belong to the
 machine that serves."""
 
-VERIFY = "The optimum was found with another engine, maybe on another machine: verify it there."
+VERIFY = "Chosen with another engine, maybe on another machine: verify what they give there."
 
 
 @dataclass(frozen=True, slots=True)

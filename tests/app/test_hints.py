@@ -34,6 +34,7 @@ def test_an_idle_engine(idle: EngineSnapshot) -> None:
     assert hints.hint("block_size") == "at most 15 tokens lost per request"
     assert hints.hint("watermark") == "6 of 128 blocks kept free"
     assert hints.hint("enable_prefix_caching") == "hits 40 % of 100 prompt tokens"
+    assert hints.hint("max_model_len").startswith("no request now · model allows ")
     assert hints.hint("seed") == ""
 
 

@@ -134,7 +134,7 @@ def test_a_servers_command_is_copied_with_what_it_lacks(
         copied = QGuiApplication.clipboard().text()
         assert copied.startswith(begin)
         assert f"# {server} has no equivalent of: Batching (static)." in copied
-        assert "verify it there" in copied
+        assert "verify what they give there" in copied
     dialog.reject()
 
 

@@ -10,10 +10,11 @@ import time
 import pytest
 from PySide6.QtWidgets import QApplication, QScrollArea
 
-from engine.snapshot import Counters, GpuFigures, Sample, StepRecord
+from engine.snapshot import Counters, GpuFigures, RequestState, Sample, StepRecord
 from tests.widgets.synthetic import GIB, load_run, memory, snapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts, columns_for
+from widgets.stat_figures import state_words
 from widgets.stat_strip import StatStrip
 from widgets.theme import apply_theme
 
@@ -283,8 +284,13 @@ def test_the_strip_says_what_runs(strip: StatStrip) -> None:
     found = values(strip)
     assert strip.title == "Qwen3-0.6B  ·  bf16  ·  cpu, 2 threads"
     assert strip.state == (
-        f"{one.num_running} running · {one.num_waiting} waiting · 0 preempted", "busy",
+        f"{one.num_running} running · {one.num_waiting} waiting", "busy",
     )  # fmt: skip
+    requests = one.requests
+    out = [dataclasses.replace(r, state=RequestState.PREEMPTED) for r in requests[:2]]
+    state, _ = state_words(dataclasses.replace(one, requests=(*out, *requests[2:])))
+    running, waiting = one.num_running - 2, one.num_waiting + 2
+    assert state == f"{running} running · {waiting} waiting, 2 of them preempted"
     assert 150 < int(found["output"]) < 250
     assert 80 < int(found["ttft"]) < 160
     p50, p99 = (int(text) for text in found["itl"].split(" / "))
