@@ -26,6 +26,10 @@ MOST_LEFT = 0.42
 MOST_LEFT_OF_LARGE_TEXT = 0.56
 """The same where text is larger than usual: a form needs its width more than what stands beside."""
 
+UPPER = 0.58
+"""Of the page's height, what the list or the form begins with where the halves stand above each
+other: there is something to do in it from the start, below it often not yet."""
+
 
 class PageFrame(QWidget):
     """`name` of the tabs for a screen reader; `left_width` to begin with, at the usual text size,
@@ -59,7 +63,8 @@ class PageFrame(QWidget):
         self._left_width = left_width
         self._scale = text_scale()
         self._is_placed = False  # the halves have the widths that they begin with
-        self._split.splitterMoved.connect(lambda *_: self._keep_width())
+        self._upper = UPPER
+        self._split.splitterMoved.connect(lambda *_: self._keep_sizes())
         for index, share in enumerate(stretch):
             self._split.setStretchFactor(index, share)
         whole = QVBoxLayout(self)
@@ -92,6 +97,8 @@ class PageFrame(QWidget):
         was_narrow = self._split.orientation() is Qt.Orientation.Vertical
         if is_narrow:
             self._split.setOrientation(Qt.Orientation.Vertical)
+            upper = round(self._upper * self.height())
+            self._split.setSizes([upper, self.height() - upper])
         elif was_narrow or not self._is_placed:  # heights would become widths
             self._is_placed = True
             self._split.setOrientation(Qt.Orientation.Horizontal)
@@ -99,6 +106,9 @@ class PageFrame(QWidget):
             left = round(min(self._left_width * self._scale, most))
             self._split.setSizes([left, self.width() - left])
 
-    def _keep_width(self) -> None:
+    def _keep_sizes(self) -> None:
+        first, second = self._split.sizes()
         if self._split.orientation() is Qt.Orientation.Horizontal:
-            self._left_width = round(self._split.sizes()[0] / self._scale)
+            self._left_width = round(first / self._scale)
+        else:
+            self._upper = first / max(1, first + second)

@@ -52,3 +52,22 @@ def test_larger_text_wants_wider_halves(qtbot: QtBot, monkeypatch: pytest.Monkey
     QApplication.sendEvent(frame, QEvent(QEvent.Type.LayoutRequest))
     qtbot.waitUntil(lambda: abs(split.sizes()[0] - 450) < 40, timeout=10_000)
     assert split.orientation() is Qt.Orientation.Horizontal
+
+
+def test_where_the_halves_stack_the_form_has_the_larger_part_until_it_is_moved(
+    qtbot: QtBot,
+) -> None:
+    forms = (("List", QLabel()),)
+    frame = PageFrame("", forms, QLabel(), left_width=300, narrow=500)
+    qtbot.addWidget(frame)
+    frame.resize(900, 700)
+    frame.show()
+    split = frame.findChild(QSplitter)
+    for height in (700, 400, 600):
+        frame.resize(480, height)
+        upper, lower = split.sizes()
+        assert upper > lower > 0.3 * height
+    split.setSizes([150, 450])
+    split.splitterMoved.emit(150, 1)
+    frame.resize(480, 400)
+    assert abs(split.sizes()[0] - 100) < 20
