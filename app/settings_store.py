@@ -140,6 +140,14 @@ class SettingsStore:
     def set_docks_of(self, page: str, value: QByteArray) -> None:
         self._ini.setValue(f"docks/{page.lower()}", value)
 
+    def dock_height_of(self, page: str) -> int | None:
+        """The height that the docks below a page had where there was room. 0: as planned."""
+        stored = self._text(f"docks/{page.lower()}-height", "")
+        return int(stored) if stored.isdigit() else None
+
+    def set_dock_height_of(self, page: str, height: int | None) -> None:
+        self._ini.setValue(f"docks/{page.lower()}-height", "" if height is None else f"{height}")
+
     @property
     def layout(self) -> str:
         """The name of the layout that is in force."""

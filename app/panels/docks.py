@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from PySide6.QtCore import QByteArray, QRectF, Qt, QTimer
-from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent
+from PySide6.QtCore import QByteArray, QEvent, QRectF, Qt, QTimer, Signal
+from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QDockWidget,
     QHBoxLayout,
@@ -104,7 +104,11 @@ class _TitleBar(QWidget):
 
 
 class DockArea(QMainWindow):
-    """The page in the middle and docks around it."""
+    """The page in the middle and docks around it. `dragged(height)`: the user gave those below the
+    page another height."""
+
+    resized = Signal()
+    dragged = Signal(int)
 
     def __init__(self, page: QWidget, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -120,6 +124,48 @@ class DockArea(QMainWindow):
         self.setTabPosition(
             Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North
         )
+        self._pressed_at = 0
+
+    # The height of the docks below ---------------------------------------------------------------
+
+    def below(self) -> list[QDockWidget]:
+        """What is seen of the docks below the page, where they stand in one row."""
+        place = Qt.DockWidgetArea.BottomDockWidgetArea
+        seen = [
+            dock for dock in self.docks
+            if self.dockWidgetArea(dock) is place
+            and not dock.isFloating() and not dock.visibleRegion().isEmpty()
+        ]  # fmt: skip
+        return seen if len({dock.height() for dock in seen}) == 1 else []
+
+    @property
+    def height_below(self) -> int:
+        """0: there are none, or not in one row."""
+        return next((dock.height() for dock in self.below()), 0)
+
+    def set_height_below(self, height: int) -> None:
+        docks = self.below()
+        self.resizeDocks(docks, [height] * len(docks), Qt.Orientation.Vertical)
+
+    def event(self, event: QEvent) -> bool:
+        """Presses between docks are ours: elsewhere something lies above."""
+        if event.type() is QEvent.Type.MouseButtonPress:
+            self._pressed_at = self.height_below
+        taken = super().event(event)
+        if event.type() is QEvent.Type.MouseButtonRelease:
+            QTimer.singleShot(0, self, self._released)  # what was moved is laid out by then
+        return taken
+
+    def _released(self) -> None:
+        height = self.height_below
+        if height and height != self._pressed_at:
+            self.dragged.emit(height)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.resized.emit()
+
+    # Places --------------------------------------------------------------------------------------
 
     @property
     def docks(self) -> list[QDockWidget]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QTabBar
 from pytestqt.qtbot import QtBot
 
+from app.panels.docks import DockArea
 from app.window import Application
 from tests.app.window_fixtures import next_run
 
@@ -28,3 +30,71 @@ def test_no_tab_bar_lies_over_the_page_in_the_second_run(qapp: QApplication, qtb
             made.show()
             qtbot.waitUntil(lambda window=made: over_the_page(window) is not None)
             assert over_the_page(made) == []
+
+
+def squeeze(qtbot: QtBot, made: Application, low: int) -> None:
+    """Make the window so low that the docks below the page have hardly any room."""
+    area = made.window.dock_area
+    made.window.resize(1200, low)
+    qtbot.waitUntil(lambda: made.window.height() == low and area.height_below > 0)
+
+
+def test_docks_that_a_low_window_squeezed_have_their_height_back_in_a_high_one(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: area.height_below > 300)
+        planned = area.height_below
+        squeeze(qtbot, made, 640)
+        qtbot.waitUntil(lambda: area.height_below < planned - 60)
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: abs(area.height_below - planned) < 8)
+        squeeze(qtbot, made, 640)
+        qtbot.waitUntil(lambda: area.height_below < planned - 60)
+    with next_run(qapp) as made:  # in which it begins low
+        made.show()
+        area = made.window.dock_area
+        qtbot.waitUntil(lambda: 0 < area.height_below < planned - 60)
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: abs(area.height_below - planned) < 8)
+
+
+def drag(area: DockArea, place: QPoint, down: int) -> None:
+    """Take hold of what is at `place` and move it down."""
+    left = Qt.MouseButton.LeftButton
+    for kind, at in (
+        (QEvent.Type.MouseButtonPress, place),
+        (QEvent.Type.MouseMove, place + QPoint(0, down // 2)),
+        (QEvent.Type.MouseMove, place + QPoint(0, down)),
+        (QEvent.Type.MouseButtonRelease, place + QPoint(0, down)),
+    ):
+        held = Qt.MouseButton.NoButton if kind is QEvent.Type.MouseButtonRelease else left
+        where, none = QPointF(at), Qt.KeyboardModifier.NoModifier
+        event = QMouseEvent(kind, where, QPointF(area.mapToGlobal(at)), left, held, none)
+        QApplication.sendEvent(area, event)
+        QApplication.processEvents()
+
+
+def test_docks_that_were_dragged_low_stay_low(qapp: QApplication, qtbot: QtBot) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: area.height_below > 300)
+        page = area.centralWidget().geometry()
+        drag(area, QPoint(page.center().x(), page.bottom() + 4), 100)
+        qtbot.waitUntil(lambda: area.height_below < 300)
+        dragged = area.height_below
+        made.window.resize(1200, 1000)
+        QApplication.processEvents()
+        qtbot.waitUntil(lambda: made.window.height() == 1000)
+        assert area.height_below == dragged
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        qtbot.waitUntil(lambda: area.height_below > 0)
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: abs(area.height_below - dragged) < 8)
