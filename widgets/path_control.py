@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QComboBox, QSizePolicy
+from PySide6.QtWidgets import QSizePolicy
+
+from widgets.elided_combo import ElidedCombo
 
 _OTHER = object()
 
 
-class PathControl(QComboBox):
+class PathControl(ElidedCombo):
     """The known folders by their titles, then "Other folder…", which asks by `browse_wanted`.
     `none_text` stands for no folder."""
 

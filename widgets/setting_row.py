@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
 )
 
 from widgets.choice_items import describe_items, described_items
+from widgets.elided_combo import ElidedCombo
 from widgets.folder_list import FolderList
 from widgets.icons import set_icon
 from widgets.number_control import NumberControl
@@ -204,7 +205,7 @@ class SwitchControl(QCheckBox):
         self.setChecked(bool(value))
 
 
-class ChoiceControl(QComboBox):
+class ChoiceControl(ElidedCombo):
     """One of a few values."""
 
     changed = Signal(object)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from PySide6.QtWidgets import QComboBox, QLabel, QVBoxLayout
 
+from widgets.elided_combo import ElidedCombo
+
 _LETTERS = 8
 
 
 def named_box(name: str, tip: str) -> QComboBox:
     """`name`: for those who cannot see where it stands."""
-    box = QComboBox()
+    box = ElidedCombo()
     box.setAccessibleName(name)
     box.setToolTip(tip)
     box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)

@@ -27,6 +27,7 @@ from app.profiles import Profile
 from app.settings_store import RecentModel
 from engine.config import SETTINGS, EngineConfig
 from engine.sampling_params import SamplingParams
+from widgets.elided_combo import ElidedCombo
 from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
@@ -34,7 +35,7 @@ METHOD = "speculative_method"
 SAME_MODEL, AS_LOADED = "loaded model", "as loaded"
 
 
-class SamplingChoice(QComboBox):
+class SamplingChoice(ElidedCombo):
     """Greedy, or one of the presets of the chat."""
 
     def __init__(self, where: str) -> None:

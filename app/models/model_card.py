@@ -7,7 +7,6 @@ from typing import Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
-    QComboBox,
     QFrame,
     QGridLayout,
     QLabel,
@@ -22,6 +21,7 @@ from app.models.memory_bar import MemoryBar
 from app.models.sources import ModelSource, is_starter
 from app.units import format_bytes
 from engine.config import SETTINGS
+from widgets.elided_combo import ElidedCombo
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
@@ -46,11 +46,11 @@ class ModelCard(QFrame):
         self._path.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
         self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._values = {name: QLabel() for name in FACTS}
-        self._dtype = QComboBox()
+        self._dtype = ElidedCombo()
         self._dtype.addItems(SETTINGS["dtype"].choices)
         self._dtype.setAccessibleName("Precision")
         self._dtype.activated.connect(lambda: self.options_changed.emit())
-        self._context = QComboBox()
+        self._context = ElidedCombo()
         self._context.setAccessibleName("Context length")
         self._context.activated.connect(lambda: self.options_changed.emit())
         self._bar = MemoryBar()

@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 
 from app.quality.texts import BUILTIN_TEXTS
 from app.quantize.texts import PROGRAM, TextChoice
+from widgets.elided_combo import ElidedCombo
 from widgets.theme import SPACE_1, SPACE_2, restyle
 
 _OTHER = object()
@@ -63,7 +64,7 @@ class Field(QWidget):
             restyle(self._note, role=role)
 
 
-class ModelField(QComboBox):
+class ModelField(ElidedCombo):
     """A model folder: one that is known, or another. `changed(path)` by the user's doing;
     `empty_text` stands for none."""
 
@@ -146,7 +147,7 @@ FOR_EVALUATION = tuple(
 )
 
 
-class TextField(QComboBox):
+class TextField(ElidedCombo):
     """A text of the program, or a file of the user's."""
 
     changed = Signal()

@@ -11,6 +11,7 @@ from app.quantize.evaluation import ModelChoice
 from app.quantize.fields import Field, ModelField
 from engine.config import SETTINGS
 from engine.quantization.recipe import GROUP_SIZES
+from widgets.elided_combo import ElidedCombo
 from widgets.theme import SPACE_2
 
 _IN_A_ROW = 3
@@ -89,7 +90,7 @@ class SideFields(QWidget):
 
 
 def _choices(name: str, title: str) -> QComboBox:
-    combo = QComboBox()
+    combo = ElidedCombo()
     combo.setAccessibleName(f"{title}: {SETTINGS[name].label}")
     combo.setToolTip(SETTINGS[name].help)
     words = _WORDS.get(name, {})

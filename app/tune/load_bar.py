@@ -27,6 +27,7 @@ from app.engine_bridge import EngineBridge
 from app.settings_store import LoadChoice, SettingsStore
 from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad
 from app.tune.load_plan import LoadPlan, LoadState
+from widgets.elided_combo import ElidedCombo
 from widgets.elided_line import ElidedLine
 from widgets.fonts import text_scale
 from widgets.icons import set_icon
@@ -107,7 +108,7 @@ class LoadBar(QFrame):
     # Building ----------------------------------------------------------------------------------
 
     def _make_controls(self) -> None:
-        self.workload = QComboBox()
+        self.workload = ElidedCombo()
         for choice in self._choices:
             self.workload.addItem(choice.title)
             tip = Qt.ItemDataRole.ToolTipRole
@@ -118,7 +119,7 @@ class LoadBar(QFrame):
             QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
         )
         self.workload.setAccessibleName("Workload")
-        self.pacing = QComboBox()
+        self.pacing = ElidedCombo()
         self.pacing.addItem("at a time", CLOSED)
         self.pacing.addItem("a second", OPEN)
         self.pacing.setAccessibleName("How requests come")

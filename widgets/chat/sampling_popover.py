@@ -7,7 +7,6 @@ from functools import partial
 
 from PySide6.QtCore import QSignalBlocker, Qt, Signal
 from PySide6.QtWidgets import (
-    QComboBox,
     QDoubleSpinBox,
     QFormLayout,
     QFrame,
@@ -22,6 +21,7 @@ from PySide6.QtWidgets import (
 from widgets.chat.buttons import IconButton
 from widgets.chat.popover import Popover
 from widgets.chat.records import PresetRecord, SamplingFieldRecord
+from widgets.elided_combo import ElidedCombo
 from widgets.theme import SPACE_1, SPACE_2, figure_font
 
 CUSTOM = "Custom"
@@ -41,7 +41,7 @@ class SamplingPopover(Popover):
         super().__init__(parent)
         title = QLabel("Sampling of this conversation")
         title.setProperty("role", "title")
-        self.presets = QComboBox()
+        self.presets = ElidedCombo()
         self.presets.setAccessibleName("Preset")
         self.presets.textActivated.connect(self._preset_activated)
         self._delete = IconButton("delete", "Delete this preset", self._delete_preset)
