@@ -167,7 +167,8 @@ class TimelineView(QWidget):
         painter.setPen(table.color("text_muted"))
         bars_top = self.height() - BARS_HEIGHT
         painter.drawImage(left, bars_top, scene.bars)
-        scale = QRectF(0, bars_top, _LABEL_WIDTH - SPACE_2, BARS_HEIGHT)
+        beside = max(bars_top, area.top())  # of a low panel: below what may stand above
+        scale = QRectF(0, beside, _LABEL_WIDTH - SPACE_2, self.height() - beside)
         self._pen.right(painter, scale, f"step, up to {scene.longest * 1e3:,.1f} ms")
         if scene.num_above:
             above = QRectF(0, 0, _LABEL_WIDTH - SPACE_2, area.top())
