@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.chat.tokens import ReplyTokens
@@ -181,6 +183,26 @@ def test_a_branch_begins_with_the_same_tokens_and_then_the_alternative(chat: Cha
     assert [r.origin.value for r in tokens.records] == ["kept", "chosen", "sampled", "sampled"]
     chat.controller.step_version(chat.engine.last, -1)
     assert chat.texts == ["Name one", "Alpha beta"] and chat.controller.tokens.has(first)
+
+
+def test_a_branch_leaves_the_keyboard_in_the_conversation(chat: Chat, qtbot: QtBot) -> None:
+    """It went to the button that begins another chat."""
+    ask(chat)
+    with qtbot.waitActive(chat.page):
+        chat.page.activateWindow()
+    popover = chat.page.tokens.popover
+    button = last_view(chat).tokens
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert popover.isAncestorOf(QApplication.focusWidget())
+    popover.hide()
+    assert button.hasFocus()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    popover.strip.point_at(1)
+    popover.choices.select(2)
+    qtbot.mouseClick(popover.branch, Qt.MouseButton.LeftButton)
+    chat.settle()
+    assert popover.isHidden() and last_view(chat).tokens is not button
+    assert chat.page.transcript.hasFocus()
 
 
 def test_no_branch_from_tokens_of_another_model(chat: Chat) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shiboken6
 from PySide6.QtCore import QEvent, QObject, QPoint, Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent
 from PySide6.QtWidgets import QApplication, QDockWidget, QFrame, QVBoxLayout, QWidget
@@ -72,6 +73,14 @@ class Popover(QFrame):
         if (app := QApplication.instance()) is not None:
             app.installEventFilter(self)
 
+    def setVisible(self, visible: bool) -> None:
+        """The keyboard goes back to where it came from, not to the first button of the window."""
+        inside, button = QApplication.focusWidget(), self._button
+        is_left = not visible and inside is not None and self.isAncestorOf(inside)
+        if is_left and button is not None and shiboken6.isValid(button) and button.isVisible():
+            button.setFocus(Qt.FocusReason.PopupFocusReason)
+        super().setVisible(visible)
+
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         if (app := QApplication.instance()) is not None:
@@ -103,7 +112,5 @@ class Popover(QFrame):
                 return True
             if event.type() == QEvent.Type.KeyPress:
                 self.hide()
-                if self._button is not None:
-                    self._button.setFocus()
                 return True
         return super().event(event)

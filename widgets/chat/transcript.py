@@ -359,6 +359,9 @@ class Transcript(QScrollArea):
         if self._views and self._places[message_id] == self._first:
             self._first += 1
         self._column.removeWidget(view)
+        focused = QApplication.focusWidget()
+        if focused is not None and view.isAncestorOf(focused):
+            self.setFocus(Qt.FocusReason.OtherFocusReason)  # not what Qt takes for the next
         view.hide()
         view.deleteLater()
 
