@@ -479,3 +479,20 @@ def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) 
         chart.append_row(float(at), {"a": 1.0})
     chart.redraw()
     assert chart.num_drawn_points()["a"] <= 303
+
+
+def test_the_largest_of_few_samples_is_named_however_many_seconds_it_took(
+    qtbot, clock: RedrawClock
+) -> None:
+    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(chart)
+    chart.resize(360, 150)
+    chart.show()
+    chart.add_samples([Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
+    chart.redraw()
+    rects = end_label_rects(chart.view)
+    found = {
+        label.label: (label.value, is_named(chart.view, label, rect))
+        for label, rect in zip(chart.view.end_labels, rects, strict=True)
+    }
+    assert found["max"] == ("48,888", True)

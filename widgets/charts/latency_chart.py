@@ -16,6 +16,7 @@ from widgets.charts.scale import duration_text, number
 from widgets.charts.series import EndLabel, Series, SeriesKind
 from widgets.charts.time_chart import TimeChart
 
+MAX = "max"
 _STEP_S = 0.5  # distance of two points of the percentile lines
 _SAMPLES_KEPT = 65536  # at 500 tokens per second: the last two minutes
 
@@ -53,6 +54,7 @@ class LatencyChart(TimeChart):
             title, "ms", _series(span_s), clock=clock, note=note, empty_text=empty_text,
             value_template="00,000", capacity=_SAMPLES_KEPT, time_source=time_source, parent=parent,
         )  # fmt: skip
+        self.view.value_templates = (MAX, self.view.value_templates[1])  # the widest of the names
         self.span_s = span_s
         self.least_span = 10.0
         self._rolling = RollingPercentiles(self.data.history["samples"], span_s, _STEP_S, HISTORY_S)
@@ -77,5 +79,5 @@ class LatencyChart(TimeChart):
         label = super().end_label(key, value)
         label = replace(label, value=number(value, 0 if value >= 10 else 1))
         if key == "p99" and self._num_samples < FEWEST_FOR_P99:
-            return replace(label, label="max")
+            return replace(label, label=MAX)
         return label
