@@ -1,5 +1,6 @@
 """The file of the chats cannot be used: keep it aside and save what is written in its place, or,
-where it is whole and another's, save a copy of what was written; ask before it is lost."""
+where it is whole and another's, or its disk is full, save a copy of what was written; ask before it
+is lost."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from app.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling
 from app.chat.saver import Saver
 from app.chat.times import TimesKeeper
 from app.chat.token_keeper import TokenKeeper
-from app.storage import ChatStore, StorageError, StoredConversation
+from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage
 from engine.errors import ErrorInfo, InferdeckError
 
 
@@ -222,11 +222,17 @@ class ChatLibrary(QObject):
     @property
     def only_here(self) -> list[str]:
         """Ids of the conversations that were added or changed since the start and go with this
-        window, because the file of the chats cannot be written."""
-        self._saver.save()
+        window, because the file of the chats cannot be written, or could not be just now."""
+        self._saver.settle()
         if self._store.problem is None:
-            return []
+            unsaved = self._saver.unsaved
+            lost = {t.conversation_id if isinstance(t, Message) else t.id for t in unsaved}
+            return [i for i in self._conversations if i in lost]
         return [i for i in self._conversations if i in self._store.written]
+
+    def unsaved_messages(self) -> list[StoredMessage]:
+        """Messages that may stand otherwise in the file of the chats than they are now."""
+        return [thing.record() for thing in self._saver.unsaved if isinstance(thing, Message)]
 
     @property
     def can_begin_anew(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer, Signal, Slot
 
 from app.chat.conversation import Conversation, Message
 from app.storage import ChatStore, StorageError
@@ -31,6 +31,7 @@ class Saver(QObject):
         self._store = store
         self.problem: ErrorInfo | None = store.problem
         self._changed: dict[str, Message | Conversation] = {}
+        self._unsaved: dict[str, Message | Conversation] = {}  # changed, or on its way
         # queued also for a future that has already ended: `done` never runs inside `watch`
         self._ended.connect(self._call, Qt.ConnectionType.QueuedConnection)
         self._timer = QTimer(self)
@@ -48,6 +49,7 @@ class Saver(QObject):
     def touch(self, *changed: Message | Conversation) -> None:
         """Save these with the next tick."""
         self._changed.update((thing.id, thing) for thing in changed)
+        self._unsaved.update((thing.id, thing) for thing in changed)
         if not self._timer.isActive():
             self._timer.start()
 
@@ -68,6 +70,18 @@ class Saver(QObject):
             )
             self.watch(save, partial(self._saved, thing))
 
+    @property
+    def unsaved(self) -> list[Message | Conversation]:
+        """What is not known to be saved as it is now."""
+        return list(self._unsaved.values())
+
+    def settle(self) -> None:
+        """Save what is left and wait until that has worked or failed."""
+        self.save()
+        if self._unsaved:
+            self._store.flush()
+            QCoreApplication.sendPostedEvents(self, QEvent.Type.MetaCall)
+
     def close(self) -> None:
         """Save what is left. The store is closed by its owner, afterwards."""
         self._timer.stop()
@@ -86,4 +100,6 @@ class Saver(QObject):
             self._changed.setdefault(thing.id, thing)
             if not self._timer.isActive():
                 self._timer.start()
+        elif thing.id not in self._changed:
+            self._unsaved.pop(thing.id, None)
         self.report(error)

@@ -183,6 +183,35 @@ def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(
     assert [m.text for m in bundle.messages] == ["Hello", "Hello to you"]
 
 
+def test_what_a_full_disk_did_not_take_is_not_lost_without_asking(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    store, engine, window = open_store(), FakeEngine(), QWidget()
+    page = ChatPage(ChatController(engine, store), window)
+    qtbot.addWidget(window)
+    window.show()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    assert page.anew.may_close(window)
+    pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full now
+    answer = "Hello to you. " * 20_000
+    engine.finish(answer)
+    assert not page.anew.may_close(window) and page.anew.dialog is not None
+    assert "no room to save chats" in page.anew.dialog.text.text()
+    page.anew.dialog.save.click()
+    copy = tmp_path / "copy.json"
+    page.findChildren(QFileDialog)[-1].fileSelected.emit(str(copy))
+    qtbot.waitUntil(lambda: not window.isVisible())
+    (bundle,) = parse(copy.read_text(encoding="utf-8"))
+    assert [m.text for m in bundle.messages] == ["Hello", answer]
+    page.anew.dialog.stay.click()
+    store._writer._connection.execute("PRAGMA max_page_count = 1000000")  # room was made
+    assert page.anew.may_close(window)
+    page.controller.close()
+    store.close()
+
+
 def records(count: int, title: str = "Chat") -> list[ConversationRecord]:
     return [ConversationRecord(f"c{n}", f"{title} {n}", "14:05") for n in range(count)]
 

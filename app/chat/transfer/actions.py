@@ -14,7 +14,7 @@ from app.chat.controller import ChatController
 from app.chat.transfer.bundle import Bundle, collect, keep
 from app.chat.transfer.chat_file import ChatFileError, dump, parse
 from app.chat.transfer.markdown import as_markdown, from_markdown
-from app.storage import ChatStore, StoredConversation
+from app.storage import ChatStore, StoredConversation, StoredMessage
 from app.tasks import run_task
 from engine.errors import InferdeckError
 
@@ -93,13 +93,14 @@ class ChatTransfer(QObject):
         chosen = [self._controller.conversation(i) for i in conversation_ids]
         records = [c.record() for c in chosen if c is not None]
         store, file = self._controller.saved_store(), Path(path)
+        newer = self._controller.unsaved_messages()
 
         def end(_: None) -> None:
             self.done.emit(f"{_count(records)} saved to {file.name}.")
             if saved is not None:
                 saved()
 
-        run_task(self, lambda: _write(store, records, file), end, self.failed.emit)
+        run_task(self, lambda: _write(store, records, newer, file), end, self.failed.emit)
 
     def read(self, path: str) -> None:
         """Add the chats of a file."""
@@ -121,10 +122,15 @@ def file_name(title: str) -> str:
     return " ".join(words).strip(" .")[:80].rstrip(" .") or "chat"
 
 
-def _write(store: ChatStore, records: Sequence[StoredConversation], path: Path) -> None:
+def _write(
+    store: ChatStore,
+    records: Sequence[StoredConversation],
+    newer: Sequence[StoredMessage],
+    path: Path,
+) -> None:
     """Whole or not at all: a file that was there before is replaced when all is written."""
     store.flush()
-    bundles = [collect(store, record) for record in records]
+    bundles = [collect(store, record, newer) for record in records]
     is_markdown = path.suffix.lower() == ".md"
     text = "\n".join(map(as_markdown, bundles)) if is_markdown else dump(bundles)
     half = path.with_name(path.name + ".part")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.chat.conversation import new_id
@@ -21,9 +21,14 @@ class Bundle:
     tokens: Mapping[str, ReplyTokens] = field(default_factory=dict)
 
 
-def collect(store: ChatStore, conversation: StoredConversation) -> Bundle:
-    """Everything that is stored of a conversation. Raises StorageError."""
-    messages = tuple(store.messages(conversation.id))
+def collect(
+    store: ChatStore, conversation: StoredConversation, newer: Iterable[StoredMessage] = ()
+) -> Bundle:
+    """Everything that is stored of a conversation; `newer`: messages, of any conversation, that
+    could not be stored as they are now. Raises StorageError."""
+    found = {message.id: message for message in store.messages(conversation.id)}
+    found |= {one.id: one for one in newer if one.conversation_id == conversation.id}
+    messages = tuple(found.values())
     tokens = {}
     for message_id in store.messages_with_tokens(conversation.id):
         packed = store.packed_tokens(message_id)
