@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QFrame, QStackedWidget, QVBoxLayout
 
 from app.quality.store import StoredReport
@@ -34,6 +34,11 @@ class ResultsSide(QStackedWidget):
         inside.addWidget(self.hint)
         for view in (self._empty, self.run_view, self.made, self.report, self.comparison):
             self.addWidget(view)
+        self.currentChanged.connect(self.updateGeometry)
+
+    def minimumSizeHint(self) -> QSize:
+        """Of what is shown: views that wait take no room from the form."""
+        return self.currentWidget().minimumSizeHint()
 
     def show_hint(self, text: str) -> None:
         """What will appear, and how."""

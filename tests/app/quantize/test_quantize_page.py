@@ -353,3 +353,13 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_it(
     assert page.reports.hint.text().startswith("No report yet")
     application.window.commands.run("quantize.make")
     assert page.tabs.currentIndex() == QUANTIZE
+
+
+def test_in_a_small_window_the_form_has_the_larger_part_while_nothing_runs(
+    qtbot: QtBot, application: Application, page: QuantizePage
+) -> None:
+    window = application.window
+    window.resize(900, 620)
+    qtbot.waitUntil(lambda: window.width() == 900)
+    panel = page.quantize_panel
+    qtbot.waitUntil(lambda: panel.parentWidget().height() > 0.45 * page.height())
