@@ -147,4 +147,10 @@ def make_models_place(
     queue = DownloadQueue(hub, downloads_file())
     page = ModelsPage(settings, queue, trash, hub, in_use, is_open, estimate)
     page.model_chosen.connect(session.open)
+
+    def show_open() -> None:
+        page.library.list.show_open(session.current.path if session.current is not None else "")
+
+    session.opened.connect(show_open)
+    session.remark.connect(show_open)  # also where none is open any more
     return ModelsPlace(page, WelcomePage(in_use, estimate))

@@ -19,6 +19,8 @@ from app.models.sources import ModelSource, SourceKind
 from widgets.theme import SPACE_1, SPACE_2, theme, ui_font
 
 SOURCE = Qt.ItemDataRole.UserRole
+STATE = Qt.ItemDataRole.UserRole + 1
+OPEN = "open now"
 Row = ModelSource | str
 """A model, or the heading above some."""
 Index = QModelIndex | QPersistentModelIndex
@@ -32,6 +34,7 @@ class SourceList(QListWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._open = ""
         self.setAccessibleName("Models")
         self.setItemDelegate(_Delegate(self))
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -59,6 +62,12 @@ class SourceList(QListWidget):
         self.blockSignals(False)
         self.verticalScrollBar().setValue(scrolled)
 
+    def show_open(self, path: str) -> None:
+        """Which of them is open in the window; "" for none."""
+        if path != self._open:
+            self._open = path
+            self._renew(list(self._rows()), again=True)
+
     @property
     def source(self) -> ModelSource | None:
         item = self.currentItem()
@@ -84,10 +93,12 @@ class SourceList(QListWidget):
         items = [self.item(row) for row in range(self.count())]
         return [item.data(SOURCE) or item.text() for item in items]
 
-    def _renew(self, rows: list[Row]) -> None:
-        """The same models, of which more may be known: nothing moves."""
+    def _renew(self, rows: list[Row], again: bool = False) -> None:
+        """The same models, of which more may be known: nothing moves. `again`: whatever it is."""
         for number, row in enumerate(rows):
-            if isinstance(row, ModelSource) and self.item(number).data(SOURCE) != row:
+            if isinstance(row, ModelSource) and (
+                again or self.item(number).data(SOURCE) != row
+            ):
                 self._fill(self.item(number), row)
 
     def _add_heading(self, text: str) -> None:
@@ -100,12 +111,14 @@ class SourceList(QListWidget):
         self._fill(item, source)
         self.addItem(item)
 
-    @staticmethod
-    def _fill(item: QListWidgetItem, source: ModelSource) -> None:
+    def _fill(self, item: QListWidgetItem, source: ModelSource) -> None:
+        state = OPEN if source.path == self._open else ""
         item.setText(source.title)
         item.setData(SOURCE, source)
+        item.setData(STATE, state)
         item.setToolTip(source.path)
-        item.setData(Qt.ItemDataRole.AccessibleTextRole, f"{source.title}, {source.subtitle}")
+        words = ", ".join(filter(None, (source.title, state, source.subtitle)))
+        item.setData(Qt.ItemDataRole.AccessibleTextRole, words)
 
     def _on_current(self, item: QListWidgetItem | None) -> None:
         if item is not None:
@@ -148,13 +161,18 @@ class _Delegate(QStyledItemDelegate):
             option.text = ""
             style = option.widget.style()
             style.drawControl(QStyle.ControlElement.CE_ItemViewItem, option, painter, option.widget)
-            self._paint_source(painter, area, source)
+            self._paint_source(painter, area, source, index.data(STATE) or "")
         painter.restore()
 
     @staticmethod
-    def _paint_source(painter: QPainter, area: QRect, source: ModelSource) -> None:
+    def _paint_source(painter: QPainter, area: QRect, source: ModelSource, state: str) -> None:
         title = QRect(area.left(), area.top(), area.width(), area.height() // 2)
         below = title.translated(0, title.height())
+        if state:
+            painter.setFont(ui_font("small"))
+            painter.setPen(theme().color("accent"))
+            painter.drawText(below, Qt.AlignmentFlag.AlignVCenter, state)
+            below.setLeft(below.left() + painter.fontMetrics().horizontalAdvance(f"{state}  "))
         rows = (
             (source.title, ui_font(), "text", title),
             (source.subtitle, ui_font("small"), "text_muted", below),

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
+from app.models.source_list import OPEN
 from app.models.this_machine import MachineFacts
 from app.models.welcome import WelcomePage
 from app.panels.work_area import MAX_ROWS, Work, WorkArea
+from app.paths import starter_model
 from app.torch_build import TorchBuild, advice
 from app.window import Application
 from tests.app.fakes import FakeEngineThread, Script
@@ -54,6 +57,24 @@ def test_the_hub_is_one_command_away(qtbot: QtBot, application: Application) -> 
     assert page_name(application) == "Models"
     models = application.pages.models
     assert models.search.isVisible() and models.search.field.hasFocus()
+
+
+def test_the_list_says_which_model_is_open(qtbot: QtBot, application: Application) -> None:
+    shown = application.pages.models.library.list
+
+    def told() -> list[str]:
+        items = [shown.item(row) for row in range(shown.count())]
+        words = [item.data(Qt.ItemDataRole.AccessibleTextRole) or "" for item in items]
+        return [text for text in words if OPEN in text]
+
+    assert told() == []
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open(str(starter_model()))
+    qtbot.waitUntil(lambda: told() == [f"Starter model, {OPEN}, small demonstration model"])
+    application.pages.models.library.show_sources()
+    assert len(told()) == 1
+    application.window.commands.run("model.unload")
+    qtbot.waitUntil(lambda: told() == [])
 
 
 def test_opening_from_the_page_is_opening_as_from_the_dialog(
