@@ -81,10 +81,16 @@ class NoticePanel(QWidget):
     def look(self, is_seen: bool) -> None:
         """Its dock came to the front, or went behind another."""
         if is_seen:
-            self._history.mark_read()
+            self._read()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self._read()
+
+    def _read(self) -> None:
+        """Whoever comes for what is new sees the newest, not what was chosen last time."""
+        if self._history.num_unread:
+            self.choose(0)
         self._history.mark_read()
 
     def _on_changed(self) -> None:

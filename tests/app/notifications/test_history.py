@@ -76,6 +76,10 @@ def test_the_panel_shows_acts_copies_and_clears(qtbot: QtBot, qtmodeltester: Mod
     assert copied.splitlines()[1:] == ["The file ended. Get it again.", "Traceback"]
     history.add(Notice("c", "Another."))  # what is read stays chosen
     assert panel.chosen is not None and panel.chosen.notice.key == "a"
+    panel.hide()
+    history.add(Notice("d", "While nobody looked."))
+    panel.show()
+    assert panel.chosen.notice.key == "d"
     qtmodeltester.check(panel.model)
     panel.clear.click()
     assert panel.model.rowCount() == 0 and panel._stack.currentIndex() == 0
