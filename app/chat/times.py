@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from itertools import accumulate, pairwise
+from typing import Any
 
 from app.chat.saver import Saver
 from app.storage import ChatStore, StorageError
@@ -19,33 +20,50 @@ VERSION = 1
 
 
 def pack_times(times: RequestTimes) -> bytes:
+    return zlib.compress(json.dumps(as_columns(times), separators=(",", ":")).encode())
+
+
+def as_columns(times: RequestTimes) -> dict[str, Any]:
+    """What is written of them, here and in files of chats."""
+
     def since_arrival(moment: float | None) -> int | None:
         return None if moment is None else round((moment - times.arrival) * 1e6)
 
     moments = [0, *(round((event.time - times.arrival) * 1e6) for event in times.tokens)]
-    columns = {
+    return {
         "version": VERSION,
         "scheduled": since_arrival(times.first_scheduled),
         "finished": since_arrival(times.finished),
         "gaps": [after - before for before, after in pairwise(moments)],
         "counts": [event.num_tokens for event in times.tokens],
     }
-    return zlib.compress(json.dumps(columns, separators=(",", ":")).encode())
 
 
 def unpack_times(packed: bytes) -> RequestTimes:
     """The arrival is at 0. Raises ValueError for bytes that `pack_times` did not make."""
     try:
         columns = json.loads(zlib.decompress(packed))
+    except zlib.error as error:
+        raise ValueError(f"not the times of a reply: {error!r}") from error
+    return from_columns(columns)
+
+
+def from_columns(columns: Any) -> RequestTimes:
+    """The arrival is at 0. Raises ValueError for what `as_columns` did not make."""
+    try:
         if columns["version"] != VERSION:
             raise ValueError(f"times of version {columns['version']}")
+        whole = [*columns["gaps"], *columns["counts"]]
+        whole += [us for us in (columns["scheduled"], columns["finished"]) if us is not None]
+        if not all(type(number) is int and number >= 0 for number in whole):
+            raise ValueError("not the times of a reply: they are whole numbers")
         moments = (us / 1e6 for us in accumulate(columns["gaps"]))
         tokens = zip(moments, columns["counts"], strict=True)
         scheduled, finished = (
             None if us is None else us / 1e6 for us in (columns["scheduled"], columns["finished"])
         )
         return RequestTimes(0.0, scheduled, tuple(TokenEvent(*t) for t in tokens), finished)
-    except (zlib.error, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the times of a reply: {error!r}") from error
 
 

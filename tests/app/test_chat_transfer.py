@@ -21,6 +21,7 @@ from app.chat.transfer.bundle import Bundle, collect, keep, with_new_ids
 from app.chat.transfer.chat_file import ChatFileError, dump, parse
 from app.chat.transfer.markdown import as_markdown, from_markdown
 from app.storage import ChatStore, StoredConversation, StoredMessage
+from engine.snapshot import RequestTimes, TokenEvent
 from tests.app.chat_fixtures import Chat, chat, chat_in
 from tests.app.test_chat_tokens import ask, replies
 
@@ -28,6 +29,18 @@ __all__ = ["chat"]
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 MOMENT = st.floats(0, 2e9)
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> RequestTimes:
+    """When tokens came, in whole microseconds since the arrival."""
+    came = sorted(draw(st.lists(st.integers(0, 10**9), max_size=5)))
+    tokens = tuple(TokenEvent(us / 1e6, draw(st.integers(1, 5))) for us in came)
+    scheduled, finished = (draw(st.none() | st.integers(0, 10**9)) for _ in range(2))
+    return RequestTimes(
+        0.0, None if scheduled is None else scheduled / 1e6, tokens,
+        None if finished is None else finished / 1e6,
+    )  # fmt: skip
 
 
 @st.composite
@@ -40,7 +53,7 @@ def bundles(draw: st.DrawFn) -> Bundle:
         is_archived=draw(st.booleans()),
     )  # fmt: skip
     messages: list[StoredMessage] = []
-    tokens = {}
+    tokens, times = {}, {}
     for number in range(draw(st.integers(1, 7))):
         parent = draw(st.sampled_from([None, *(m.id for m in messages)]))
         role = draw(st.sampled_from(["user", "assistant"]))
@@ -57,7 +70,9 @@ def bundles(draw: st.DrawFn) -> Bundle:
         )  # fmt: skip
         if draw(st.booleans()):
             tokens[f"m{number}"] = draw(replies())
-    return Bundle(conversation, tuple(messages), tokens)
+        if draw(st.booleans()):
+            times[f"m{number}"] = draw(moments())
+    return Bundle(conversation, tuple(messages), tokens, times)
 
 
 @given(made=st.lists(bundles(), max_size=2))
@@ -109,7 +124,13 @@ GOOD = Bundle(
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("version",), 2, "version 2 of the format"),
+        (("version",), 3, "version 3 of the format"),
+        (("chats", 0, "messages", 0, "times"), {"version": 9}, "times of version 9"),
+        (
+            ("chats", 0, "messages", 0, "times"),
+            {"version": 1, "scheduled": 0, "finished": None, "gaps": [1], "counts": ["a"]},
+            "they are whole numbers",
+        ),
         (("chats",), "none", 'no list of "chats"'),
         (("chats", 0, "title"), 3, 'Chat 1 of this file cannot be read: "title" is 3'),
         (("chats", 0, "sampling"), {"temperature": -1}, "temperature is -1"),
@@ -264,3 +285,7 @@ def test_a_strange_file_is_refused_and_nothing_is_lost(
     assert "cannot be written" in chat.page.transfer_notice.text()
     chat.page.transfer_notice._action.click()
     assert chat.page.transfer_notice.isHidden()
+
+
+def test_a_file_of_version_1_is_read() -> None:
+    assert parse(dump([GOOD]).replace('"version": 2', '"version": 1')) == [GOOD]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from app.chat.conversation import new_id
+from app.chat.times import pack_times, unpack_times
 from app.chat.tokens import ReplyTokens
 from app.storage import ChatStore, StoredConversation, StoredMessage
 from app.storage.records import INTERRUPTED, STREAMING, WAITING
+from engine.snapshot import RequestTimes
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """`messages` in the order in which they were made, every version of them; `tokens` of the
-    replies that have them, by the reply's id."""
+    """`messages` in the order in which they were made, every version of them; `tokens` and
+    `times` (of when they came) of the replies that have them, by the reply's id."""
 
     conversation: StoredConversation
     messages: tuple[StoredMessage, ...]
     tokens: Mapping[str, ReplyTokens] = field(default_factory=dict)
+    times: Mapping[str, RequestTimes] = field(default_factory=dict)
 
 
 def collect(
@@ -34,7 +39,13 @@ def collect(
         packed = store.packed_tokens(message_id)
         if packed is not None:
             tokens[message_id] = ReplyTokens.unpack(packed)
-    return Bundle(conversation, messages, tokens)
+    times = {}
+    for message_id in store.messages_with_times(conversation.id):
+        packed = store.packed_times(message_id)
+        if packed is not None:
+            with suppress(ValueError):  # the chat is worth more than these
+                times[message_id] = unpack_times(packed)
+    return Bundle(conversation, messages, tokens, times)
 
 
 def keep(store: ChatStore, bundle: Bundle) -> Bundle:
@@ -51,6 +62,8 @@ def keep(store: ChatStore, bundle: Bundle) -> Bundle:
     store.add_messages(bundle.conversation, *messages).result()
     for message_id, tokens in bundle.tokens.items():
         store.save_tokens(message_id, tokens.pack).result()
+    for message_id, times in bundle.times.items():
+        store.save_times(message_id, partial(pack_times, times)).result()
     return replace(bundle, messages=messages)
 
 
@@ -67,4 +80,9 @@ def with_new_ids(bundle: Bundle) -> Bundle:
         )
         for message in bundle.messages
     )
-    return Bundle(conversation, messages, {names[i]: t for i, t in bundle.tokens.items()})
+    return Bundle(
+        conversation,
+        messages,
+        {names[i]: tokens for i, tokens in bundle.tokens.items()},
+        {names[i]: times for i, times in bundle.times.items()},
+    )

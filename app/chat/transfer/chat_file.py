@@ -1,10 +1,12 @@
 """Chats as JSON, and back, exactly. No Qt.
 
-{"format": "inferdeck-chats", "version": 1, "chats": [
-    {"id", "title", ..., "messages": [{"id", "parent_id", "role", "text", ..., "tokens"?}, ...]}]}
+{"format": "inferdeck-chats", "version": 2, "chats": [
+    {"id", "title", ...,
+     "messages": [{"id", "parent_id", "role", "text", ..., "tokens"?, "times"?}, ...]}]}
 
 A message stands after the one that it answers; those with the same parent are versions of one
-another. Fields have the names of `app.storage.records`; what has its default value is left out.
+another. Version 1 had no "times". Fields have the names of `app.storage.records`; what has its
+default value is left out.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.chat.conversation import Conversation, Message
+from app.chat.times import as_columns, from_columns
 from app.chat.tokens import ReplyTokens
 from app.chat.transfer.bundle import Bundle
 from app.storage import StoredConversation, StoredMessage
 from engine.errors import InferdeckError
+from engine.snapshot import RequestTimes
 
-FORMAT, VERSION = "inferdeck-chats", 1
+FORMAT, VERSION, READ = "inferdeck-chats", 2, (1, 2)
 _NOT_WRITTEN = {"conversation_id", "deleted_at"}
 _REMEDY = "Nothing was imported. Choose a file that Inferdeck's export has written as JSON."
 
@@ -34,7 +38,7 @@ def dump(bundles: Sequence[Bundle]) -> str:
     chats = [
         {
             **_fields(bundle.conversation),
-            "messages": [_message(message, bundle.tokens) for message in bundle.messages],
+            "messages": [_message(message, bundle) for message in bundle.messages],
         }
         for bundle in bundles
     ]
@@ -58,10 +62,10 @@ def parse(text: str) -> list[Bundle]:
         raise ChatFileError(
             f'This is not a file of Inferdeck\'s chats: it has no "format": "{FORMAT}".', _REMEDY
         )
-    if whole.get("version") != VERSION:
+    if whole.get("version") not in READ:
         raise ChatFileError(
             f"This file has version {whole.get('version')!r} of the format; this Inferdeck reads "
-            f"version {VERSION}.",
+            f"versions up to {VERSION}.",
             "Nothing was imported. Import it with the version that wrote it, or a newer one.",
         )
     chats = whole.get("chats")
@@ -85,11 +89,13 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
-def _message(message: StoredMessage, tokens: Mapping[str, ReplyTokens]) -> dict[str, Any]:
+def _message(message: StoredMessage, bundle: Bundle) -> dict[str, Any]:
     written = _fields(message)
     written.setdefault("parent_id", message.parent_id)
-    if message.id in tokens:
-        written["tokens"] = tokens[message.id].as_columns()
+    if message.id in bundle.tokens:
+        written["tokens"] = bundle.tokens[message.id].as_columns()
+    if message.id in bundle.times:
+        written["times"] = as_columns(bundle.times[message.id])
     return written
 
 
@@ -104,11 +110,12 @@ def _bundle(chat: Any, where: str) -> Bundle:
         raise _refusal(where, error) from error
     messages: list[StoredMessage] = []
     tokens: dict[str, ReplyTokens] = {}
+    times: dict[str, RequestTimes] = {}
     known: set[str | None] = {None}
     for number, entry in enumerate(entries, start=1):
         try:
             values = dict(entry)
-            columns = values.pop("tokens", None)
+            columns, moments = values.pop("tokens", None), values.pop("times", None)
             for name in ("attachments", "passages"):
                 values[name] = tuple(values.get(name, ()))
             message = StoredMessage(conversation_id=conversation.id, **values)
@@ -118,13 +125,15 @@ def _bundle(chat: Any, where: str) -> Bundle:
                 raise ValueError("its id is taken, or the message that it answers is not before it")
             if columns is not None:
                 tokens[message.id] = ReplyTokens.from_columns(columns)
+            if moments is not None:
+                times[message.id] = from_columns(moments)
         except Exception as error:
             raise _refusal(f"{where}, message {number}", error) from error
         known.add(message.id)
         messages.append(message)
     if not messages:
         raise ChatFileError(f"{where} of this file has no messages.", _REMEDY)
-    return Bundle(conversation, tuple(messages), tokens)
+    return Bundle(conversation, tuple(messages), tokens, times)
 
 
 def _refusal(where: str, error: Exception) -> ChatFileError:
