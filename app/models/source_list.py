@@ -96,9 +96,7 @@ class SourceList(QListWidget):
     def _renew(self, rows: list[Row], again: bool = False) -> None:
         """The same models, of which more may be known: nothing moves. `again`: whatever it is."""
         for number, row in enumerate(rows):
-            if isinstance(row, ModelSource) and (
-                again or self.item(number).data(SOURCE) != row
-            ):
+            if isinstance(row, ModelSource) and (again or self.item(number).data(SOURCE) != row):
                 self._fill(self.item(number), row)
 
     def _add_heading(self, text: str) -> None:

@@ -38,7 +38,8 @@ class ResultsSide(QStackedWidget):
 
     def minimumSizeHint(self) -> QSize:
         """Of what is shown: views that wait take no room from the form."""
-        return self.currentWidget().minimumSizeHint()
+        shown = self.currentWidget()
+        return super().minimumSizeHint() if shown is None else shown.minimumSizeHint()
 
     def show_hint(self, text: str) -> None:
         """What will appear, and how."""
