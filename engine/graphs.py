@@ -17,10 +17,11 @@ Steps that verify drafts are replayed too where that is faster: see engine/unrol
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -114,18 +115,29 @@ def capture_for(device: torch.device) -> Capture | None:
     return CudaCapture(device) if device.type == "cuda" else None
 
 
+_one_at_a_time = threading.Lock()
+"""Two threads that capture would do so on one stream."""
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The same for all captures: for each stream on which it is used, cuBLAS takes a workspace (32
+    MiB on Hopper) and gives none back."""
+    return torch.cuda.Stream(device)
+
+
 class CudaCapture:
-    """Captures on a stream of its own, for the default stream cannot be captured; everything is
-    replayed on the stream of the engine's thread."""
+    """Captures on another stream, for the default stream cannot be captured; everything is replayed
+    on the stream of the engine's thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _capture_stream(device)
         self._free_before = self._free()
 
     def __call__(self, run: Callable[[], None]) -> Graph:
-        with torch.cuda.device(self._device):
+        with _one_at_a_time, torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 for _ in range(2):  # kernels are compiled, and libraries take their workspaces
