@@ -82,15 +82,22 @@ def fixed(world: World) -> Launch:
     )  # fmt: skip
 
 
-@settings(max_examples=200 if HAS_GPU else 8, derandomize=not HAS_GPU)
+@settings(max_examples=24 if HAS_GPU else 8, derandomize=not HAS_GPU)
 @given(scene=plain_scenes)
 def test_every_token_sees_its_own_sequence(scene: Scene, device: torch.device) -> None:
-    world = World(scene, device)
-    with short_splits():
-        assert world.error(run(world, planned(world))) <= TOLERANCE[scene.dtype]
+    """Natively almost every scene has to be compiled, which takes longer than all the rest: there
+    each is drawn with other numbers too, and with its requests in another order."""
+    scenes = [scene]
+    if HAS_GPU:
+        turned = scene.requests[1:] + scene.requests[:1]
+        scenes += [replace(scene, seed=scene.seed + i, requests=turned) for i in (1, 2)]
+    for one in scenes:
+        world = World(one, device)
+        with short_splits():
+            assert world.error(run(world, planned(world))) <= TOLERANCE[scene.dtype]
 
 
-@settings(max_examples=60 if HAS_GPU else 3, derandomize=not HAS_GPU)
+@settings(max_examples=8 if HAS_GPU else 3, derandomize=not HAS_GPU)
 @given(scene=plain_scenes, padding=st.integers(0, 3))
 def test_a_launch_by_shape_alone_gives_the_same(
     scene: Scene, padding: int, device: torch.device
@@ -101,7 +108,7 @@ def test_a_launch_by_shape_alone_gives_the_same(
         assert torch.equal(run(world, fixed(world)), run(world, planned(world)))
 
 
-@settings(max_examples=60 if HAS_GPU else 3, derandomize=not HAS_GPU)
+@settings(max_examples=8 if HAS_GPU else 3, derandomize=not HAS_GPU)
 @given(scene=plain_scenes, which=st.integers(0, 2**20))
 def test_decoded_tokens_do_not_depend_on_the_batch_nor_on_how_busy_the_device_is(
     scene: Scene, which: int, device: torch.device
