@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from engine.devices import CPU, gpu_of, has_fast_bf16, is_cuda
-from engine.nvml import gpu_names, opened
+from engine.nvml import figures_of, gpu_names, told_now
 
 _CGROUP = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2**63 for "no limit"
@@ -120,11 +120,9 @@ def _free_gpu_memory(device: str) -> tuple[int, int]:
     unused = 0
     if torch.cuda.is_initialized():
         unused = torch.cuda.memory_reserved(gpu.index) - torch.cuda.memory_allocated(gpu.index)
-    with opened() as driver:
-        known = () if driver is None else driver.figures()
-    for one in known:
-        if one.uuid == gpu.uuid or len(known) == 1:
-            return min(one.total, one.total - one.used + unused), one.total
+    told = figures_of(gpu.uuid, gpu.total_memory, told_now())
+    if told is not None:
+        return min(told.total, told.total - told.used + unused), told.total
     free, total = torch.cuda.mem_get_info(gpu.index)
     return min(total, free + unused), total
 

@@ -19,6 +19,7 @@ from engine.snapshot import GpuFigures, GpuProcess
 
 _lock = threading.Lock()
 MILLI = 1e-3
+_PART_OF = 0.9  # of what the driver tells CUDA has at least, less what it keeps for itself
 
 
 class Driver:
@@ -29,10 +30,12 @@ class Driver:
 
         pynvml.nvmlInit()  # counts how often it was called: each Driver closes its own
         self._nvml: Any = pynvml
-        self._handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index)
+        # what a container may not see is refused, one by one
+        handles = [
+            self._try(pynvml.nvmlDeviceGetHandleByIndex, index)
             for index in range(pynvml.nvmlDeviceGetCount())
         ]
+        self._handles = [handle for handle in handles if handle is not None]
 
     def close(self) -> None:
         self._nvml.nvmlShutdown()
@@ -56,12 +59,16 @@ class Driver:
         return error
 
     def figures(self) -> tuple[GpuFigures, ...]:
-        """Of every GPU, now. Raises `lost`; what a GPU does not tell is None."""
-        return tuple(self._figures(handle) for handle in self._handles)
+        """Of every GPU that tells its memory (one that is divided by MIG may not), now. Raises
+        `lost`; what else a GPU does not tell is None."""
+        found = map(self._figures, self._handles)
+        return tuple(one for one in found if one is not None)
 
-    def _figures(self, handle: Any) -> GpuFigures:
+    def _figures(self, handle: Any) -> GpuFigures | None:
         nvml = self._nvml
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
+        if memory is None:
+            return None
         held = self._processes(handle)
         load = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
         watts = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -125,6 +132,14 @@ def opened() -> Iterator[Driver | None]:
                 driver.close()
 
 
+def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures | None:
+    """Those of the GPU that CUDA calls `uuid` and that has `total` bytes to it; an only one is
+    taken for it whatever it is called. None where the driver tells nothing of it, or of far more
+    memory: then CUDA shows a part of it (MIG)."""
+    found = [one for one in known if one.uuid == uuid] or (known if len(known) == 1 else ())
+    return next((one for one in found if one.total * _PART_OF <= total), None)
+
+
 def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
     """Those that CUDA shows to this process, in its order: CUDA_VISIBLE_DEVICES names them by
     number or by (the beginning of) their UUID, up to the first that is not there."""
@@ -142,6 +157,17 @@ def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
             break
         found += match
     return tuple(found)
+
+
+def told_now() -> tuple[GpuFigures, ...]:
+    """The figures of every GPU; () where there is no driver, or it was lost."""
+    with opened() as driver:
+        if driver is None:
+            return ()
+        try:
+            return driver.figures()
+        except driver.lost:
+            return ()
 
 
 def gpu_names() -> tuple[str, ...]:

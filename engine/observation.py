@@ -12,6 +12,7 @@ from engine.block_pool import BlockPool
 from engine.devices import CPU, gpu_of, is_cuda
 from engine.gpu_watch import GpuWatch
 from engine.machine import free_memory, gpu_memory_by_torch, process_memory
+from engine.nvml import figures_of
 from engine.recorder import Recorder
 from engine.request import Request
 from engine.scheduler import Scheduler, waste
@@ -64,10 +65,10 @@ class MemoryMeter:
             self._watch = GpuWatch()
             self._watch.start()
         gpu, known = gpu_of(device), self._watch.latest
-        told = next((one for one in known if one.uuid == gpu.uuid or len(known) == 1), None)
+        told = figures_of(gpu.uuid, gpu.total_memory, known)
         if told is None:
             return gpu_memory_by_torch(device)
-        own = gpu_memory_by_torch(device)[0] if told.own is None else told.own
+        own = told.own or gpu_memory_by_torch(device)[0]  # in a container it is not told, or as 0
         return own, told.total - told.used, told.total
 
 

@@ -49,13 +49,11 @@ def machine_facts() -> MachineFacts:
 
 
 def _gpus() -> list[str]:
-    from engine.nvml import opened
+    from engine.nvml import told_now
 
-    with opened() as driver:
-        found = () if driver is None else driver.figures()
     return [
         f"{gpu.name}, {format_bytes(gpu.total - gpu.used)} free of {format_bytes(gpu.total)}"
-        for gpu in found
+        for gpu in told_now()
     ]
 
 

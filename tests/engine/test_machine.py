@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from engine import machine
+from engine import devices, machine
+from engine.devices import Gpu
+from tests.engine.fake_nvml import NVMLError, fake_nvml
 
 GIB = 2**30
 
@@ -26,6 +30,32 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     monkeypatch.setattr(machine, "_cgroup_folders", lambda controller: [folder, folder.parent])
     return folder
+
+
+@pytest.mark.parametrize(
+    ("total", "memory_info", "wanted"),
+    [
+        (8 * GIB, None, (6 * GIB, 8 * GIB)),  # the driver's, and what torch holds and does not use
+        (8 * GIB, "refused", (3 * GIB, 4 * GIB)),
+        (4 * GIB, None, (3 * GIB, 4 * GIB)),  # a part of the GPU
+    ],
+)
+def test_memory_of_a_gpu(
+    total: int, memory_info: str | None, wanted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(handle: object) -> None:
+        raise NVMLError
+
+    replaced = {"nvmlDeviceGetMemoryInfo": refuse} if memory_info else {}
+    nvml = fake_nvml(nvmlDeviceGetCount=lambda: 1, **replaced)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    gpu = Gpu(0, "a card", total, (9, 0), "GPU-0")
+    monkeypatch.setattr(devices, "gpus", lambda: (gpu,))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 2 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: GIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (2 * GIB, 4 * GIB))
+    assert machine.free_memory("cuda:0") == wanted
 
 
 def write(folder: Path, **files: str) -> None:

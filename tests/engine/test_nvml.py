@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from engine.gpu_watch import GpuWatch
-from engine.nvml import Driver, driver_version, gpu_names, visible
+from engine.nvml import Driver, driver_version, figures_of, gpu_names, told_now, visible
 from engine.snapshot import GpuFigures, GpuProcess
 from tests.engine.fake_nvml import GIB, NVMLError, fake_nvml
 
@@ -51,6 +52,36 @@ def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     driver.close()
     assert (one.utilization, one.power_w, one.temperature_c, one.own) == (None,) * 4
     assert one.processes == () and one.others == one.used and one.clock_mhz == 1980
+
+
+def test_a_gpu_that_may_not_be_seen_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers, and of GPUs that are divided (MIG)."""
+
+    def refused(device: int) -> Any:
+        return raises() if device == 0 else SimpleNamespace(used=3 * GIB, total=8 * GIB)
+
+    install(monkeypatch, nvmlDeviceGetMemoryInfo=refused)
+    assert [gpu.uuid for gpu in told_now()] == ["GPU-1"]
+    assert gpu_names() == ("A card", "A card")
+    install(monkeypatch, nvmlDeviceGetHandleByIndex=lambda index: raises() if index else index)
+    assert [gpu.uuid for gpu in told_now()] == ["GPU-0"] and gpu_names() == ("A card",)
+    install(monkeypatch, nvmlDeviceGetMemoryInfo=raises)
+    assert told_now() == ()
+    nvml = install(monkeypatch, nvmlDeviceGetMemoryInfo=lambda device: raises_lost())
+    assert told_now() == () and nvml.calls == ["init", "shutdown"]
+
+
+def raises_lost() -> NoReturn:
+    raise NVMLError(15)
+
+
+def test_a_part_of_a_gpu_is_not_taken_for_the_whole() -> None:
+    one, other = (GpuFigures(n, 80 * GIB, 0, uuid=f"GPU-{n}") for n in "ab")
+    assert figures_of("GPU-b", 79 * GIB, (one, other)) is other
+    assert figures_of("GPU-b", 10 * GIB, (one, other)) is None
+    assert figures_of("GPU-x", 79 * GIB, (one, other)) is None
+    assert figures_of("", 79 * GIB, (one,)) is one
+    assert figures_of("MIG-1", 10 * GIB, (one,)) is None
 
 
 def test_names_and_version_without_a_driver_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
