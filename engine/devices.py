@@ -17,7 +17,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, is_out_of_memory
 
 CPU, AUTO = "cpu", "auto"
 CHOICES = (AUTO, CPU)
@@ -158,6 +158,8 @@ def _problem(index: int, capability: tuple[int, int]) -> str:
             one = torch.ones(8, device=f"cuda:{index}")
             works = float((one + one).sum()) == 16.0
     except RuntimeError as error:
+        if is_out_of_memory(error):  # others have all of it now: loading tells how much is free
+            return ""
         made_for = ", ".join(torch.cuda.get_arch_list())
         return (
             f"a test computation failed ({_first_sentence(error)}; compute capability {number}, "

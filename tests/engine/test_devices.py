@@ -85,22 +85,10 @@ def test_a_driver_that_does_not_match_is_told_of_in_its_own_words(
 def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is too old, one has no code in this build (its test computation fails, as here every
     computation on a GPU does)."""
-    known = [(7, 0), (12, 0)]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(known))
-    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties",
-        lambda index: types.SimpleNamespace(
-            name=f"card {index}", total_memory=2**33, major=known[index][0],
-            minor=known[index][1], uuid=f"u{index}",
-        ),
-    )  # fmt: skip
-
-    def fails(*args: object, device: str = "") -> None:
-        raise RuntimeError("no kernel image is available for execution on the device\nmore")
-
-    monkeypatch.setattr(torch, "ones", fails)
+    show_to_torch(monkeypatch, (7, 0), (12, 0))
+    fail_with(
+        monkeypatch, RuntimeError("no kernel image is available for execution on the device\nmore")
+    )
     old, strange = devices.gpus()
     assert "too old (compute capability 7.0, at least 7.5" in old.problem
     assert "no kernel image" in strange.problem and "sm_80, sm_90" in strange.problem
@@ -108,3 +96,33 @@ def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.gpus() is devices.gpus()
     with pytest.raises(ConfigError, match="no kernel image"):
         resolve_device("cuda:1")
+
+
+def show_to_torch(monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties",
+        lambda index: types.SimpleNamespace(
+            name=f"card {index}", total_memory=2**33, major=capabilities[index][0],
+            minor=capabilities[index][1], uuid=f"u{index}",
+        ),
+    )  # fmt: skip
+
+
+def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Every computation on a GPU."""
+
+    def fails(*args: object, device: str = "") -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "ones", fails)
+
+
+def test_a_gpu_that_is_full_now_is_not_refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs may end; what is free is asked when a model is loaded."""
+    show_to_torch(monkeypatch, (9, 0))
+    fail_with(monkeypatch, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB."))
+    assert devices.gpus()[0].problem == ""
+    assert resolve_device("auto") == "cuda:0"

@@ -15,5 +15,6 @@ def add_one_kernel(number):
 def runs_on(device: torch.device) -> bool:
     """Raises whatever Triton does where it cannot compile: it needs a C compiler, too."""
     number = torch.zeros(1, dtype=torch.int32, device=device)
-    add_one_kernel[(1,)](number)
+    with torch.cuda.device(device):  # Triton launches on the thread's, which may be another
+        add_one_kernel[(1,)](number)
     return int(number) == 1

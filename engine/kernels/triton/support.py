@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from engine.errors import is_out_of_memory
+
 
 @cache
 def is_available() -> bool:
@@ -20,10 +22,19 @@ OLDEST = (8, 0)
 """Ampere: before it there is no bfloat16 in the matrix units, and less shared memory."""
 
 
-@cache
 def problem(device: torch.device) -> str:
     """Why the kernels cannot run on `device`, in words; "" where they can. The first call for a
     GPU compiles a small one and runs it."""
+    try:
+        return _problem_of(device)
+    except RuntimeError as error:  # others may give memory back: tried again the next time
+        if not is_out_of_memory(error):
+            raise
+        return "there was no memory to try Triton"
+
+
+@cache
+def _problem_of(device: torch.device) -> str:
     if device.type != "cuda":
         return "Triton's kernels are for NVIDIA GPUs"
     if not is_available():
@@ -35,6 +46,8 @@ def problem(device: torch.device) -> str:
     try:
         return "" if runs_on(device) else "Triton computes wrongly here"
     except Exception as error:  # no C compiler, a driver that is too old, a folder not writable...
+        if is_out_of_memory(error):
+            raise
         words = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"Triton cannot compile here: {words.rstrip('.')}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NoReturn
 
 import pytest
@@ -25,7 +26,7 @@ def choose_attention(width: int, block_size: int = 16) -> Choice:
 @pytest.fixture(autouse=True)
 def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is not there, asked anew in every test."""
-    monkeypatch.setattr(support, "problem", support.problem.__wrapped__)
+    monkeypatch.setattr(support, "_problem_of", support._problem_of.__wrapped__)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     monkeypatch.setattr(varlen_trial, "_problem_of", _wants_large_blocks)
 
@@ -71,6 +72,21 @@ def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(probe, "runs_on", lambda device: True)
     assert uses_triton(GPU) and choose_attention(128).implementation == "triton"
     assert choose_attention(576).implementation == "torch"
+
+
+def test_memory_that_others_have_is_no_reason_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = pytest.importorskip("engine.kernels.triton.probe")
+    monkeypatch.setattr(support, "_problem_of", cache(support._problem_of))
+    left = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")]
+
+    def full_at_first(device: torch.device) -> bool:
+        if left:
+            raise left.pop()
+        return True
+
+    monkeypatch.setattr(probe, "runs_on", full_at_first)
+    assert "no memory" in support.problem(GPU)
+    assert support.problem(GPU) == "" and uses_triton(GPU)
 
 
 def test_people_are_told_what_each_block_size_gets(monkeypatch: pytest.MonkeyPatch) -> None:
