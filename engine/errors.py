@@ -79,6 +79,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+_OF_GPUS = ("CUDA error: ", "Triton Error [CUDA]: ", "CUBLAS_STATUS_", "CUDNN_STATUS_")
+
+
+def is_gpu_fault(error: BaseException) -> bool:
+    """Whether a GPU, its driver or a kernel failed: after that, the GPU computes nothing more in
+    this process."""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_GPUS)
+
+
 def let_go(error: BaseException) -> None:
     """Forget the frames that an error came through: what was being made in them hangs on it, and
     may be as large as what is to be made in its place."""
@@ -97,6 +106,15 @@ def describe(error: BaseException) -> ErrorInfo:
             "The machine ran out of memory.",
             "Choose a smaller model, context length or cache, or close other programs.",
             "MemoryError",
+        )
+    if is_gpu_fault(error):
+        words = str(error).strip().partition("\n")[0].rstrip(".")
+        return ErrorInfo(
+            f"The GPU failed: {words}.",
+            "Close the program and start it again: in this process the GPU will not compute any "
+            "more. If it fails again, see whether nvidia-smi still shows it; the device cpu works "
+            "without it.",
+            type(error).__name__,
         )
     text = str(error).strip() or "no further details"
     return ErrorInfo(

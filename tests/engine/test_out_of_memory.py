@@ -55,6 +55,19 @@ def test_errors_of_memory_are_known_by_kind_or_words() -> None:
     assert "ran out of memory" in describe(torch.OutOfMemoryError(SIZE)).cause
 
 
+def test_a_gpu_that_failed_is_no_fault_of_the_program_that_a_restart_of_the_engine_mends() -> None:
+    for words in (
+        "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be",
+        "CUDA error: device not ready", "Triton Error [CUDA]: unspecified launch failure",
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`",
+    ):  # fmt: skip
+        info = describe(RuntimeError(words))
+        first = words.partition("\n")[0]
+        assert info.cause == f"The GPU failed: {first}." and "start it again" in info.remedy
+    assert "restart the engine" in describe(RuntimeError("shapes differ")).remedy
+    assert "memory" in describe(RuntimeError("CUDA error: out of memory")).cause
+
+
 @settings(
     max_examples=5,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
