@@ -47,6 +47,30 @@ def test_a_head_changes_no_token(
     assert results(engine) == plain  # now with prefix hits
 
 
+def test_a_step_that_finds_no_memory_to_be_followed_loses_no_token(
+    make_engine: MakeEngine, head_folder: Path, plain: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of it was stored by then."""
+    engine = make_engine(**eagle(head_folder))
+    follow, calls = Eagle3Proposer.follow, 0
+
+    def maybe(proposer: Eagle3Proposer, *step: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
+        follow(proposer, *step)
+        if calls % 5 == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
+
+    monkeypatch.setattr(Eagle3Proposer, "follow", maybe)
+    assert results(engine) == plain
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.accepted > 0
+    assert engine.times_shrunk == 0
+    engine.check_integrity()
+
+
 @pytest.mark.parametrize("params", [GREEDY, SEEDED, PARAMS[3]])
 def test_drafting_is_switched_in_mid_reply(
     params: SamplingParams, make_engine: MakeEngine, head_folder: Path, plain: list[Any]
