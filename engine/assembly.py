@@ -17,7 +17,7 @@ from engine.attention.backends import make_backend
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.devices import is_cuda, resolve_device
-from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory, let_go
 from engine.graphs import capture_for, most_rows, sizes_for
 from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
@@ -26,7 +26,7 @@ from engine.loading.checkpoint import Checkpoint
 from engine.loading.footprint import measured_parts
 from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, free_memory, machine_info, machine_name
-from engine.memory import plan_memory
+from engine.memory import blocks_of, plan_memory, shrunk
 from engine.model_runner import ModelRunner, probe_kv
 from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
@@ -176,10 +176,11 @@ def _build(
         progress("Measuring what a step needs", 0, 0)
         step_bytes, plan = _measured_plan(config, checkpoint, loaded, layers, draft)
     plan = with_layers(plan, layers, config)
-    cache, proposer = build_caches(config, layers, draft, plan)
+    cache, proposer, plan, notices = _caches_that_fit(config, layers, draft, plan)
     runner = ModelRunner(loaded.model, cache, config.device)
     capture_steps(runner, proposer, config, plan, progress)
     info = _describe(config, checkpoint, tokenizer, loaded, layers)
+    info = dataclasses.replace(info, notices=(*info.notices, *notices))
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
     gc.freeze()
@@ -253,6 +254,37 @@ def build_caches(
             f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
+
+
+def _caches_that_fit(
+    config: EngineConfig, layers: dict[int, LayerSpec], draft: Draft | None, plan: MemoryPlan
+) -> tuple[PagedBackend, Proposer | None, MemoryPlan, list[str]]:
+    """`build_caches`, with the plan that was followed and what there is to say of it. Where other
+    programs have taken memory since it was planned, and the user did not name a size, the cache
+    becomes as small as one request of the whole context, before it is given up."""
+    assert config.max_model_len is not None, "resolved before"
+    least = blocks_of(config.max_model_len, config)
+    wanted = plan
+    while True:
+        try:
+            cache, proposer = build_caches(config, layers, draft, wanted)
+        except OutOfMemoryError as error:
+            smaller = shrunk(wanted, least)
+            if smaller is None or config.kv_cache_memory_bytes is not None:
+                raise
+            let_go(error)
+        else:
+            break
+        wanted = smaller
+        give_back()
+    if wanted is plan:
+        return cache, proposer, plan, []
+    text = (
+        f"The KV cache has {wanted.num_blocks:,} blocks ({wanted.kv_cache / 2**30:.2f} GiB) and "
+        f"not {plan.num_blocks:,}: the memory of {config.device} that was free when it was planned "
+        "is in use."
+    )
+    return cache, proposer, wanted, [text]
 
 
 def capture_steps(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from engine.speculation.eagle3.shape import read_shape
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
+_SHRINK = 0.8  # of a cache's blocks are left where there is less memory than was planned with
 _FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
 
 
@@ -195,6 +196,15 @@ def plan(
         key_dtype=kv_dtype.keys,
         value_dtype=kv_dtype.values,
     )
+
+
+def shrunk(plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
+    """The plan with a fifth fewer blocks, but `least_blocks`; None where it has no more than so
+    many."""
+    blocks = max(least_blocks, int(plan.num_blocks * _SHRINK))
+    if blocks >= plan.num_blocks:
+        return None
+    return replace(plan, num_blocks=blocks, kv_cache=blocks * plan.bytes_per_block)
 
 
 def held_beside_steps(sizes: ModelSizes, config: EngineConfig) -> int:

@@ -25,7 +25,7 @@ from engine.devices import is_cuda
 from engine.errors import InferdeckError, OutOfMemoryError, let_go
 from engine.graphs import most_rows
 from engine.loading.checkpoint import Checkpoint
-from engine.memory import plan_memory
+from engine.memory import plan_memory, shrunk
 from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
 from engine.snapshot import MemoryPlan, ModelInfo
@@ -34,7 +34,6 @@ from engine.speculation.speculator import Speculator
 from engine.tokenization import Tokenizer
 
 _epochs = itertools.count()
-_SHRINK = 0.8  # of the cache's blocks are left after a step that found no memory
 
 
 class Shrinking(NamedTuple):
@@ -136,10 +135,14 @@ class ModelHost:
 
     def shrink_cache(self, least_blocks: int, why: str) -> None:
         """After a step found no memory: a smaller cache leaves it some. OutOfMemoryError where the
-        cache has no more than `least_blocks`, which the requests in flight need."""
+        cache has no more than `least_blocks`, which the requests in flight need, or where others
+        have taken so much meanwhile that not even these can be had."""
         before, last = self.plan, self.shrinking
-        blocks = max(least_blocks, int(before.num_blocks * _SHRINK))
-        if blocks >= before.num_blocks:
+        plan = shrunk(before, least_blocks)
+        if plan is not None:
+            self._end_shrinking()
+            plan = self._replace_with_what_fits(plan, least_blocks)
+        if plan is None:
             raise OutOfMemoryError(
                 f"The memory of {self.config.device} ran out ({why}), and the KV cache of "
                 f"{before.num_blocks:,} blocks cannot become smaller: a request needs "
@@ -147,19 +150,29 @@ class ModelHost:
                 "Close other programs, lower the token budget per step or the number of running "
                 "requests, or choose fewer bits a weight.",
             )
-        size = blocks * before.bytes_per_block
-        plan = dataclasses.replace(before, num_blocks=blocks, kv_cache=size)
-        self.rebuild_cache(self.config, plan, lambda stage, done, total: None, lambda: False)
         times, first = (last.times + 1, last.before) if last is not None else (1, before.num_blocks)
         steps, often = ("a step", "") if times == 1 else (f"{times} steps", f" {times} times")
         text = (
             f"The memory of {self.config.device} ran out in {steps} ({why}). The KV cache was made "
-            f"smaller{often}, {first:,} → {blocks:,} blocks ({size / 2**30:.2f} GiB); no request "
-            "was lost."
+            f"smaller{often}, {first:,} → {plan.num_blocks:,} blocks "
+            f"({plan.kv_cache / 2**30:.2f} GiB); no request was lost."
         )
         info = self.assembly.info
         self.assembly.info = dataclasses.replace(info, notices=(*info.notices, text))
         self.shrinking = Shrinking(times, first, text)
+
+    def _replace_with_what_fits(self, plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
+        """Make a cache of `plan`, or the largest smaller one that can be had now: other programs
+        may take what the old one gave back. None where not even `least_blocks` can."""
+        wanted: MemoryPlan | None = plan
+        while wanted is not None:
+            try:
+                self._replace_cache(self.config, wanted, lambda *_: None, lambda: False)
+                return wanted
+            except (InferdeckError, MemoryError) as error:
+                let_go(error)
+            wanted = shrunk(wanted, least_blocks)
+        return None
 
     def _end_shrinking(self) -> None:
         """The cache is made anew: what was said of the one before is over."""

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import EngineConfig, LLMEngine, SamplingParams
+from engine import EngineConfig, LLMEngine, SamplingParams, assembly
 from engine.engine_thread import EngineThread
 from engine.errors import OutOfMemoryError, describe, is_out_of_memory
 from engine.memory import plan_memory
@@ -118,6 +118,61 @@ def test_a_cache_that_cannot_become_smaller_is_an_error_with_the_numbers(
         for _ in range(100):
             engine.step()
     assert "token budget" in error.value.remedy
+
+
+class Taken:
+    """Other programs leave room for caches of so many blocks; `tried` has those that were asked
+    for. From `most` None on there is room for all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+        self.most, self.tried = most, list[int]()
+        make = assembly.make_backend
+
+        def limited(config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype) -> Any:
+            self.tried.append(num_blocks)
+            if self.most is not None and num_blocks > self.most:
+                raise torch.OutOfMemoryError(SIZE)
+            return make(config, layers, num_blocks, dtype)
+
+        monkeypatch.setattr(assembly, "make_backend", limited)
+
+
+def test_what_others_take_while_the_cache_is_exchanged_makes_it_smaller_still(
+    tiny_model: Any, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = tiny_models.make_prompts((5, 21, 34), seed=3)
+    wanted = [tiny_models.reference(tiny_model, p, GREEDY.max_tokens or 0).token_ids
+              for p in prompts]  # fmt: skip
+    engine = make_engine()
+    blocks = engine.plan.num_blocks
+    taken = Taken(monkeypatch, blocks // 2)
+    Failing(monkeypatch, {7})
+    assert [o.token_ids for o in engine.generate(prompts, GREEDY)] == wanted
+    expected = [round_down(blocks, times) for times in (1, 2, 3, 4)]
+    assert taken.tried == expected and engine.plan.num_blocks == expected[-1] <= blocks // 2
+    assert engine.times_shrunk == 1
+    assert f"{blocks:,} → {expected[-1]:,} blocks" in engine.model_info.notices[-1]
+    engine.check_integrity()
+
+
+def test_what_others_take_while_a_model_is_loaded_makes_its_cache_smaller(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not one of the user's own size, and none for less than one request."""
+    sizes = {"kv_cache_memory_bytes": None, "max_num_seqs": 4, "max_model_len": 64}
+    whole = make_engine(**sizes)
+    blocks = whole.plan.num_blocks
+    taken = Taken(monkeypatch, 20)
+    engine = make_engine(**sizes)
+    assert taken.tried[0] == blocks and 8 <= engine.plan.num_blocks == taken.tried[-1] <= 20
+    assert f"and not {blocks}: the memory of cpu" in engine.model_info.notices[-1]
+    assert len(engine.generate([[1, 2, 3]], GREEDY)[0].token_ids) == GREEDY.max_tokens
+    taken.most = 7
+    with pytest.raises(OutOfMemoryError, match="could not be allocated"):
+        make_engine(**sizes)
+    assert taken.tried[-1] == 8
+    with pytest.raises(OutOfMemoryError, match="could not be allocated"):
+        make_engine(kv_cache_memory_bytes=2**20)
 
 
 def test_another_fault_is_not_taken_for_it(
