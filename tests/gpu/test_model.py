@@ -52,6 +52,8 @@ def test_logits_are_those_of_the_cpu(
 ) -> None:  # fmt: skip
     folder = save(make_model(family, num_hidden_layers=1), tmp_path)
     expected = load(folder, scheme, torch.device("cpu"))
+    lengths = (1, 7)
+    wanted = [logits(expected.model, num_tokens) for num_tokens in lengths]
     with monkeypatch.context() as patch:
         patch.setattr(ops, "_everywhere", True)
         for module in (held, head):
@@ -62,8 +64,7 @@ def test_logits_are_those_of_the_cpu(
         assert found.kernels["attention" if family != "gemma3" else "qkv"].startswith("fused")
         has_residual = found.kernels.get("residual norm", "").startswith("fused")
         assert has_residual == (family != "gemma3")
-        for num_tokens in (1, 7):
-            before = logits(expected.model, num_tokens)
+        for num_tokens, before in zip(lengths, wanted, strict=True):
             assert relative_error(logits(found.model, num_tokens), before) < tolerance
 
 
