@@ -17,11 +17,9 @@ Steps that verify drafts are replayed too where that is faster: see engine/unrol
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -30,6 +28,7 @@ from torch import Tensor
 from engine.attention.interface import AttentionBackend
 from engine.batch import Batch, pad, padding
 from engine.config import EngineConfig
+from engine.cuda_capture import CudaCapture
 from engine.errors import describe, is_out_of_memory
 from engine.staging import Staging, capacity_for
 from engine.unrolled import Worth, can_unroll, unroll
@@ -113,68 +112,6 @@ def room_for(config: EngineConfig, vocab_size: int) -> int:
 def capture_for(device: torch.device) -> Capture | None:
     """What captures steps on a device; None where nothing can."""
     return CudaCapture(device) if device.type == "cuda" else None
-
-
-_one_at_a_time = threading.Lock()
-"""Two threads that capture would do so on one stream."""
-
-
-@cache
-def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The same for all captures: for each stream on which it is used, cuBLAS takes a workspace (32
-    MiB on Hopper) and gives none back."""
-    return torch.cuda.Stream(device)
-
-
-class CudaCapture:
-    """Captures on another stream, for the default stream cannot be captured; everything is replayed
-    on the stream of the engine's thread."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = _capture_stream(device)
-        self._free_before = self._free()
-
-    def __call__(self, run: Callable[[], None]) -> Graph:
-        with _one_at_a_time, torch.cuda.device(self._device):
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                for _ in range(2):  # kernels are compiled, and libraries take their workspaces
-                    run()
-            torch.cuda.current_stream().wait_stream(self._stream)
-            graph = torch.cuda.CUDAGraph()
-            stream = torch.cuda.current_stream()
-            try:
-                # other threads of the process may use CUDA meanwhile
-                with torch.cuda.graph(
-                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
-                ):
-                    run()
-            finally:
-                torch.cuda.set_stream(stream)  # where ending the capture fails, torch does not
-        return graph
-
-    @property
-    def held_bytes(self) -> int:
-        """Measured by what is free on the device: the driver takes memory too."""
-        return max(0, self._free_before - self._free())
-
-    def seconds(self, run: Callable[[], object]) -> float:
-        """The shortest of three, after one that counts for nothing."""
-        times = []
-        for _ in range(4):
-            torch.cuda.synchronize(self._device)
-            began = time.perf_counter()
-            run()
-            torch.cuda.synchronize(self._device)
-            times.append(time.perf_counter() - began)
-        return min(times[1:])
-
-    def _free(self) -> int:
-        torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(self._device)[0]
 
 
 class DecodeGraphs:

@@ -359,30 +359,3 @@ def test_states_are_held_for_who_listens_and_not_beyond_the_graphs() -> None:
     assert [states.shape for states in taps.held] == [(2, 3)]
     graphs.release()
     assert not taps.held
-
-
-def test_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What libraries take for a stream is theirs for good: a stream for each model that is loaded
-    would take more with each."""
-    made: list[torch.device] = []
-
-    def stream(device: torch.device) -> object:
-        made.append(device)
-        return object()
-
-    for name, value in {
-        "graph_pool_handle": object,
-        "Stream": stream,
-        "synchronize": lambda device: None,
-        "empty_cache": lambda: None,
-        "mem_get_info": lambda device: (2**30, 2**31),
-    }.items():
-        monkeypatch.setattr(torch.cuda, name, value)
-    graphs._capture_stream.cache_clear()
-    try:
-        devices = [torch.device("cuda", index) for index in (0, 0, 1, 0)]
-        streams = [graphs.CudaCapture(device)._stream for device in devices]
-    finally:
-        graphs._capture_stream.cache_clear()
-    assert made == [devices[0], devices[2]]
-    assert streams[0] is streams[1] is streams[3] is not streams[2]

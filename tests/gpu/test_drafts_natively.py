@@ -4,18 +4,23 @@ change, and no memory kept."""
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from engine import LLMEngine, SamplingParams
-from engine.graphs import CudaCapture
+from engine.cuda_capture import CudaCapture
+from engine.errors import UnsupportedModelError
 from tests.gpu.test_engine_gpu import PARAMS, PROMPTS, STARTER, exact_products, make, on_cpu
 
 __all__ = ["exact_products", "on_cpu"]
 
 pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[2]
 
 DRAFT: dict[str, Any] = {
     "speculative_method": "draft_model", "speculative_model": str(STARTER),
@@ -84,13 +89,21 @@ def test_unloading_gives_the_memory_of_drafts_back() -> None:
     assert torch.cuda.memory_allocated() <= before
 
 
-def test_a_capture_that_fails_leaves_the_stream_as_it_was() -> None:
-    """Reading a number in a captured step is an error, and ending the capture is another."""
+def test_a_step_that_waits_is_not_captured() -> None:
+    """Nothing is begun that torch would leave half done."""
     device = torch.device("cuda:0")
     number = torch.ones(1, device=device)
     stream = torch.cuda.current_stream(device)
-    capture = CudaCapture(device)
-    with pytest.raises(RuntimeError):
-        capture(lambda: (number * 2).item())
+    with pytest.raises(UnsupportedModelError, match="waits"):
+        CudaCapture(device)(lambda: (number * 2).item())
     assert torch.cuda.current_stream(device) == stream
     assert float(number + 1) == 2.0
+    torch.cuda.empty_cache()
+
+
+def test_a_capture_that_fails_spoils_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.failed_capture"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

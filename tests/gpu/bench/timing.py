@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import torch
 
+from engine.cuda_capture import CudaCapture
+from engine.errors import UnsupportedModelError
+
 ROTATED_BYTES = 256 * 2**20
 """Inputs rotate through so much memory, several times what a GPU's cache holds."""
 _TURNS, _REPEATS, _LONGEST_S = 20, 7, 0.5
@@ -58,7 +61,7 @@ def time_turns(work: Callable[[int], object], device: torch.device) -> Timed:
     turns = int(min(_TURNS, max(2, _LONGEST_S / max(once, 1e-7))))
     try:
         return _by_graph(work, device, turns)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, UnsupportedModelError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         synchronize(device)  # raises where the device itself is in trouble
@@ -66,17 +69,13 @@ def time_turns(work: Callable[[int], object], device: torch.device) -> Timed:
 
 
 def _by_graph(work: Callable[[int], object], device: torch.device, turns: int) -> Timed:
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+    """Captured as the engine does it: where that fails, what is measured next is not spoilt."""
+
+    def all_turns() -> None:
         for turn in range(turns):
             work(turn)
-    torch.cuda.current_stream(device).wait_stream(stream)
-    synchronize(device)
-    with torch.cuda.graph(graph, stream=stream):
-        for turn in range(turns):
-            work(turn)
+
+    graph = CudaCapture(device)(all_turns)
     graph.replay()
     found = [_between_events(graph.replay, device) / turns for _ in range(_REPEATS)]
     return Timed(statistics.median(found), max(found) - min(found), "graph", turns)
