@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
@@ -167,6 +167,27 @@ def test_lanes_are_as_many_as_the_device_needs(device: torch.device) -> None:
     assert lanes(256, 2000) == 1
     assert lanes(1, 128_000, window=512) == 4
     assert lanes(8, 128_000, room=1000) == 1
+
+
+def test_sums_of_splits_lie_alike_whatever_their_number(device: torch.device) -> None:
+    """Kernels are compiled for memory that is aligned, and again where it is not."""
+    dims, forms = (64, 32), ("plain", "plain")
+    seen: list[int] = []
+
+    class Noted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *given, **_: seen.extend(t.data_ptr() % 16 for t in given[2:5])
+
+    with short_splits(), patch.object(attention, "attend_pages", Noted()):
+        for tokens in (1, 3, 5):
+            scene = Scene(
+                ((100, tokens),), 16, 1, 7, dims, forms, torch.float32, None, None, False, 0
+            )
+            world = World(scene, device)
+            launch = planned(world)
+            assert launch.lanes == 2 and tokens * 7 * launch.num_splits % 4
+            run(world, launch)
+    assert seen == [0] * 9
 
 
 @pytest.mark.gpu

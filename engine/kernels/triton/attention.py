@@ -84,7 +84,8 @@ class Launch(NamedTuple):
         """Numbers of float32 in which sums of splits are kept until they are joined."""
         if self.lanes == 1:
             return 0
-        return self.few_tokens * shape.num_heads * self.num_splits * (shape.value_dim + 2)
+        rows = self.few_tokens * shape.num_heads * self.num_splits
+        return 2 * _aligned(rows) + rows * shape.value_dim
 
 
 def padded(dim: int) -> int:
@@ -201,8 +202,9 @@ def paged_attention(
     group = num_heads // num_kv_heads
     tiles, joined = launch.tiles, launch.lanes > 1
     rows = launch.few_tokens * num_heads * launch.num_splits if joined else 0
-    tops, totals = workspace[:rows], workspace[rows : 2 * rows]
-    sums = workspace[2 * rows : (2 + value_dim) * rows]
+    apart = _aligned(rows)
+    tops, totals = workspace[:rows], workspace[apart : apart + rows]
+    sums = workspace[2 * apart : 2 * apart + value_dim * rows]
     value_width = padded(value_dim)
     requests = next_power_of_2(tables.capacity)
     has_window, has_sinks = options.window is not None, options.sinks is not None
@@ -239,6 +241,12 @@ def paged_attention(
             REQUESTS=1 if launch.one_token else requests, num_warps=4,
         )  # fmt: skip
     return out
+
+
+def _aligned(rows: int) -> int:
+    """Floats that fill whole 16 bytes: where memory lies otherwise, Triton compiles kernels anew,
+    and somebody waits for that in mid-reply."""
+    return -(-rows // 4) * 4
 
 
 def _form(stored: Stored, device: torch.device) -> str:
