@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,6 +23,11 @@ _OPTIONS = (
     (-1, 2**31 - 1, "MALLOC_TRIM_THRESHOLD_"),
     (-2, 2**26, "MALLOC_TOP_PAD_"),
 )
+
+
+capturing = threading.RLock()
+"""Held by the thread that captures a step on a GPU. To give memory back meanwhile would be an error
+of torch's, in whichever thread."""
 
 
 @cache
@@ -40,7 +46,8 @@ def give_back() -> None:
     """Return all freed memory to the system, and that of GPUs to the other programs on them."""
     torch: Any = sys.modules.get("torch")  # not imported for this
     if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+        with capturing:
+            torch.cuda.empty_cache()
     trim = _function("malloc_trim")
     if trim is not None:
         trim(0)

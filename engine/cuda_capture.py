@@ -8,7 +8,6 @@ before it; and what torch leaves behind after another failure is ended here.
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,12 +16,10 @@ from functools import cache
 
 import torch
 
+from engine.allocator import capturing
 from engine.errors import UnsupportedModelError
 
 _WAITS = "synchronizing CUDA operation"  # in torch's warning of one
-_one_at_a_time = threading.Lock()
-"""Two threads that capture would do so on one stream."""
-
 _failed: list[torch.cuda.CUDAGraph] = []
 """Kept: torch's allocator of pinned memory may ask them still."""
 
@@ -45,8 +42,9 @@ class CudaCapture:
         self._free_before = self._free()
 
     def __call__(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """Raises UnsupportedModelError where `run` waits for the device."""
-        with _one_at_a_time, torch.cuda.device(self._device):
+        """Raises UnsupportedModelError where `run` waits for the device. There is one stream, so
+        threads capture one after the other."""
+        with capturing, torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 run()  # kernels are compiled, and libraries take their workspaces
@@ -85,7 +83,8 @@ class CudaCapture:
 
     def _free(self) -> int:
         torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()
+        with capturing:
+            torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(self._device)[0]
 
 

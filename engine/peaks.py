@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.allocator import give_back
 from engine.devices import CPU, is_cuda
 from engine.machine import free_memory, machine_name
 
@@ -67,7 +68,7 @@ def measure_peaks(
     finally:
         torch.set_num_threads(threads_before)
         if is_cuda(device):
-            torch.cuda.empty_cache()  # it belongs to the other programs on the GPU again
+            give_back()  # it belongs to the other programs on the GPU again
 
 
 def _read_bytes_per_s(device: str, cancelled: Callable[[], bool]) -> float:

@@ -3,6 +3,7 @@ that failed underway."""
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +14,14 @@ import pytest
 import torch
 
 from engine import cuda_capture
+from engine.allocator import give_back
 from engine.cuda_capture import CudaCapture
 from engine.errors import UnsupportedModelError
 from engine.graphs import capture_for
 
 GPU = torch.device("cuda", 0)
 POOL = (0, 7)
+WAIT_S = 30.0
 
 
 class Fake:
@@ -192,3 +195,30 @@ def test_memory_that_runs_out_breaks_no_capture(fake: Fake) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         CudaCapture(GPU)(run)
     assert not fake.underway and not fake.log
+
+
+def test_no_memory_is_given_back_while_another_thread_captures(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To torch it would be an error of the thread that gives back."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    begun, problems = threading.Event(), []
+
+    def gives_back() -> None:
+        begun.wait(WAIT_S)
+        try:
+            give_back()
+        except AssertionError as error:
+            problems.append(error)
+
+    other = threading.Thread(target=gives_back)
+    other.start()
+
+    def run() -> None:
+        if fake.capturing:
+            begun.set()
+            other.join(0.3)  # it waits for us, and so may we not for it
+
+    CudaCapture(GPU)(run)
+    other.join(WAIT_S)
+    assert not other.is_alive() and not problems
