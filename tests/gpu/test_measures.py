@@ -4,6 +4,7 @@ interfaces."""
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec
+from engine.config import EngineConfig
 from engine.kv_dtype import parse_kv_dtype
 from engine.snapshot import RequestTimes, TokenEvent
-from tests.gpu.bench import attention_cells, profile_cells
+from tests.gpu.bench import attention_cells, profile_cells, wave_cells
 from tests.gpu.bench.bench import Bench
-from tests.gpu.bench.serving import Decoding
+from tests.gpu.bench.serving import Decoding, random_prompts, serve
 from tests.gpu.bench.shapes import Shape
 from tests.gpu.bench.timing import ROTATED_BYTES, num_sets, time_turns
 from tests.gpu.conftest import HAS_GPU
@@ -113,6 +115,60 @@ def test_attention_cells_measure_the_kernels_in_the_interpreter(
         Bench("cpu", quick=True), shape="tiny", kv=kv, batch=2, new=new, context=context
     )
     assert found["bytes"] > 0 and found["flops"] > 0 and found["time"]["us"] > 0
+
+
+def test_a_wave_ends_with_its_last_token() -> None:
+    bench = Bench("cpu", quick=True)
+    engine = bench.engine("tiny", **wave_cells.settings_of("bf16", 4, 64, 64))
+    prompts = random_prompts(3, 20, engine.model_info.vocab_size, "wave")
+    for due in (None, [0.0, 0.01, 0.02]):
+        served = serve(engine, prompts, [5, 7, 2], due)
+        assert not engine.has_unfinished
+        assert sorted(request.num_output_tokens for request in served.requests) == [2, 5, 7]
+    bench.close()
+
+
+@pytest.mark.skipif(HAS_GPU, reason="of what is launched, without a launch")
+@pytest.mark.parametrize(("concurrency", "num_shared"), [(1, 0), (2, 0), (16, 0), (8, 96)])
+def test_nothing_is_compiled_while_a_wave_is_measured(
+    concurrency: int, num_shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is launched of attention for each step that is not replayed was launched before."""
+    seen: list[set[tuple[object, ...]]] = [set()]
+
+    def noted(q: Any, keys: Any, values: Any, tables: Any, launch: Any, *rest: Any) -> Any:
+        if not launch.one_token:  # those are captured
+            has_few, is_joined = launch.few_tokens > 0, launch.lanes > 1
+            seen[-1].add((has_few, launch.has_many, launch.one_block, is_joined, launch.tiles))
+        return rest[1].zero_()
+
+    def make_backend(
+        config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype
+    ) -> GPUAttention:
+        return GPUAttention(
+            layers, num_blocks, config.block_size, dtype, device=CPU, implementation="triton",
+            max_num_seqs=config.max_num_seqs, max_model_len=256, max_num_batched_tokens=512,
+        )  # fmt: skip
+
+    plain = wave_cells.warm_up
+
+    def warm_up(*given: Any) -> None:
+        plain(*given)
+        seen.append(set())
+
+    monkeypatch.setattr("engine.kernels.triton.attention.paged_attention", noted)
+    monkeypatch.setattr("engine.kernels.triton.attention.SPLIT", 32)
+    monkeypatch.setattr("engine.kernels.triton.kv_write.write_kv", lambda *_: None)
+    monkeypatch.setattr("engine.assembly.make_backend", make_backend)
+    monkeypatch.setattr(wave_cells, "warm_up", warm_up)
+    bench = Bench("cpu", quick=True)
+    wave_cells.measure(
+        bench, shape="tiny", precision="bf16", kv="auto", concurrency=concurrency, num_input=126,
+        num_output=4, num_shared=num_shared, rounds=1, most=16, budget=512,
+    )  # fmt: skip
+    bench.close()
+    before, measured = seen
+    assert measured and measured <= before
 
 
 def test_a_folder_of_shapes_is_made_and_removed() -> None:

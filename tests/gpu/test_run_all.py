@@ -218,7 +218,11 @@ def test_every_kind_of_cell_measures_on_the_cpu(
     report = build(store.results, commit="abc", quick=True, num_left=0)
     assert report["failed"] == []
     row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
-    assert row["tokens_per_s"] > 0 and row["tokens_fraction"] > 0
+    assert row["tokens_per_s"] > 0 and row["tokens_fraction"] > 0 and row["step_ms"] > 0
+    wave = store.get("decode/bf16/kv-auto/unique/1").figures
+    assert wave["num_requests"] == 4 and wave["itl_ms"]["num_samples"] == 4 * (6 - 1)
+    arrivals = report["rows"]["arrivals"]["small/40"]
+    assert arrivals["requests_per_s"] > 0 and arrivals["itl_ms"] > 0
     assert report["rows"]["budget"]["budgets/0.0001GB/bf16/kv-auto"]["users"] > 0
     peer = report["rows"]["peer"]["peers/generate_batch/2"]
     assert peer["decode_tokens_per_s"] > 0

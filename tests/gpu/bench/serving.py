@@ -53,10 +53,11 @@ def serve(
             time.sleep(max(0.0, due[sent] - now))
             continue
         for event in engine.step():
-            if event.error is not None or (event.finish_reason is not None and event.times is None):
+            if event.finish_reason is None and event.error is None:
+                continue  # times come with a first token, too
+            if event.error is not None or event.times is None:
                 raise RuntimeError(f"A request failed: {event.error or event.finish_reason}")
-            if event.times is not None:
-                done.append(event.times)
+            done.append(event.times)
     after = engine.snapshot()
     return Served(tuple(done), after.steps, after.counters.preemptions - before)
 

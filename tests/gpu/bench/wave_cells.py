@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from engine import LLMEngine
+from engine import LLMEngine, SamplingParams
 from tests.gpu.bench.bench import Bench, UnableError
 from tests.gpu.bench.serving import (
     Decoding,
@@ -67,13 +67,30 @@ def warm_up(
     engine: LLMEngine, concurrency: int, num_input: int, shared: Sequence[int] = ()
 ) -> None:
     """What prompts share is computed, and a prompt of the full length; then as many requests as
-    are measured, short ones: every kernel has been compiled after that."""
+    are measured, short ones where they share nothing; then a prompt while another request
+    decodes: every kernel has been compiled after that."""
     vocab = engine.model_info.vocab_size
     for prompt in random_prompts(2, num_input, vocab, ("warm-up", num_input), shared):
         serve(engine, [prompt], 1)
-    short = len(shared) + min(BLOCK, num_input)
-    prompts = random_prompts(concurrency, short, vocab, ("warm-up", short), shared)
+    length = num_input if shared else min(BLOCK, num_input)
+    prompts = random_prompts(concurrency, length, vocab, ("warm-up", length), shared)
     serve(engine, prompts, _WARM_UP_OUTPUT)
+    if concurrency > 1:
+        for size in (num_input, length):  # sequences of several splits, and of one
+            (other,) = random_prompts(1, size, vocab, ("other", size), shared)
+            (prompt,) = random_prompts(1, num_input, vocab, ("beside", size), shared)
+            _compute_beside(engine, prompt, other)
+
+
+def _compute_beside(engine: LLMEngine, prompt: Sequence[int], other: Sequence[int]) -> None:
+    """Compute a prompt in a step in which another request decodes."""
+    params = SamplingParams(temperature=0.0, max_tokens=_WARM_UP_OUTPUT, ignore_eos=True)
+    engine.add_request(other, params)
+    while any(not request.num_output_tokens for request in engine.snapshot().requests):
+        engine.step()
+    engine.add_request(prompt, params)
+    while engine.has_unfinished:
+        engine.step()
 
 
 def _decoding(waves: list[Served], num_input: int, concurrency: int) -> dict[str, Any]:
