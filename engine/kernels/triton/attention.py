@@ -104,9 +104,12 @@ def plan_launch(
     """For requests of `query_lens` tokens each, of sequences of `seq_lens`. most_floats: room for
     sums of splits."""
     few = [tokens for tokens in query_lens if tokens <= FEW_TOKENS]
+    has_many = len(few) < len(query_lens)
     lens = zip(query_lens, seq_lens, strict=True)
     longest = max((length for tokens, length in lens if tokens <= FEW_TOKENS), default=0)
-    tiles = shape.tiles(device, max(few, default=0))
+    # beside prompts the tiles of few tokens are those of one: the last tokens of another prompt
+    # change nothing for those who decode, nor is the kernel compiled anew for them
+    tiles = shape.tiles(device, 1 if has_many else max(few, default=0))
     group = shape.group
     few_blocks = sum(-(-tokens * group // tiles.few_rows) for tokens in few)
     many_blocks = sum(
@@ -116,7 +119,7 @@ def plan_launch(
         num_requests=len(query_lens),
         items=many_blocks,
         few_tokens=sum(few),
-        has_many=len(few) < len(query_lens),
+        has_many=has_many,
         one_block=few_blocks == len(few) == len(query_lens),
         one_token=max(query_lens) == 1,
         lanes=1,
@@ -140,8 +143,8 @@ def plan_fixed(
         lens = [max_model_len] * num_requests
         return plan_launch(shape, [1] * num_requests, lens, window, device, most_floats)
     longest_query = num_tokens - num_requests + 1
-    tiles = shape.tiles(device, min(longest_query, FEW_TOKENS))
     has_many = longest_query > FEW_TOKENS
+    tiles = shape.tiles(device, 1 if has_many else longest_query)
     plan = Launch(
         num_requests=num_requests,
         # a request of many tokens fills its blocks but for the last
