@@ -102,10 +102,17 @@ def test_every_token_sees_its_own_sequence(scene: Scene, device: torch.device) -
 def test_a_launch_by_shape_alone_gives_the_same(
     scene: Scene, padding: int, device: torch.device
 ) -> None:
-    """With requests that only fill the batch up, whose results are zeros."""
+    """With requests that only fill the batch up, whose results are zeros. To the bit where the
+    tiles are the same, as they are of steps that only decode: tensor cores add up in an order that
+    depends on their shape."""
     world = World(replace(scene, padding=padding), device)
     with short_splits():
-        assert torch.equal(run(world, fixed(world)), run(world, planned(world)))
+        by_shape, by_lengths = fixed(world), planned(world)
+        found, wanted = run(world, by_shape), run(world, by_lengths)
+    if by_shape.tiles == by_lengths.tiles or not HAS_GPU:
+        assert torch.equal(found, wanted)
+    else:
+        assert world.error(found) <= TOLERANCE[scene.dtype]
 
 
 @settings(max_examples=8 if HAS_GPU else 3, derandomize=not HAS_GPU)
