@@ -108,7 +108,7 @@ def _end(device: torch.device, pool: tuple[int, int], graph: torch.cuda.CUDAGrap
     """End what torch left underway of a capture that failed; nothing where it left nothing."""
     try:
         torch._C._cuda_endAllocateToPool(device.index, pool)
-    except RuntimeError:  # was ended
+    except (RuntimeError, AttributeError):  # was ended; or there is no such thing any more
         return
     _failed.append(graph)
     torch._C._cuda_releasePool(device.index, pool)
