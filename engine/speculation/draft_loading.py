@@ -114,9 +114,10 @@ def _load_head(
         load_format=config.load_format,
         seed=config.seed,
         max_model_len=config.max_model_len,
+        device=config.device,
         progress=progress,
         cancelled=cancelled,
-    ).to(config.device)
+    )
     return Draft(
         name=source.name,
         model=head,

@@ -48,10 +48,12 @@ def load_head(
     load_format: str,
     seed: int,
     max_model_len: int,
+    device: str = "cpu",
     progress: Progress = lambda stage, done, total: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Eagle3Head:
-    """The head of `shape` in `dtype`, with the embeddings of `model` unless it has its own.
+    """The head of `shape` in `dtype` on `device`, with the embeddings of `model` unless it has its
+    own.
 
     Raises DraftModelError naming tensors that are missing, unexpected or misshapen; LoadCancelled.
     """
@@ -64,7 +66,8 @@ def load_head(
         _fill(result, seed, dtype)
     else:
         _read(head, result, progress, cancelled)
-    block_weights(result, dtype, "cpu", progress, cancelled)
+    result.to(device)
+    block_weights(result, dtype, device, progress, cancelled)
     return result.eval().requires_grad_(False)
 
 
