@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from engine.admission import check_token_ids, longest_length, refit
-from engine.assembly import Cancelled, Progress, resolve
+from engine.assembly import Cancelled, Progress, release_memory, resolve
 from engine.config import Change, EngineConfig
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, is_out_of_memory
 from engine.flight import Flight, launch
 from engine.lookahead import launch_ahead
+from engine.memory import shrunk
 from engine.messages import OutputEvent, Prompt
 from engine.model_host import ModelHost
 from engine.model_runner import ModelRunner
@@ -63,6 +64,8 @@ class LLMEngine:
         self._speculator = self._host.new_speculator()
         self._ahead: Flight | None = None
         self._landed = 0.0  # when the last step was booked
+        self._short = ""  # what memory did not suffice for after the last step
+        self._is_retry = False  # whether the next step is one for which memory did not suffice
         self._looks_ahead: bool | None = None
 
     # -- what it is -------------------------------------------------------------------------
@@ -244,21 +247,44 @@ class LLMEngine:
 
     def _launch_or_make_room(self) -> Flight | None:
         """Launch the next step. Where memory runs out the cache becomes smaller, the requests are
-        preempted, and the step after this one computes them again."""
-        try:
-            return launch(self._scheduler, self._speculator, self._host, self._clock)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            why = str(error).partition(". ")[0]
+        preempted, and the step after this one computes them again. A cache that cannot become
+        smaller is left as it is once: what took the memory may be over by then."""
+        if self._short and self._can_shrink:
+            why, self._short = self._short, ""
+        else:
+            try:
+                flight = launch(self._scheduler, self._speculator, self._host, self._clock)
+                self._is_retry = False
+                return flight
+            except (RuntimeError, MemoryError) as error:
+                why = _what_memory_lacked(error)
         # after the handler: what was computed so far hung on the error
-        pool = self._scheduler.pool
-        longest = max(request.num_tokens for request in self._requests.values())
-        least = pool.blocks_for(longest + 1)
         with self._exchange():
-            self._host.shrink_cache(least, why)
+            if self._is_retry or self._can_shrink:
+                self._host.shrink_cache(self._least_blocks, why)
+            else:
+                self._is_retry = True
+                release_memory()
         self._refit(self.config, self.plan)
         return None
+
+    @property
+    def _can_shrink(self) -> bool:
+        return shrunk(self.plan, self._least_blocks) is not None
+
+    @property
+    def _least_blocks(self) -> int:
+        """What the longest request in flight needs for its next token."""
+        longest = max(request.num_tokens for request in self._requests.values())
+        return self._scheduler.pool.blocks_for(longest + 1)
+
+    def _follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
+        """Show a step to what drafts. Where memory runs out its context has a gap, as if drafting
+        had been off for that step, and the cache becomes smaller before the next."""
+        try:
+            self._speculator.follow(plan, outcomes)
+        except (RuntimeError, MemoryError) as error:
+            self._short = _what_memory_lacked(error)
 
     def _land(self, flight: Flight) -> list[OutputEvent]:
         """Read what a step gave, book it, and return its events."""
@@ -273,7 +299,7 @@ class LLMEngine:
         plan = flight.plan
         outcomes = accept(self._streams, sampling, verified)
         accepted = self._clock()
-        self._speculator.follow(plan, outcomes)
+        self._follow(plan, outcomes)
         follow_s = self._clock() - accepted
         entries = entries_of(plan, outcomes)
         kv_usage = self._scheduler.pool.usage  # before what ends gives its blocks back
@@ -413,3 +439,10 @@ class LLMEngine:
         del self._streams[request.request_id]
         self._host.sampler.forget(request.request_id)
         self._speculator.forget(request.request_id)
+
+
+def _what_memory_lacked(error: Exception) -> str:
+    """The first sentence of an error of memory; any other is raised again."""
+    if not is_out_of_memory(error):
+        raise error
+    return str(error).partition(". ")[0]

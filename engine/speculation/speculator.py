@@ -11,11 +11,9 @@ The tokens that come out never depend on any of it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from engine.config import EngineConfig
-from engine.errors import is_out_of_memory
 from engine.graphs import Taps
 from engine.request import Request
 from engine.snapshot import SpeculationSnapshot
@@ -27,8 +25,6 @@ from engine.step_plan import Grant, Outcome, StepPlan
 
 PROBE_ROUNDS = 16
 """A request for which drafting does not pay is tried again with one draft after so many steps."""
-
-log = logging.getLogger(__name__)
 
 
 class Speculator:
@@ -137,16 +133,9 @@ class Speculator:
     # -- after it ---------------------------------------------------------------------------
 
     def follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
-        """What came of a step, before it is committed. Where memory runs out, its requests are not
-        drafted for until they were followed again: their tokens are there and must not be lost."""
-        if self._drafting is None:
-            return
-        try:
+        """What came of a step, before it is committed."""
+        if self._drafting is not None:
             self._drafting.follow(plan, outcomes)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            log.warning("a step was not followed by the drafting: %s", error)
 
     def observe(
         self,
