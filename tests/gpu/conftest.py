@@ -15,6 +15,10 @@ import torch
 if importlib.util.find_spec("triton") is None:
     collect_ignore_glob = ["test_*.py"]  # it is made for Linux and Windows
 
+if os.environ.get("SIMULATE_GPU") == "1":
+    from tests.gpu.simulated.install import install
+
+    install()
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is declared: before any is imported

@@ -1,0 +1,109 @@
+"""CUDA graphs of the simulated device.
+
+While something is captured nothing is computed: what it would write stays as it was, and what it
+makes has no meaning yet. A replay runs all of it on the memory of then. What was made inside a
+capture lies in the pool that its graphs share, so every replay spoils it for the others; memory
+from outside must still be somebody's.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.gpu.simulated import streams
+from tests.gpu.simulated.machine import Memory, SimulatedError, machine, poison
+
+Operation = Callable[[], object]
+
+
+class Recording:
+    """What a graph does. made: what it allocates; outside: other memory that it reads or writes."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.made: list[Tensor] = []
+        self._made: weakref.WeakSet[Memory] = weakref.WeakSet()
+        self._outside: dict[int, tuple[weakref.ref[Memory], str]] = {}
+        self._written: set[int] = set()
+
+    def add(self, what: str, run: Operation, read: list[Memory], written: list[Memory]) -> None:
+        self.operations.append(run)
+        for piece in [*read, *written]:
+            if piece not in self._made:
+                self._outside.setdefault(id(piece), (weakref.ref(piece), what))
+        self._written.update(id(piece) for piece in written)
+
+    def add_made(self, real: Tensor, piece: Memory) -> None:
+        self.made.append(real)
+        self._made.add(piece)
+
+    def outside(self) -> tuple[list[Memory], list[Memory]]:
+        """(read, written), all of it still there."""
+        read, written = [], []
+        for key, (reference, what) in self._outside.items():
+            piece = reference()
+            if piece is None:
+                raise SimulatedError(f"a graph is replayed whose {what} uses memory given back")
+            (written if key in self._written else read).append(piece)
+        return read, written
+
+
+class Graph:
+    """torch.cuda.CUDAGraph"""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._recording: Recording | None = None
+        self._pool: list[Graph] = []
+
+    def replay(self) -> None:
+        if machine.recording is not None:
+            raise SimulatedError("a graph is replayed while another is captured")
+        if self._recording is None:
+            raise SimulatedError("a graph is replayed that was given back, or never captured")
+        streams.current_stream().launch(*self._recording.outside())
+        with torch.inference_mode():
+            for graph in self._pool:
+                for real in graph._recording.made if graph._recording else ():
+                    poison(real)
+            for run in self._recording.operations:
+                run()
+
+    def reset(self) -> None:
+        self._recording = None
+        if self in self._pool:
+            self._pool.remove(self)
+
+    def _finish(self, recording: Recording, pool: list[Graph]) -> None:
+        self._recording, self._pool = recording, pool
+        pool.append(self)
+
+
+class capture:  # noqa: N801  torch's own name for it is graph
+    """torch.cuda.graph"""
+
+    def __init__(
+        self, graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
+    ) -> None:
+        self._graph, self._pool = graph, pool if pool is not None else []
+        self._stream = stream if stream is not None else streams.Stream()
+
+    def __enter__(self) -> None:
+        streams.synchronize()
+        gc.collect()
+        self._before = streams.current_stream()
+        streams.set_stream(self._stream)
+        if self._stream is streams.DEFAULT:
+            raise SimulatedError("the default stream cannot be captured")
+        machine.recording = Recording()
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
+        recording, machine.recording = machine.recording, None
+        streams.set_stream(self._before)
+        if kind is None and recording is not None:
+            self._graph._finish(recording, self._pool)

@@ -1,0 +1,238 @@
+"""The engine on the simulated device: the tokens of the CPU, one wait a step, no memory kept, and
+nobody lost where memory runs out."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine import EngineConfig, LLMEngine, SamplingParams
+from engine.flight import Flight
+from engine.kernels.triton import support
+from tests.engine import tiny_heads, tiny_models
+from tests.gpu.simulated.machine import machine
+
+torch.set_num_threads(1)
+
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22], [30] * 17]
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
+    SamplingParams(temperature=0.9, seed=3, top_k=20, max_tokens=7, ignore_eos=True, logprobs=3),
+    SamplingParams(temperature=0.7, seed=1, min_p=0.02, repetition_penalty=1.2, max_tokens=5),
+]
+Make = Callable[..., LLMEngine]
+slow = pytest.mark.slow
+"""Not among those that are run with all others: half a minute each, in the interpreter."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    names = ("llama", "gemma2", "gpt2", "gpt_oss", "qwen3_moe")
+    return {n: tiny_models.save(tiny_models.make_model(n), folder / n) for n in names}
+
+
+@pytest.fixture
+def make(models: dict[str, Path]) -> Iterator[Make]:
+    engines: list[LLMEngine] = []
+
+    def build(family: str = "llama", **changes: Any) -> LLMEngine:
+        config = EngineConfig(
+            model=str(models[family]), device="cuda:0", dtype="float32", num_threads=1,
+            kv_cache_memory_bytes=2**18, max_num_seqs=3, max_num_batched_tokens=16,
+            max_model_len=64,
+        )  # fmt: skip
+        engines.append(LLMEngine(config.replace(**changes)))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        engine.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def small_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter copies all memory that a kernel is given, and back."""
+    monkeypatch.setattr("engine.attention.gpu.WORKSPACE_BYTES", 2**18)
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Faster here than its interpreter, and what is left where it is not installed."""
+    monkeypatch.setattr(support, "is_available", lambda: False)
+    support._problem_of.cache_clear()
+    yield
+    support._problem_of.cache_clear()
+
+
+def tokens_of(engine: LLMEngine) -> list[list[int]]:
+    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
+    engine.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("changes", [{}, {"enforce_eager": True}])
+def test_the_tokens_of_the_cpu_and_one_wait_a_step(
+    make: Make, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make(**changes)
+    assert ("decode" in engine.model_info.kernels) == (not changes), engine.model_info.notices
+    assert engine.looks_ahead
+    reads: list[Flight] = []
+    read = Flight.read
+    monkeypatch.setattr(Flight, "read", lambda flight: (reads.append(flight), read(flight))[1])
+    before = machine.waits
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert tokens_of(engine) == wanted
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert machine.waits == before and len(reads) >= 7
+    engine.looks_ahead = False
+    assert tokens_of(engine) == wanted
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["gemma2", "gpt_oss", pytest.param("gpt2", marks=slow), pytest.param("qwen3_moe", marks=slow)],
+)
+def test_families(make: Make, family: str) -> None:
+    """Soft caps and windows, learned positions, sinks, experts."""
+    wanted = tokens_of(make(family, device="cpu"))
+    engine = make(family)
+    before = machine.waits
+    assert "decode" in engine.model_info.kernels, engine.model_info.notices
+    assert tokens_of(engine) == wanted
+    assert machine.waits == before
+
+
+@pytest.mark.parametrize(
+    ("family", "quantization"),
+    [
+        ("llama", "nf4"),
+        pytest.param("llama", "int4", marks=slow),
+        pytest.param("llama", "int8", marks=slow),
+        pytest.param("qwen3_moe", "fp8", marks=slow),
+    ],
+)
+def test_weights_in_few_bits(
+    make: Make, family: str, quantization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replayed steps give the tokens of the launched ones, and wait for nothing."""
+    monkeypatch.setattr("engine.kernels.gpu_measure.settle", lambda weights: None)  # takes long
+    engine = make(family, quantization=quantization, dtype="bfloat16", max_num_seqs=1)
+    assert "decode" in engine.model_info.kernels, engine.model_info.notices
+    before = machine.waits
+    found = tokens_of(engine)
+    assert machine.waits == before
+    engine.reconfigure(enforce_eager=True)
+    assert "decode" not in engine.model_info.kernels
+    assert tokens_of(engine) == found
+
+
+def drafting(method: str, models: dict[str, Path], folder: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "speculative_method": method, "speculative_adaptive": False,
+        "num_speculative_tokens": 2, "max_num_seqs": 2,
+    }  # fmt: skip
+    if method == "ngram":
+        return settings | {"prompt_lookup_min": 1}
+    if method == "draft_model":
+        return settings | {"speculative_model": str(models["llama"])}
+    head = tiny_heads.make_head(tiny_models.make_model("llama"), layer_ids=(0, 1, 1))
+    return settings | {"speculative_model": str(tiny_heads.save(head, folder / "head"))}
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["eagle3", pytest.param("ngram", marks=slow), pytest.param("draft_model", marks=slow)],
+)
+def test_drafts_change_no_token(
+    make: Make, method: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make(**drafting(method, models, tmp_path))
+    assert tokens_of(engine) == wanted
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.drafted > 0
+
+
+@pytest.mark.usefixtures("without_triton")
+def test_an_eagle_head_is_not_arranged_for_the_processor(
+    make: Make, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever pays on this machine's."""
+    wanted = tokens_of(make(device="cpu"))
+    monkeypatch.setattr("engine.loading.arrange.blocked_choices", lambda dtype: {1: "blocked"})
+    assert tokens_of(make(**drafting("eagle3", models, tmp_path))) == wanted
+
+
+def test_settings_and_the_device_change_while_requests_run(make: Make) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make()
+    ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
+    found: dict[str, list[int]] = {request_id: [] for request_id in ids}
+    changes: list[dict[str, Any]] = [
+        {"block_size": 32}, {"enforce_eager": True}, {"device": "cpu"},
+        {"device": "cuda:0", "enforce_eager": False},
+    ]  # fmt: skip
+    while engine.has_unfinished:
+        for event in engine.step():
+            found[event.request_id] += event.token_ids
+        if changes:
+            engine.reconfigure(**changes.pop(0))
+    assert not changes and list(found.values()) == wanted
+
+
+def test_unloading_gives_all_memory_back(make: Make) -> None:
+    gc.collect()
+    before = machine.allocated
+    engine = make()
+    tokens_of(engine)
+    assert machine.allocated > before + 2**18
+    engine.shutdown()
+    gc.collect()
+    assert machine.allocated <= before + 4096  # the tables of an empty sampler
+
+
+@slow
+def test_two_engines_share_the_device(make: Make) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    one, other = make(), make(kv_cache_dtype="int8")
+    assert tokens_of(one) == wanted
+    tokens_of(other)
+    other.shutdown()
+    assert tokens_of(one) == wanted
+
+
+@pytest.mark.usefixtures("without_triton")
+@pytest.mark.parametrize("method", ["", "draft_model", "eagle3"])
+def test_memory_that_is_refused_at_any_moment_costs_nobody_a_token(
+    make: Make, method: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    options = drafting(method, models, tmp_path) if method else {}
+    engine = make(**options)
+    asked = machine.asked
+    wanted = tokens_of(engine)
+    times = machine.asked - asked
+
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
+    @given(first=st.integers(1, times), count=st.integers(1, 2))
+    def refused(first: int, count: int) -> None:
+        engine.reconfigure(kv_cache_memory_bytes=2**18 + first)  # the cache as large as before
+        start = machine.asked + first
+        machine.denied = frozenset(range(start, start + count))
+        try:
+            assert tokens_of(engine) == wanted
+        finally:
+            machine.denied = frozenset()
+
+    refused()
