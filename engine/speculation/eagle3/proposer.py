@@ -165,8 +165,10 @@ class Eagle3Proposer(Proposer):
                 output = self._head(entries, batch, self._cache)
                 drawn = draw(self._sampler, self._head.logits(output), drafting)
                 going = [i for i, item in enumerate(drafting) if self._take(item, drawn[i])]
+                if len(going) < len(drafting):  # by places of the host, torch would wait for a GPU
+                    output = output.index_select(0, upload_places(going, output.device))
                 drafting = [drafting[i] for i in going]
-                features, tokens = output[going], [drawn[i] for i in going]
+                features, tokens = output, [drawn[i] for i in going]
         return [item.proposal for item in items]
 
     def _is_ready(self, request: Request) -> bool:

@@ -14,13 +14,16 @@ import torch
 import torch.utils._device
 
 from tests.gpu.simulated import graphs, pinned, streams
-from tests.gpu.simulated.machine import DEVICE, machine
+from tests.gpu.simulated.machine import machine
 from tests.gpu.simulated.tensors import DeviceTensor, copy, launch, made, real_of
 
 PROPERTIES = SimpleNamespace(
     name="Simulated GPU", major=9, minor=0, total_memory=machine.total, multi_processor_count=4,
     shared_memory_per_block_optin=227 * 1024, uuid="", L2_cache_size=2**20,
 )  # fmt: skip
+
+
+SYNC_MODES = ("default", "warn", "error")
 
 
 def install() -> None:
@@ -48,11 +51,8 @@ def _install_factories() -> None:
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty.memory_format", _empty, "CUDA")
     library.impl("empty_strided", _empty_strided, "CUDA")
-    for name in (
-        "arange",
-        "arange.start",
-        "arange.start_step",
-    ):  # by default they grow an empty one
+    # by default these grow an empty one
+    for name in ("arange", "arange.start", "arange.start_step"):
         library.impl(name, partial(_computed, name), "CUDA")
     library.impl("copy_", copy, "CUDA")  # torch.tensor passes by what tensors say of themselves
     _kept.append(library)
@@ -129,9 +129,6 @@ def _limit(fraction: float, device: Any = None) -> None:
     machine.limit = int(fraction * machine.total)
 
 
-SYNC_MODES = ("default", "warn", "error")
-
-
 def _set_sync_mode(mode: int | str) -> None:
     machine.sync_mode = SYNC_MODES[mode] if isinstance(mode, int) else mode
 
@@ -153,7 +150,3 @@ def _install_triton() -> None:
             launch(name, lambda: call(self, *reals, **named), tensors, tensors)
 
     GridExecutor.__call__ = launched
-
-
-def is_wanted() -> bool:
-    return os.environ.get("SIMULATE_GPU") == "1" and DEVICE.type == "cuda"

@@ -13,7 +13,6 @@ from tests.gpu.simulated.machine import each
 _aten = torch.ops.aten
 _INDEXED = {
     _aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default,
-    _aten._unsafe_index.Tensor,
 }  # fmt: skip
 _WAITS = {
     _aten._local_scalar_dense.default, _aten.nonzero.default, _aten.masked_select.default,
@@ -26,10 +25,9 @@ _PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.bad
 def waits(func: Any, args: Any) -> bool:
     """Whether the host waits for the device inside an operation."""
     if func in _INDEXED:
-        used = each(args[1:], Tensor)  # a mask is counted; what is on the host is copied
-        return any(
-            not t.is_cuda or t.dtype in (torch.bool, torch.uint8) for t in each(args[1], Tensor)
-        ) or any(not t.is_cuda for t in used)
+        masks = any(t.dtype in (torch.bool, torch.uint8) for t in each(args[1], Tensor))
+        # a mask is counted; places or numbers of the host are copied
+        return masks or any(not t.is_cuda for t in each(args[1:], Tensor))
     return func in _WAITS
 
 

@@ -26,9 +26,8 @@ class DeviceTensor(Tensor):
 
     @staticmethod
     def __new__(cls, real: Tensor) -> Self:
-        with torch.inference_mode(
-            False
-        ):  # a view of what was made outside of it may be made inside
+        # also inside of it: a view of what was made outside is made inside, too
+        with torch.inference_mode(False):
             made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
                 cls, real.size(), strides=real.stride(), storage_offset=real.storage_offset(),
                 dtype=real.dtype, device=DEVICE,
@@ -159,10 +158,8 @@ def copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     else:
         stream = streams.current_stream()
         place = stream.launch([source.memory], [])  # type: ignore[attr-defined]
-        if machine.recording is not None and not (non_blocking and is_pinned(to)):
-            raise SimulatedError("operation not permitted when stream is capturing: to pageable")
-        if machine.recording is not None:
-            raise NotImplementedError("copies to the host inside a graph")
+        if machine.recording is not None:  # to pinned memory it would be allowed: nothing does
+            raise SimulatedError("operation not permitted when stream is capturing: to the host")
         copies.to_host(stream.number, place, to, numbers)
         if not non_blocking:
             machine.wait("a copy to the host", streams.synchronize)
