@@ -36,14 +36,14 @@ os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """total_memory in bytes; capability: NVIDIA's number of the generation, (9, 0) for Hopper.
-    problem: why it cannot be used; "" where it can."""
+    problem: why it cannot be used, "" where it can; None: not tried yet, see `why_not`."""
 
     index: int
     name: str
     total_memory: int
     capability: tuple[int, int]
     uuid: str = ""
-    problem: str = ""
+    problem: str | None = ""
 
     @property
     def device(self) -> str:
@@ -68,9 +68,9 @@ def resolve_device(wanted: str) -> str:
         return CPU
     found = gpus()
     if wanted == AUTO:
-        usable = next((gpu for gpu in found if not gpu.problem), None)
+        usable = next((gpu for gpu in found if not why_not(gpu)), None)
         for gpu in found if usable is None else ():
-            log.warning("%s is not used: %s", gpu.name, gpu.problem)
+            log.warning("%s is not used: %s", gpu.name, why_not(gpu))
         return CPU if usable is None else usable.device
     match = _CUDA.fullmatch(wanted)
     index = int(match[1] or 0) if match else 0
@@ -82,9 +82,9 @@ def resolve_device(wanted: str) -> str:
     if index >= len(found):
         names = ", ".join(f"{gpu.device} ({gpu.name})" for gpu in found)
         raise ConfigError(f"{wanted} is not there: this machine has {names}.", "Choose another.")
-    if found[index].problem:
+    if problem := why_not(found[index]):
         raise ConfigError(
-            f"{found[index].name} ({wanted}) cannot be used: {found[index].problem}",
+            f"{found[index].name} ({wanted}) cannot be used: {problem}",
             "Choose the device cpu, or another GPU.",
         )
     return found[index].device
@@ -92,8 +92,7 @@ def resolve_device(wanted: str) -> str:
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that CUDA shows to this process, each tried with a small computation. Imports
-    torch; the first call takes a moment."""
+    """The GPUs that CUDA shows to this process. Imports torch; the first call takes a moment."""
     import torch
 
     if not _is_available():
@@ -106,7 +105,7 @@ def gpus() -> tuple[Gpu, ...]:
         found.append(
             Gpu(
                 index, properties.name, int(properties.total_memory), capability,
-                f"GPU-{uuid}" if uuid else "", _problem(index, capability),
+                f"GPU-{uuid}" if uuid else "", _too_old(capability) or None,
             )
         )  # fmt: skip
     return tuple(found)
@@ -144,14 +143,23 @@ def _is_available() -> bool:
         return torch.cuda.is_available()
 
 
-def _problem(index: int, capability: tuple[int, int]) -> str:
-    """Why this GPU does not compute; "" if it does."""
+def _too_old(capability: tuple[int, int]) -> str:
+    if capability >= LEAST_CAPABILITY:
+        return ""
+    number, least = (".".join(map(str, pair)) for pair in (capability, LEAST_CAPABILITY))
+    return f"it is too old (compute capability {number}, at least {least} is needed)."
+
+
+def why_not(gpu: Gpu) -> str:
+    """Why it cannot be used; "" where it can. The first time it is tried with a small computation,
+    which takes some hundred MiB of it until the process ends: so only what is to be used is."""
+    return _tried(gpu.index, gpu.capability) if gpu.problem is None else gpu.problem
+
+
+@cache
+def _tried(index: int, capability: tuple[int, int]) -> str:
     import torch
 
-    number = ".".join(map(str, capability))
-    if capability < LEAST_CAPABILITY:
-        least = ".".join(map(str, LEAST_CAPABILITY))
-        return f"it is too old (compute capability {number}, at least {least} is needed)."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -162,7 +170,8 @@ def _problem(index: int, capability: tuple[int, int]) -> str:
             return ""
         made_for = ", ".join(torch.cuda.get_arch_list())
         return (
-            f"a test computation failed ({_first_sentence(error)}; compute capability {number}, "
+            f"a test computation failed ({_first_sentence(error)}; compute capability "
+            f"{'.'.join(map(str, capability))}, "
             f"PyTorch {torch.__version__} has code for {made_for})."
         )
     return "" if works else "a test computation gave a wrong result."

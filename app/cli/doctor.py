@@ -128,9 +128,11 @@ def as_text(report: dict[str, Any]) -> str:
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
     """`problem`: why it is not used, "" where it can be."""
+    from engine.devices import why_not
     from engine.machine import default_dtype, free_memory
 
-    usable = not gpu.problem
+    problem = why_not(gpu)
+    usable = not problem
     return {
         "device": gpu.device,
         "name": gpu.name,
@@ -138,7 +140,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
         "free": free_memory(gpu.device)[0] if usable else None,
         "capability": ".".join(map(str, gpu.capability)),
         "default_dtype": default_dtype("bfloat16", 2**30, gpu.device) if usable else None,
-        "problem": gpu.problem,
+        "problem": problem,
     }
 
 

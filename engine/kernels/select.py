@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.devices import gpus
+from engine.devices import gpus, why_not
 from engine.kernels import blocked
 from engine.kernels.native.library import find
 
@@ -166,7 +166,7 @@ def gpu_choices() -> list[Choice]:
     from engine.attention.gpu_choice import attention_choices
     from engine.kernels.gpu_choices import product_choices
 
-    devices = [torch.device(gpu.device) for gpu in gpus() if not gpu.problem]
+    devices = [torch.device(gpu.device) for gpu in gpus() if not why_not(gpu)]
     attention = [c for device in devices for c in attention_choices(device)]
     return [*attention, *(c for device in devices for c in product_choices(device))]
 

@@ -23,8 +23,10 @@ ask = devices.gpus
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     ask.cache_clear()
+    devices._tried.cache_clear()
     yield
     ask.cache_clear()
+    devices._tried.cache_clear()
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, *found: Gpu) -> None:
@@ -90,12 +92,28 @@ def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch, RuntimeError("no kernel image is available for execution on the device\nmore")
     )
     old, strange = devices.gpus()
-    assert "too old (compute capability 7.0, at least 7.5" in old.problem
-    assert "no kernel image" in strange.problem and "sm_80, sm_90" in strange.problem
+    assert "too old (compute capability 7.0, at least 7.5" in devices.why_not(old)
+    problem = devices.why_not(strange)
+    assert "no kernel image" in problem and "12.0, PyTorch" in problem and "sm_80" in problem
     assert (strange.device, strange.uuid) == ("cuda:1", "GPU-u1")
     assert devices.gpus() is devices.gpus()
     with pytest.raises(ConfigError, match="no kernel image"):
         resolve_device("cuda:1")
+
+
+def test_only_a_gpu_that_is_to_be_used_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial takes memory of it until the process ends."""
+    show_to_torch(monkeypatch, (9, 0), (9, 0), (9, 0))
+    tried: list[str] = []
+
+    def ones(*size: int, device: str) -> torch.Tensor:
+        tried.append(device)
+        return torch.zeros(8) + 1
+
+    monkeypatch.setattr(torch, "ones", ones)
+    assert len(devices.gpus()) == 3 and not tried
+    assert resolve_device("cuda:1") == "cuda:1" and resolve_device("auto") == "cuda:0"
+    assert tried == ["cuda:1", "cuda:0"]
 
 
 def show_to_torch(monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int]) -> None:
@@ -124,5 +142,5 @@ def test_a_gpu_that_is_full_now_is_not_refused_for_good(monkeypatch: pytest.Monk
     """Other programs may end; what is free is asked when a model is loaded."""
     show_to_torch(monkeypatch, (9, 0))
     fail_with(monkeypatch, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB."))
-    assert devices.gpus()[0].problem == ""
+    assert devices.why_not(devices.gpus()[0]) == ""
     assert resolve_device("auto") == "cuda:0"

@@ -182,7 +182,7 @@ def one_row_kernel(
         tl.store(out + outputs, result.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def tile_kernel(
     x, words, scales, zeros, bias, out,
     M, N, K, x_stride, stride, num_blocks,
@@ -212,7 +212,7 @@ def tile_kernel(
         tl.store(out + place, total.to(out.dtype.element_ty), mask=written)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def join_kernel(
     parts, bias, out, rows, N,
     SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,

@@ -41,7 +41,7 @@ def quantize_kernel(
     tl.store(scales + row, largest / LARGEST + spoilt)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def rows_kernel(
     x, x_scales, weight, w_scales, bias, out, M, N, K, filled, steps,
     IS_INT: tl.constexpr, IS_SPLIT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -86,7 +86,7 @@ def rows_kernel(
         tl.store(out + place, result.to(out.dtype.element_ty), mask=written)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def scale_kernel(
     sums, x_scales, w_scales, bias, out, rows, N, sums_stride, out_stride,
     SPLITS: tl.constexpr, IS_INT: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
