@@ -175,6 +175,21 @@ def test_what_others_take_while_a_model_is_loaded_makes_its_cache_smaller(
         make_engine(kv_cache_memory_bytes=2**20)
 
 
+def test_a_cache_that_cannot_become_smaller_is_tried_again_once(
+    tiny_model: Any, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What took the memory may be over by then."""
+    engine = make_engine(kv_cache_memory_bytes=2**16)
+    places = engine.plan.num_blocks * engine.config.block_size
+    (prompt,) = tiny_models.make_prompts((places - 4,))
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    failing = Failing(monkeypatch, {1, 3})
+    (output,) = engine.generate([prompt], params)
+    assert output.token_ids == tiny_models.reference(tiny_model, prompt, 4).token_ids
+    assert failing.calls > 3 and engine.times_shrunk == 0
+    engine.check_integrity()
+
+
 def test_another_fault_is_not_taken_for_it(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
