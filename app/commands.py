@@ -29,9 +29,10 @@ class Command:
     id: "area.verb", unique. where: the menu. shortcut: what the program gives it; what it has by
     now the registry knows. section: commands of one section stand together,
     with a line between sections. submenu: stands in that one, which is where its first command
-    would be. is_checked makes it checkable; choice names a group of which one
-    is checked. is_enabled and is_checked are asked whenever the menu opens, and why_not: why it is
-    not possible though it otherwise would be, in words; "" where it is.
+    would be. shows_page: of a page, which comes to the front first. is_checked makes it checkable;
+    choice names a group of which one is checked. is_enabled and is_checked are asked whenever the
+    menu opens, and why_not: why it is not possible though it otherwise would be, in words; "" where
+    it is.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Command:
     section: str = ""
     choice: str = ""
     submenu: str = ""
+    shows_page: bool = False
     is_checked: Callable[[], bool] | None = None
     is_enabled: Callable[[], bool] | None = None
     why_not: Callable[[], str] | None = None

@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import QSize, Signal
@@ -27,7 +28,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.broadcast.desk import BroadcastDesk
-from app.commands import CommandRegistry
+from app.commands import Command, CommandRegistry
 from app.compare.desk import CompareDesk
 from app.engine_bridge import EngineBridge
 from app.engine_news import EngineNews
@@ -126,7 +127,7 @@ class MainWindow(QMainWindow):
         self.recorder = FlightRecorder(bridge, self)
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self, settings.keymap)
-        self.commands.add(*(c for page in self.pages for c in page.commands))
+        self.commands.add(*self._page_commands())
         self.compare = CompareDesk(bridge, self.engine_settings.precision, self, session, settings)
         self.broadcast = BroadcastDesk(bridge, self)
         self.commands.add(
@@ -255,6 +256,17 @@ class MainWindow(QMainWindow):
             changed.connect(self.commands.refresh)
 
     # Commands ----------------------------------------------------------------------------------
+
+    def _page_commands(self) -> list[Command]:
+        def shown(index: int, callback: Callable[[], object]) -> None:
+            self.show_page(index)
+            callback()
+
+        return [
+            replace(one, callback=partial(shown, index, one.callback)) if one.shows_page else one
+            for index, page in enumerate(self.pages)
+            for one in page.commands
+        ]
 
     @property
     def page_index(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.commands import Command
@@ -10,7 +11,19 @@ if TYPE_CHECKING:
     from app.chat.page import ChatPage
 
 
+FROM_ANYWHERE = ("chat.stop", "chat.regenerate", "chat.copy")
+"""Without leaving another page: a reply is stopped or written again while charts are watched."""
+
+
 def chat_commands(page: ChatPage) -> list[Command]:
+    """Most show the page: what is typed next, or deleted, is not to be out of sight."""
+    return [
+        command if command.id in FROM_ANYWHERE else replace(command, shows_page=True)
+        for command in _commands(page)
+    ]
+
+
+def _commands(page: ChatPage) -> list[Command]:
     controller = page.controller
     return [
         Command("chat.new", "New chat", page.new_chat, "Chat", "Ctrl+N", "plus"),

@@ -28,6 +28,22 @@ def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
     assert menus == ["&File", "&View", "&Chat", "&Tune", "&Help"]
 
 
+def test_a_new_chat_begins_in_sight_whatever_page_was_shown(
+    qtbot: QtBot, application: Application
+) -> None:
+    """What was typed next went to a chat that nobody saw."""
+    window, chat = application.window, application.pages.chat_page
+    open_model(qtbot, application)
+    window.commands.run("page.models")
+    window.activateWindow()
+    qtbot.keyClick(window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)
+    qtbot.waitUntil(lambda: window.page.name == "Chat" and chat.composer.isVisible())
+    assert chat.composer.hasFocus() or chat.composer.isAncestorOf(window.focusWidget())
+    window.commands.run("page.tune")
+    window.commands.run("chat.regenerate")  # while the charts are watched
+    assert window.page.name == "Tune"
+
+
 def test_quit_is_the_last_of_the_file_menu(application: Application) -> None:
     bar = application.window.menuBar().actions()
     menu = next(action.menu() for action in bar if action.text() == "&File")
