@@ -83,8 +83,8 @@ _OF_GPUS = ("CUDA error: ", "Triton Error [CUDA]: ", "CUBLAS_STATUS_", "CUDNN_ST
 
 
 def is_gpu_fault(error: BaseException) -> bool:
-    """Whether a GPU, its driver or a kernel failed: after that, the GPU computes nothing more in
-    this process."""
+    """Whether a GPU, its driver or a kernel failed: after most such errors the GPU computes nothing
+    more in this process."""
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OF_GPUS)
 
 
@@ -111,7 +111,7 @@ def describe(error: BaseException) -> ErrorInfo:
         words = str(error).strip().partition("\n")[0].rstrip(".")
         return ErrorInfo(
             f"The GPU failed: {words}.",
-            "Close the program and start it again: in this process the GPU will not compute any "
+            "Close the program and start it again: in this process the GPU may not compute any "
             "more. If it fails again, see whether nvidia-smi still shows it; the device cpu works "
             "without it.",
             type(error).__name__,

@@ -249,9 +249,8 @@ class LLMEngine:
         """Launch the next step. Where memory runs out the cache becomes smaller, the requests are
         preempted, and the step after this one computes them again. A cache that cannot become
         smaller is left as it is once: what took the memory may be over by then."""
-        if self._short and self._can_shrink:
-            why, self._short = self._short, ""
-        else:
+        why, self._short = self._short, ""
+        if not (why and self._can_shrink):
             try:
                 flight = launch(self._scheduler, self._speculator, self._host, self._clock)
                 self._is_retry = False
@@ -275,7 +274,7 @@ class LLMEngine:
     @property
     def _least_blocks(self) -> int:
         """What the longest request in flight needs for its next token."""
-        longest = max(request.num_tokens for request in self._requests.values())
+        longest = max((request.num_tokens for request in self._requests.values()), default=0)
         return self._scheduler.pool.blocks_for(longest + 1)
 
     def _follow(self, plan: StepPlan, outcomes: Mapping[str, Outcome]) -> None:
@@ -394,6 +393,7 @@ class LLMEngine:
         """Around an exchange of the cache: everybody gives up their blocks and comes back."""
         self._scheduler.preempt_all()
         self._speculator.close()
+        self._short = ""
         try:
             yield
         finally:

@@ -71,6 +71,27 @@ def test_a_step_that_finds_no_memory_to_be_followed_loses_no_token(
     engine.check_integrity()
 
 
+def test_the_last_step_of_the_last_request_finds_no_memory_to_be_followed(
+    make_engine: MakeEngine, head_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step after it has nothing to make room for, and the next request everything."""
+    engine = make_engine(**eagle(head_folder, num_speculative_tokens=1))
+
+    def refused(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Eagle3Proposer, "follow", refused)
+        params = SamplingParams(temperature=0, max_tokens=1)
+        engine.add_request(PROMPTS[0], params)
+        assert [event.finish_reason is not None for event in engine.step()] == [True]
+    assert engine.step() == []
+    assert not engine.has_unfinished and engine.times_shrunk == 1
+    (output,) = engine.generate([PROMPTS[0]], params)
+    assert len(output.token_ids) == 1
+    engine.check_integrity()
+
+
 @pytest.mark.parametrize("params", [GREEDY, SEEDED, PARAMS[3]])
 def test_drafting_is_switched_in_mid_reply(
     params: SamplingParams, make_engine: MakeEngine, head_folder: Path, plain: list[Any]

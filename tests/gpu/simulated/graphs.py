@@ -29,15 +29,15 @@ class Recording:
         self.operations: list[Operation] = []
         self.made: list[Tensor] = []
         self._made: weakref.WeakSet[Memory] = weakref.WeakSet()
-        self._outside: dict[int, tuple[weakref.ref[Memory], str]] = {}
-        self._written: set[int] = set()
+        self._outside: dict[weakref.ref[Memory], str] = {}
+        self._written: set[weakref.ref[Memory]] = set()
 
     def add(self, what: str, run: Operation, read: list[Memory], written: list[Memory]) -> None:
         self.operations.append(run)
         for piece in [*read, *written]:
             if piece not in self._made:
-                self._outside.setdefault(id(piece), (weakref.ref(piece), what))
-        self._written.update(id(piece) for piece in written)
+                self._outside.setdefault(weakref.ref(piece), what)
+        self._written.update(map(weakref.ref, written))
 
     def add_made(self, real: Tensor, piece: Memory) -> None:
         self.made.append(real)
@@ -46,11 +46,11 @@ class Recording:
     def outside(self) -> tuple[list[Memory], list[Memory]]:
         """(read, written), all of it still there."""
         read, written = [], []
-        for key, (reference, what) in self._outside.items():
+        for reference, what in self._outside.items():
             piece = reference()
             if piece is None:
                 raise SimulatedError(f"a graph is replayed whose {what} uses memory given back")
-            (written if key in self._written else read).append(piece)
+            (written if reference in self._written else read).append(piece)
         return read, written
 
 
