@@ -145,8 +145,14 @@ class EngineConfig:
     )
     num_threads: int | None = _setting(
         int, None, Change.RELOAD, "CPU threads",
-        "Threads of the matrix products. None: the physical cores.",
+        "Most threads of the matrix products. None: the physical cores.",
         minimum=1, maximum=1024, optional=True,
+    )
+    adaptive_threads: bool = _setting(
+        bool, True, Change.LIVE, "Adaptive threads",
+        "On the CPU, compute steps of few tokens with fewer threads where these are measured to "
+        "be as fast, and all steps with no more than other programs leave cores for. Off: always "
+        "the number above.",
     )
     enforce_eager: bool = _setting(
         bool, False, Change.CACHE_REBUILD, "Eager steps",

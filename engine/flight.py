@@ -15,6 +15,7 @@ from engine.speculation.proposer import NOTHING
 from engine.speculation.speculator import Speculator
 from engine.speculation.verify import Verification, Verified
 from engine.step_plan import Grant, StepPlan
+from engine.threads.step_threads import StepThreads
 
 
 @dataclass(slots=True)
@@ -43,7 +44,11 @@ class Flight:
 
 
 def launch(
-    scheduler: Scheduler, speculator: Speculator, host: ModelHost, clock: Callable[[], float]
+    scheduler: Scheduler,
+    speculator: Speculator,
+    host: ModelHost,
+    threads: StepThreads,
+    clock: Callable[[], float],
 ) -> Flight | None:
     """Plan the next step and launch it; None where there is nothing to compute."""
     timer = StepTimer(clock())
@@ -51,6 +56,7 @@ def launch(
     plan = scheduler.plan(timer.start)
     if not plan.grants:
         return None
+    timer.num_threads = threads.begin(plan.num_tokens, timer.start)
     planned = clock()
     plan, proposals = speculator.propose(plan)
     drafted = clock()

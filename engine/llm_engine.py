@@ -31,6 +31,7 @@ from engine.snapshot import BlockDetails, EngineSnapshot, FinishReason, MemoryPl
 from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
 from engine.step_plan import Outcome, StepPlan
+from engine.threads.step_threads import StepThreads
 from engine.tokenization import Tokenizer
 
 
@@ -62,6 +63,7 @@ class LLMEngine:
         self._host = ModelHost(config, progress, cancelled)
         self._scheduler = Scheduler(self.config, *self._host.new_pool())
         self._speculator = self._host.new_speculator()
+        self._threads = StepThreads(self.config, clock)
         self._ahead: Flight | None = None
         self._landed = 0.0  # when the last step was booked
         self._short = ""  # what memory did not suffice for after the last step
@@ -122,6 +124,7 @@ class LLMEngine:
             self._recorder,
             self._meter,
             self._speculator.snapshot(),
+            self._threads.figures(),
             self._clock(),
         )
 
@@ -252,7 +255,9 @@ class LLMEngine:
         why, self._short = self._short, ""
         if not (why and self._can_shrink):
             try:
-                flight = launch(self._scheduler, self._speculator, self._host, self._clock)
+                flight = launch(
+                    self._scheduler, self._speculator, self._host, self._threads, self._clock
+                )
                 self._is_retry = False
                 return flight
             except (RuntimeError, MemoryError) as error:
@@ -311,6 +316,8 @@ class LLMEngine:
         self._speculator.observe(
             plan, outcomes, drafting_s, timer.model_s, now - timer.start, follow_s
         )
+        if not flight.is_ahead:
+            self._threads.ended(now - timer.start, now)
         for request in finished:
             request.finished = now
         events = []
@@ -376,6 +383,7 @@ class LLMEngine:
             self._host.use(wanted)
             self._scheduler.update(wanted)
             self._speculator.update(wanted)
+            self._threads.update(wanted)
         elif change is Change.CACHE_REBUILD:
             plan = self._host.plan_for(wanted)
             self._refit(wanted, plan)
@@ -393,12 +401,14 @@ class LLMEngine:
         """Around an exchange of the cache: everybody gives up their blocks and comes back."""
         self._scheduler.preempt_all()
         self._speculator.close()
+        self._threads.rest()
         self._short = ""
         try:
             yield
         finally:
             self._scheduler.replace_pool(self.config, *self._host.new_pool())
             self._speculator = self._host.new_speculator()
+            self._threads = StepThreads(self.config, self._clock)
 
     def _refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
         places = plan.num_blocks * config.block_size
@@ -417,6 +427,7 @@ class LLMEngine:
             self._end(request, FinishReason.ABORT)
         self._ahead = self._scheduler.ahead = None
         self._speculator.close()
+        self._threads.rest()
         self._meter.close()
         self._host.drop()
 

@@ -25,6 +25,7 @@ from engine.snapshot import (
     GpuFigures,
     MemorySnapshot,
     SpeculationSnapshot,
+    ThreadFigures,
 )
 
 MEMORY_INTERVAL_S = 0.5
@@ -78,6 +79,7 @@ def observe(
     recorder: Recorder,
     meter: MemoryMeter,
     speculation: SpeculationSnapshot | None,
+    threads: ThreadFigures | None,
     now: float,
 ) -> EngineSnapshot:
     """The engine now, with the steps and samples that `recorder` gathered since the last call."""
@@ -99,6 +101,7 @@ def observe(
         itl=itl,
         speculation=speculation,
         gpus=meter.gpus,
+        threads=threads,
     )
 
 

@@ -25,10 +25,13 @@ class StepTimer:
     was launched ahead itself, all since the step before it was booked.
     """
 
-    __slots__ = ("commit_s", "draft_s", "model_s", "sample_s", "schedule_s", "start")
+    __slots__ = (
+        "commit_s", "draft_s", "model_s", "num_threads", "sample_s", "schedule_s", "start",
+    )  # fmt: skip
 
     def __init__(self, start: float) -> None:
         self.start = start
+        self.num_threads = 0
         self.schedule_s = self.draft_s = self.model_s = self.sample_s = self.commit_s = 0.0
 
     def add_wait(self, before_s: float, reading_s: float, sampled_s: float | None) -> None:
@@ -100,6 +103,7 @@ class Recorder:
                 commit_s=timer.commit_s,
                 held_back=tuple(r.request_id for r in plan.held_back),
                 kv_usage=kv_usage,
+                num_threads=timer.num_threads,
             )
         )
         self.num_steps += 1

@@ -38,6 +38,8 @@ from engine.snapshot import (
     SpeedUp,
     StepEntry,
     StepRecord,
+    ThreadFigures,
+    ThreadsOf,
     TokenEvent,
 )
 
@@ -122,6 +124,7 @@ class _Writer:
             "itl": s.itl,
             "speculation": self._changed("speculation", s.speculation, _speculation),
             "gpus": self._changed("gpus", s.gpus, lambda gpus: [*map(dataclasses.asdict, gpus)]),
+            "threads": self._changed("threads", s.threads, _threads),
         }
 
     def _changed(self, name: str, value: Any, write: Callable[[Any], Any]) -> Any:
@@ -177,13 +180,17 @@ def _step(s: StepRecord) -> list[Any]:
     return [
         s.index, s.start, s.duration, s.entries, s.num_running, s.num_waiting, s.preempted,
         s.finished, s.schedule_s, s.model_s, s.sample_s, s.commit_s, s.draft_s,
-        s.held_back, s.kv_usage,
+        s.held_back, s.kv_usage, s.num_threads,
     ]  # fmt: skip
 
 
 def _speculation(figures: SpeculationSnapshot | None) -> Json:
     """{} where nothing drafts: null would be "as before"."""
     return {} if figures is None else dataclasses.asdict(figures)
+
+
+def _threads(figures: ThreadFigures | None) -> Json:
+    return {} if figures is None else figures._asdict()
 
 
 def _config(config: Any) -> Json:
@@ -243,6 +250,7 @@ class _Reader:
             itl=tuple(Sample(*sample) for sample in line["itl"]),
             speculation=self._as_before("speculation", line, _read_speculation),
             gpus=self._as_before("gpus", {"gpus": [], **line}, _read_gpus),  # later than others
+            threads=self._as_before("threads", {"threads": {}, **line}, _read_threads),
         )
 
     def _as_before(self, name: str, line: Json, read: Callable[[Any], Any]) -> Any:
@@ -294,11 +302,19 @@ def _read_step(fields: list[Any]) -> StepRecord:
      sample, commit, draft, *later) = fields  # fmt: skip
     held_back = later[0] if later else ()  # not in older recordings
     kv_usage = later[1] if len(later) > 1 else None
+    num_threads = later[2] if len(later) > 2 else 0
     return StepRecord(
         index, start, duration, tuple(StepEntry(*entry) for entry in entries), running, waiting,
         tuple(preempted), tuple(finished), schedule, draft, model, sample, commit,
-        tuple(held_back), kv_usage,
+        tuple(held_back), kv_usage, num_threads,
     )  # fmt: skip
+
+
+def _read_threads(values: Json) -> ThreadFigures | None:
+    if not values:
+        return None
+    found = tuple(ThreadsOf(*one) for one in values["found"])
+    return ThreadFigures(**{**values, "found": found})
 
 
 def _read_speculation(values: Json) -> SpeculationSnapshot | None:

@@ -80,6 +80,7 @@ class Hints:
             "dtype": self._number_format,
             "max_model_len": self._context,
             "num_threads": self._threads,
+            "adaptive_threads": self._found_threads,
             "device": self._device,
             "enforce_eager": self._graphs,
         }
@@ -241,4 +242,23 @@ class Hints:
             return NO_STEP
         steps = sum(second.steps for second in self._seconds)
         mean = sum(second.seconds_computed for second in self._seconds) / steps
-        return f"step {mean * 1e3:,.1f} ms on average in the last minute"
+        words = f"step {mean * 1e3:,.1f} ms on average in the last minute"
+        if s.threads is None:
+            return words
+        return f"{s.threads.used} of {s.threads.most} in the last step · {words}"
+
+    @staticmethod
+    def _found_threads(s: EngineSnapshot) -> str:
+        """Cores that others keep busy, and what was found best for steps of few tokens."""
+        threads = s.threads
+        if threads is None:
+            return ""
+        if threads.most == 1:
+            return "one thread computes every step"
+        parts = []
+        if threads.others is not None:
+            parts.append(f"other programs use {threads.others:.1f} cores")
+        for first, last, best in threads.found:
+            tokens = _count(first, "token") if first == last else f"{first} to {last} tokens"
+            parts.append(f"{tokens}: {_count(best, 'thread')}")
+        return " · ".join(parts)

@@ -47,7 +47,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "prompt_lookup_min",
         "prompt_lookup_max",
     ),
-    "Model": ("device", "max_model_len", "num_threads", "enforce_eager", "seed"),
+    "Model": (
+        "device",
+        "max_model_len",
+        "num_threads",
+        "adaptive_threads",
+        "enforce_eager",
+        "seed",
+    ),
 }
 
 NOT_SHOWN = ("model", "load_format")
@@ -66,6 +73,7 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 
 
 _OF_GPU = ("enforce_eager",)
+_OF_CPU = ("num_threads", "adaptive_threads")
 
 
 def only_with(name: str) -> str:
@@ -76,7 +84,9 @@ def only_with(name: str) -> str:
 def only_on(name: str, device: str) -> str:
     """Why a setting does nothing on `device`; "" where it does something, or is not known to."""
     on_gpu = device == "auto" or device.startswith("cuda")
-    return "" if on_gpu or name not in _OF_GPU else "only on an NVIDIA GPU"
+    if name in _OF_GPU and not on_gpu:
+        return "only on an NVIDIA GPU"
+    return "only on the CPU" if name in _OF_CPU and device.startswith("cuda") else ""
 
 
 def matters(name: str, speculative_method: str) -> bool:

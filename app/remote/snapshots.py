@@ -32,6 +32,7 @@ from engine.snapshot import (
     Sample,
     SpeculationSnapshot,
     StepRecord,
+    ThreadFigures,
     TokenEvent,
     Told,
 )
@@ -82,6 +83,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
     missing: tuple[Part, ...]
     told: Told | None
     gpus: tuple[GpuFigures, ...] | None = None
+    threads: ThreadFigures | None = None
 
 
 class SnapshotWriter:
@@ -113,6 +115,7 @@ class SnapshotWriter:
             missing=tuple(s.missing),
             told=s.told,
             gpus=self._changed("gpus", s.gpus),
+            threads=s.threads,
         )
 
     def _changed(self, name: str, value: Any) -> Any:
@@ -158,6 +161,7 @@ class SnapshotReader:
             missing=frozenset(wire.missing),
             told=wire.told,
             gpus=self._gpus(wire.gpus),
+            threads=wire.threads,
         )
 
     def _kept(self, name: str, value: Any) -> Any:

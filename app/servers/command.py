@@ -25,7 +25,7 @@ class Facts:
 
 NO_FACTS = Facts()
 
-ELSEWHERE = ("model", "device", "num_threads")
+ELSEWHERE = ("model", "device", "num_threads", "adaptive_threads")
 """Not a choice of tuning: the model is an argument of its own, device and threads belong to the
 machine that serves."""
 

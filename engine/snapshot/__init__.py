@@ -20,6 +20,7 @@ from engine.snapshot.requests import (
 )
 from engine.snapshot.speculation import SpeculationSnapshot, SpeedUp
 from engine.snapshot.steps import StepEntry, StepRecord
+from engine.snapshot.threads import ThreadFigures, ThreadsOf
 
 __all__ = [
     "BLOCK_CACHED",
@@ -45,6 +46,8 @@ __all__ = [
     "SpeedUp",
     "StepEntry",
     "StepRecord",
+    "ThreadFigures",
+    "ThreadsOf",
     "TokenEvent",
     "Told",
     "entry_of",

@@ -12,6 +12,7 @@ from engine.snapshot.model import ModelInfo
 from engine.snapshot.requests import RequestSnapshot, RequestState
 from engine.snapshot.speculation import SpeculationSnapshot
 from engine.snapshot.steps import StepRecord
+from engine.snapshot.threads import ThreadFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class EngineSnapshot:
     """The engine after a step. `steps`, `ttft` and `itl` hold what is new since the snapshot
     published before this one; everything else is the state now. `missing`: what its source does not
     tell; there the values are empty and mean nothing. `told`: gauges in place of the parts that
-    they would be counted from. `gpus`: those of the engine's machine, while it computes on one."""
+    they would be counted from. `gpus`: those of the engine's machine, while it computes on one.
+    `threads`: of its steps, while it computes on the CPU; None where nobody tells."""
 
     time: float
     step_index: int
@@ -88,6 +90,7 @@ class EngineSnapshot:
     missing: frozenset[Part] = frozenset()
     told: Told | None = None
     gpus: tuple[GpuFigures, ...] = ()
+    threads: ThreadFigures | None = None
 
     @property
     def num_running(self) -> int:

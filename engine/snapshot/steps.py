@@ -41,6 +41,7 @@ class StepRecord:
     held_back: requests that waited although a slot was idle, because the batch is static.
     kv_usage: share of the KV blocks that requests held during the step, also those that ended with
     it; None where nobody took it down (older recordings).
+    num_threads: that computed it on the CPU; 0 on a GPU, and where nobody took it down.
     """
 
     index: int
@@ -58,6 +59,7 @@ class StepRecord:
     commit_s: float = 0.0
     held_back: tuple[str, ...] = ()
     kv_usage: float | None = None
+    num_threads: int = 0
 
     @property
     def end(self) -> float:

@@ -34,6 +34,8 @@ from engine.snapshot import (
     Sample,
     StepEntry,
     StepRecord,
+    ThreadFigures,
+    ThreadsOf,
     TokenEvent,
 )
 
@@ -277,6 +279,7 @@ class FakeEngineThread(threading.Thread):
                         prefix_queries=100, prefix_hits=40,
                     ),
                     tuple(steps), tuple(ttft), tuple(itl),
+                    threads=ThreadFigures(4, 1, 4, 0.1, (ThreadsOf(1, 1, 1),)),
                 )
             )
         )  # fmt: skip

@@ -39,12 +39,15 @@ from engine.snapshot import (
     Sample,
     StepEntry,
     StepRecord,
+    ThreadFigures,
+    ThreadsOf,
     TokenEvent,
 )
 from tests.app.test_window_engine import LOAD_MS, ask, wait_for_end
 from tests.widgets import synthetic
 
 CARD = GpuFigures("A card", 8, 3, 1, (GpuProcess("Xorg", 7, 2),), power_w=90.0)
+THREADS = ThreadFigures(4, 2, 3, 1.25, (ThreadsOf(1, 1, 2), ThreadsOf(4, 7, 3)))
 CONFIG = EngineConfig(model="/m", max_num_seqs=4)
 PEAKS = Peaks(40e9, 800e9, "float32", 2, "a machine", 1.7e9)
 LOADED = m.Loaded(CONFIG, synthetic.MODEL, synthetic.PLAN)
@@ -80,11 +83,12 @@ def runs(draw: st.DrawFn) -> list[Frame]:
         )  # fmt: skip
         entry = StepEntry("a", "decode", 1, 0, 0, 0, 77, 1)
         step = StepRecord(at, at + 0.3, 0.02, (entry,), 1, 0, ("b",), ("c",), 0.1, 0.2, 0.3, 0.4,
-                          held_back=("d",), kv_usage=0.25)  # fmt: skip
+                          held_back=("d",), kv_usage=0.25, num_threads=2)  # fmt: skip
         snapshot = dataclasses.replace(
             synthetic.snapshot(at / 3), config=CONFIG, requests=tuple(requests), blocks=blocks,
             steps=(step,), ttft=(Sample(at, 0.1),), itl=(Sample(at, 0.2), Sample(at, 0.3)),
             gpus=draw(st.sampled_from([(), (CARD,), (CARD, CARD)])),
+            threads=draw(st.sampled_from([None, THREADS, THREADS._replace(others=None)])),
         )  # fmt: skip
         frames.append(Frame(at / 7, m.SnapshotEvent(snapshot)))
     return frames
@@ -108,6 +112,14 @@ def test_what_is_encoded_is_decoded(frames: list[Frame]) -> None:
         assert_same(before.event.snapshot, after.event.snapshot)
 
 
+def test_a_recording_from_before_threads_were_told_is_read() -> None:
+    snapshot = dataclasses.replace(synthetic.snapshot(1.0), threads=THREADS)
+    line = json.loads(encode([Frame(1.0, m.SnapshotEvent(snapshot))]))
+    del line["threads"]
+    (frame,) = decode(json.dumps(line).encode() + b"\n")
+    assert isinstance(frame.event, m.SnapshotEvent) and frame.event.snapshot.threads is None
+
+
 def test_a_recording_from_before_gpus_were_watched_is_read() -> None:
     first, second = (synthetic.snapshot(at) for at in (1.0, 2.0))
     data = encode([Frame(s.time, m.SnapshotEvent(s)) for s in (first, second)])
@@ -118,9 +130,9 @@ def test_a_recording_from_before_gpus_were_watched_is_read() -> None:
         assert isinstance(frame.event, m.SnapshotEvent) and frame.event.snapshot.gpus == ()
 
 
-@pytest.mark.parametrize("num_later", [0, 1])
+@pytest.mark.parametrize("num_later", [0, 1, 2])
 def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
-    step = StepRecord(3, 0.5, 0.1, (), 1, 0, held_back=("d",), kv_usage=0.5)
+    step = StepRecord(3, 0.5, 0.1, (), 1, 0, held_back=("d",), kv_usage=0.5, num_threads=2)
     snapshot = dataclasses.replace(synthetic.snapshot(1.0), steps=(step,))
     line = json.loads(encode([Frame(1.0, m.SnapshotEvent(snapshot))]))
     line["steps"] = [fields[: 13 + num_later] for fields in line["steps"]]
@@ -128,7 +140,10 @@ def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
     assert isinstance(frame.event, m.SnapshotEvent)
     (read,) = frame.event.snapshot.steps
     held_back = step.held_back if num_later else ()
-    assert read == dataclasses.replace(step, held_back=held_back, kv_usage=None)
+    kv_usage = step.kv_usage if num_later > 1 else None
+    assert read == dataclasses.replace(
+        step, held_back=held_back, kv_usage=kv_usage, num_threads=0
+    )
 
 
 def test_every_kind_of_event_comes_back() -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from app.panels.hints import Hints
-from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
+from engine.snapshot import EngineSnapshot, StepEntry, StepRecord, ThreadFigures, ThreadsOf
 from tests.app.fakes import Script, snapshot_at_rest
 
 
@@ -72,9 +72,27 @@ def test_steps_are_summed_over_the_last_minute(idle: EngineSnapshot) -> None:
     assert hints.hint("max_num_batched_tokens") == "largest step 30.0 ms at 513 tokens"
     assert hints.hint("enable_chunked_prefill") == "2 prefill steps a minute, 1 shared with decode"
     assert hints.hint("batching") == "1.3 requests per step in the last minute"
-    assert hints.hint("num_threads") == "step 30.0 ms on average in the last minute"
+    assert hints.hint("num_threads").endswith("step 30.0 ms on average in the last minute")
     hints.update(dataclasses.replace(idle, time=1100.0))
     assert hints.hint("max_num_batched_tokens") == "no step in the last minute"
+
+
+def test_threads_of_the_steps_are_told(idle: EngineSnapshot) -> None:
+    hints = Hints()
+    steps = (step(999.0, 0.002, StepEntry("a", "decode", 1)),)
+    hints.update(dataclasses.replace(idle, steps=steps, threads=None))
+    assert hints.hint("adaptive_threads") == ""  # a server of before tells nothing of them
+    assert hints.hint("num_threads") == "step 2.0 ms on average in the last minute"
+    found = (ThreadsOf(1, 1, 1), ThreadsOf(4, 7, 2))
+    hints.update(dataclasses.replace(idle, threads=ThreadFigures(4, 1, 3, 1.04, found)))
+    assert hints.hint("num_threads") == (
+        "1 of 4 in the last step · step 2.0 ms on average in the last minute"
+    )
+    assert hints.hint("adaptive_threads") == (
+        "other programs use 1.0 cores · 1 token: 1 thread · 4 to 7 tokens: 2 threads"
+    )
+    hints.update(dataclasses.replace(idle, threads=ThreadFigures(1, 1, 1, None)))
+    assert hints.hint("adaptive_threads") == "one thread computes every step"
 
 
 def test_a_fast_engine_costs_little_to_explain(idle: EngineSnapshot) -> None:

@@ -18,6 +18,7 @@ from widgets.pixels import word
 from widgets.theme import apply_theme, theme
 from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
 from widgets.timeline.view import NONE, PITCHES
+from widgets.timeline.words import step_words
 
 NAMES = {"a": "Tell me a story", "b": "What is TTFT?"}
 
@@ -103,6 +104,14 @@ def test_it_goes_with_the_newest_step_until_it_is_held(
     assert view.end == 300
     qtbot.mouseClick(full.follow_button, Qt.MouseButton.LeftButton)
     assert view.follows and view.end == 350 and full.follow_button.text() == "Hold"
+
+
+def test_a_step_says_how_many_threads_computed_it() -> None:
+    (step,) = steps(4, 1)
+    assert step_words(step).startswith("step 4 · 10.0 ms · ")
+    one, two = (dataclasses.replace(step, num_threads=n) for n in (1, 2))
+    assert step_words(one).startswith("step 4 · 10.0 ms on 1 thread · ")
+    assert step_words(two).startswith("step 4 · 10.0 ms on 2 threads · ")
 
 
 def test_pointing_reads_a_step_and_its_batch(qtbot: QtBot, full: TimelinePanel) -> None:

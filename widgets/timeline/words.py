@@ -14,6 +14,8 @@ def step_words(step: StepRecord) -> str:
     """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
     step = unpacked(step)
     parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
+    if step.num_threads:
+        parts[-1] += f" on {step.num_threads} thread{'s' * (step.num_threads != 1)}"
     decode, prefill = step.num_decode_tokens, step.num_prefill_tokens
     drafts = sum(entry.num_draft for entry in step.entries)
     kinds = ((decode, "decode"), (drafts, "drafted"), (prefill, "prefill"))

@@ -1,0 +1,112 @@
+"""How many cores other programs keep busy, from the system's own accounts of processor time."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import psutil
+
+INTERVAL_S = 0.5
+FIRST_S = 0.1
+STALE_S = 2.0
+"""Between two looks that far apart nothing was computed; the next one is taken after FIRST_S."""
+SHARE = 0.005
+"""Of the engine's time that may go into looking: on a machine with hundreds of processors the
+system needs milliseconds for its accounts."""
+
+
+class Used(NamedTuple):
+    """Seconds of processor time since some moment: of all programs, and of this one."""
+
+    all: float
+    own: float
+
+
+class Crowding:
+    """`others` is asked before each step, and looks from time to time. read: the accounts; raises
+    OSError or RuntimeError where there are none, and then nothing is ever said."""
+
+    def __init__(self, clock: Callable[[], float], read: Callable[[], Used] | None = None) -> None:
+        self._clock = clock
+        self._read = read or Accounts().read
+        self._others: float | None = None
+        self._wait = FIRST_S
+        self._last = (clock(), self._accounts())
+
+    @property
+    def latest(self) -> float | None:
+        """What `others` said last."""
+        return self._others
+
+    def others(self, now: float) -> float | None:
+        """Cores that other programs used lately; None where it is not known (yet)."""
+        if now - self._last[0] >= self._wait:
+            self._look(now)
+        return self._others
+
+    def _look(self, now: float) -> None:
+        (then, before), used = self._last, self._accounts()
+        self._last = (now, used)
+        if used is None or before is None:
+            return
+        theirs = (used.all - before.all) - (used.own - before.own)
+        self._others = max(0.0, theirs / (now - then))
+        # over a pause it is the mean of all of it, for want of anything better
+        self._wait = FIRST_S if now - then > STALE_S else max(INTERVAL_S, self._cost_s / SHARE)
+
+    def _accounts(self) -> Used | None:
+        """Where there are none, nobody asks again."""
+        began = time.perf_counter()
+        try:
+            used = self._read()
+        except (OSError, RuntimeError, psutil.Error):
+            self._wait, self._others = math.inf, None
+            return None
+        self._cost_s = time.perf_counter() - began
+        return used
+
+
+class Accounts:
+    """Processor time of the cores that this process may use. What runs at a lower priority than
+    this process (`nice`) makes way for it, and is left out."""
+
+    def __init__(self) -> None:
+        cores = os.cpu_count() or 1
+        allowed = allowed_cores()
+        self._only = allowed if len(allowed) < cores else frozenset()
+        self._makes_way = not _is_nice()
+
+    def read(self) -> Used:
+        if self._only:
+            each = psutil.cpu_times(percpu=True)
+            busy = sum(self._busy(times) for core, times in enumerate(each) if core in self._only)
+        else:
+            busy = self._busy(psutil.cpu_times())
+        return Used(busy, time.process_time())
+
+    def _busy(self, times: object) -> float:
+        """A virtual machine's `guest` time is counted in `user`; `steal` is no program's."""
+        names = ["user", "system", "irq", "softirq", "interrupt", "dpc"]
+        if not self._makes_way:
+            names.append("nice")
+        return sum(getattr(times, name, 0.0) for name in names)
+
+
+def allowed_cores() -> frozenset[int]:
+    """The logical cores that this process may use."""
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # not on macOS and Windows
+        return frozenset(range(os.cpu_count() or 1))
+
+
+def _is_nice() -> bool:
+    """Whether this process itself runs at a low priority, so that its time is counted as such."""
+    try:
+        return os.nice(0) > 0
+    except (AttributeError, OSError):
+        return False

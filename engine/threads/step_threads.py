@@ -1,0 +1,116 @@
+"""The number of threads of the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from engine.config import EngineConfig
+from engine.devices import is_cuda
+from engine.snapshot import ThreadFigures, ThreadsOf
+from engine.threads.crowding import Crowding, allowed_cores
+from engine.threads.search import Search, counts
+
+LARGE = 64
+"""Tokens of a step that is computed with all threads that have a core: there is enough to do for
+each of them, and steps differ too much in length to be compared."""
+_MORE = 0.65
+"""Cores that must have become free before one more is counted: less than what makes it one fewer
+would have the count swing with every look."""
+
+
+class StepThreads:
+    """Of steps that are computed on the CPU; on a GPU it does nothing. config: with num_threads
+    resolved; clock: the engine's. crowding, num_cores, apply (which sets the number for the thread
+    that calls) are replaced in tests."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        clock: Callable[[], float],
+        *,
+        crowding: Crowding | None = None,
+        num_cores: int | None = None,
+        apply: Callable[[int], None] = torch.set_num_threads,
+    ) -> None:
+        self._apply = apply
+        self._crowding = crowding or Crowding(clock)
+        self._num_cores = num_cores or len(allowed_cores())
+        self._most = self._free = 0 if is_cuda(config.device) else config.num_threads or 1
+        self._used = 0
+        self._counts = counts(self._most)
+        self._searches: dict[int, Search] = {}
+        self._kind = 0  # of the step that runs: its tokens' bit length; 0: a large one
+        self.update(config)
+
+    def update(self, config: EngineConfig) -> None:
+        """Take over live settings."""
+        self._is_adaptive = config.adaptive_threads and self._most > 1
+        self.rest()
+
+    def rest(self) -> None:
+        """All threads again, for what is computed between steps."""
+        self._kind = 0
+        if self._used != self._most:
+            self._set(self._most)
+
+    def begin(self, num_tokens: int, now: float) -> int:
+        """Set the number for a step with so many tokens; what it is, 0 on a GPU."""
+        count = self._count(num_tokens, now) if self._is_adaptive else self._most
+        if count != self._used:
+            self._set(count)
+        return count
+
+    def ended(self, seconds: float, now: float) -> None:
+        """The step that `begin` was called for took so long."""
+        search = self._searches.get(self._kind)
+        if search is not None and self._is_adaptive:
+            search.learn(self._used, seconds, now)
+
+    def figures(self) -> ThreadFigures | None:
+        """What was found, for the window; None on a GPU."""
+        if not self._most:
+            return None
+        kinds = sorted(self._searches) if self._is_adaptive else []
+        found = tuple(
+            ThreadsOf(1 << (kind - 1), (1 << kind) - 1, min(self._searches[kind].best, self._free))
+            for kind in kinds
+        )
+        others = self._crowding.latest if self._is_adaptive else None
+        return ThreadFigures(self._most, self._used, self._free, others, found)
+
+    def _set(self, count: int) -> None:
+        self._used = count
+        if count:
+            self._apply(count)
+
+    def _count(self, num_tokens: int, now: float) -> int:
+        free = self._free_cores(now)
+        if num_tokens >= LARGE:
+            self._kind = 0
+            return free
+        self._kind = num_tokens.bit_length()
+        search = self._searches.get(self._kind)
+        if search is None:
+            search = self._searches[self._kind] = Search(self._counts, self._first_place())
+        return search.count(now, free)
+
+    def _first_place(self) -> int:
+        """Where the search for a new kind begins: with what was found for the kind next to it."""
+        if not self._searches:
+            return len(self._counts) - 1
+        nearest = min(self._searches, key=lambda kind: abs(kind - self._kind))
+        return self._searches[nearest].place
+
+    def _free_cores(self, now: float) -> int:
+        """Threads that find a core of their own: at least one, at most all."""
+        others = self._crowding.others(now)
+        if others is None:
+            self._free = self._most
+            return self._free
+        left = self._num_cores - others
+        wanted = max(1, min(self._most, int(left + 0.5)))
+        if wanted < self._free or left >= self._free + _MORE:
+            self._free = wanted
+        return self._free
