@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.bench.load import LoadResult
+from app.bench.monitor import Observed
 from engine.metrics import Summary
 
 
@@ -65,6 +66,7 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
         "acceptance_rate": _rate(
             sum(one.accepted for one in seen), sum(one.drafted for one in seen)
         ),
+        "mean_step_threads": _mean_threads(seen),
         "weights_bytes": facts.weights_bytes,
         "kv_cache_bytes": facts.kv_cache_bytes,
         "decode_bytes_per_s": decode,
@@ -88,6 +90,15 @@ def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | 
     steps = sum(run.observed.num_decode_steps for run in runs)
     context = sum(run.observed.decode_context_tokens for run in runs)
     return (steps * facts.weights_per_step + context * facts.kv_bytes_per_token) / seconds
+
+
+def _mean_threads(seen: Iterable[Observed]) -> float | None:
+    """Threads that computed the steps, by the time that these took; None on a GPU."""
+    steps = [step for one in seen for step in one.steps if step.num_threads]
+    return _rate(
+        math.fsum(step.num_threads * step.duration for step in steps),
+        math.fsum(step.duration for step in steps),
+    )
 
 
 def _rate(amount: float, per: float) -> float | None:

@@ -49,6 +49,7 @@ ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("Preemptions", lambda f: _whole(f["preemptions"])),
     ("Acceptance length", lambda f: _number(f["acceptance_length"])),
     ("Drafts accepted", lambda f: _share(f["acceptance_rate"])),
+    ("Threads of a step, mean", lambda f: _number(f.get("mean_step_threads"))),
     ("Weights", lambda f: _bytes(f["weights_bytes"])),
     ("KV cache", lambda f: _bytes(f["kv_cache_bytes"])),
     ("Read while decoding", lambda f: _number(_giga(f["decode_bytes_per_s"]), " GB/s")),

@@ -44,6 +44,7 @@ def client_figures(runs: Sequence[ClientRun]) -> dict[str, Any]:
         "preemptions": None,
         "acceptance_length": None,
         "acceptance_rate": None,
+        "mean_step_threads": None,
         "weights_bytes": None,
         "kv_cache_bytes": None,
         "decode_bytes_per_s": None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -70,6 +71,15 @@ def test_runs_are_pooled_and_not_averaged() -> None:
     assert result["memory_bandwidth_utilization"] == 0.2
 
 
+def test_threads_count_by_the_time_of_their_steps() -> None:
+    steps = tuple(
+        StepRecord(i, i, duration, (), 1, 0, num_threads=count)
+        for i, (duration, count) in enumerate([(0.3, 2), (0.1, 1), (9.0, 0)])
+    )
+    seen = dataclasses.replace(run(), observed=observed(steps=steps))
+    assert figures([seen], FACTS)["mean_step_threads"] == pytest.approx(1.75)
+
+
 def test_what_cannot_be_known_is_none() -> None:
     nothing = LoadResult((), 3, 0, 0.0, observed(waste=(), prefix_queries=0, decode_s=0.0))
     result = figures([nothing], FACTS)
@@ -79,6 +89,7 @@ def test_what_cannot_be_known_is_none() -> None:
     assert result["kv_waste"]["mean"] is None
     assert result["prefix_cache_hit_rate"] is None
     assert result["memory_bandwidth_utilization"] is None
+    assert result["mean_step_threads"] is None
 
 
 def test_experts_have_no_bandwidth_figure() -> None:

@@ -18,6 +18,7 @@ FIGURES = {
     "max_concurrent_requests", "prefix_cache_hit_rate", "preemptions", "weights_bytes",
     "kv_cache_bytes", "decode_bytes_per_s", "memory_read_bytes_per_s",
     "memory_bandwidth_utilization", "acceptance_length", "acceptance_rate",
+    "mean_step_threads",
 }  # fmt: skip
 FIXED = ["--input-len", "20", "--output-len", "5", "--num-requests", "6"]
 
@@ -62,6 +63,7 @@ def test_the_report_has_every_figure(
     assert report["total_tokens_per_s"] == pytest.approx(150 / duration)
     assert report["requests_per_s"] == pytest.approx(6 / duration)
     assert 0 < report["peak_kv_usage"] < 1
+    assert report["mean_step_threads"] == pytest.approx(1)
     assert report["memory_bandwidth_utilization"] == pytest.approx(
         report["decode_bytes_per_s"] / report["memory_read_bytes_per_s"]
     )
