@@ -1,7 +1,7 @@
 """Finds the number of threads with which steps of one kind are fastest, while they run.
 
-    steps   A A A A A A A | A A A A  B B B B  B B B B  A A A A | A A A ...
-            as it is        a trial: B is the next count         the better of both
+    steps   A A A A A A A | A A A A A A  B B B B B B  B B B B B B  A A A A A A | A A A ...
+            as it is        a trial: B is the next count                         the better
 
 Conditions change: the window draws, other programs begin, contexts grow. So trials go on, and only
 what was measured in turns is compared. They are rare enough to cost at most a fiftieth of the time,
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 AS_FAST = 1.03
 """Fewer threads are taken where steps are not slower than this: other programs, and the window,
 have the cores then."""
-FASTER = 0.92
+FASTER = 0.95
 """More threads are taken where steps take at most this part of the time."""
 WARM_UP = 4  # steps before the first trial
 SHORT_S = 0.010
@@ -24,7 +24,7 @@ SHORT_S = 0.010
 COST = 50
 """A trial that cost a second more than no trial is followed by so many seconds without one."""
 PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
+LONGEST_PAUSE_S = 30.0
 SHIFT = 1.5
 """Steps so many times as long, or as short, as at the last trial: conditions have changed."""
 _WEIGHT = 0.1  # of the last step in the running mean
@@ -41,7 +41,7 @@ class Trial:
 
     def __init__(self, here: int, other: int, is_short: bool) -> None:
         self.here, self.other = here, other
-        block, self._skip = (4, 1) if is_short else (1, 0)
+        block, self._skip = (6, 1) if is_short else (1, 0)
         once = [count for count in (here, other, other, here) for _ in range(block)]
         self._turns = once if is_short else once * 2
         self._seconds: dict[int, list[float]] = {here: [], other: []}

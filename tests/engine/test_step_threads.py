@@ -144,7 +144,7 @@ def test_a_trial_takes_turns_and_does_not_count_the_step_after_a_change() -> Non
         turns.append(trial.count)
         is_first = len(turns) == 1 or turns[-2] != turns[-1]
         trial.add(9.0 if is_first else {1: 0.5, 2: 1.0}[turns[-1]])
-    assert turns == [2] * 4 + [1] * 8 + [2] * 4
+    assert turns == [2] * 6 + [1] * 12 + [2] * 6
     assert trial.ratio == pytest.approx(0.5)
     assert trial.cost_s == 0
 
