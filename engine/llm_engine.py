@@ -63,7 +63,7 @@ class LLMEngine:
         self._host = ModelHost(config, progress, cancelled)
         self._scheduler = Scheduler(self.config, *self._host.new_pool())
         self._speculator = self._host.new_speculator()
-        self._threads = StepThreads(self.config, clock)
+        self._threads = self._new_threads()
         self._ahead: Flight | None = None
         self._landed = 0.0  # when the last step was booked
         self._short = ""  # what memory did not suffice for after the last step
@@ -408,7 +408,10 @@ class LLMEngine:
         finally:
             self._scheduler.replace_pool(self.config, *self._host.new_pool())
             self._speculator = self._host.new_speculator()
-            self._threads = StepThreads(self.config, self._clock)
+            self._threads = self._new_threads()
+
+    def _new_threads(self) -> StepThreads:
+        return StepThreads(self.config, self.model_info.weights_bytes, self._clock)
 
     def _refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
         places = plan.num_blocks * config.block_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,8 @@ from engine.threads.search import Search, counts
 LARGE = 64
 """Tokens of a step that is computed with all threads that have a core: there is enough to do for
 each of them, and steps differ too much in length to be compared."""
+BYTES_PER_THREAD = 32 * 2**20
+"""Of weights, which one thread reads in about 4 ms: where a search begins."""
 _MORE = 0.65
 """Cores that must have become free before one more is counted: less than what makes it one fewer
 would have the count swing with every look."""
@@ -22,12 +25,13 @@ would have the count swing with every look."""
 
 class StepThreads:
     """Of steps that are computed on the CPU; on a GPU it does nothing. config: with num_threads
-    resolved; clock: the engine's. crowding, num_cores, apply (which sets the number for the thread
-    that calls) are replaced in tests."""
+    resolved; weights_bytes: of the model; clock: the engine's. crowding, num_cores, apply (which
+    sets the number for the thread that calls) are replaced in tests."""
 
     def __init__(
         self,
         config: EngineConfig,
+        weights_bytes: int,
         clock: Callable[[], float],
         *,
         crowding: Crowding | None = None,
@@ -40,6 +44,8 @@ class StepThreads:
         self._most = self._free = 0 if is_cuda(config.device) else config.num_threads or 1
         self._used = 0
         self._counts = counts(self._most)
+        wanted = min(self._most, -(-weights_bytes // BYTES_PER_THREAD))
+        self._start = bisect_left(self._counts, wanted)
         self._searches: dict[int, Search] = {}
         self._kind = 0  # of the step that runs: its tokens' bit length; 0: a large one
         self.update(config)
@@ -97,9 +103,10 @@ class StepThreads:
         return search.count(now, free)
 
     def _first_place(self) -> int:
-        """Where the search for a new kind begins: with what was found for the kind next to it."""
+        """Where the search for a new kind begins: with what was found for the kind next to it,
+        first of all with what the size of the model suggests."""
         if not self._searches:
-            return len(self._counts) - 1
+            return self._start
         nearest = min(self._searches, key=lambda kind: abs(kind - self._kind))
         return self._searches[nearest].place
 

@@ -245,12 +245,14 @@ def test_the_machine_s_own_accounts_count_this_process() -> None:
 class Threads:
     """`StepThreads` of a machine that is told by hand, and what it set."""
 
-    def __init__(self, most: int, cores: int, **settings: object) -> None:
+    def __init__(
+        self, most: int, cores: int, weights_bytes: int = 2**40, **settings: object
+    ) -> None:
         self.machine = Machine()
         self.set: list[int] = []
         self.config = EngineConfig(num_threads=most, device="cpu").replace(**settings)
         self.threads = StepThreads(
-            self.config, self.machine.clock,
+            self.config, weights_bytes, self.machine.clock,
             crowding=Crowding(self.machine.clock, self.machine.read),
             num_cores=cores, apply=self.set.append,
         )  # fmt: skip
@@ -299,6 +301,15 @@ def test_small_steps_are_searched_by_their_size_and_begin_with_what_is_known() -
     assert figures.others == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("megabytes", "first"), [(0, 1), (18, 1), (40, 2), (70, 4), (120, 4), (200, 6), (20_000, 6)]
+)
+def test_a_small_model_begins_with_few_threads(megabytes: int, first: int) -> None:
+    threads = Threads(6, 6, weights_bytes=megabytes * 10**6)
+    assert threads.step(1) == first
+    assert threads.step(LARGE) == 6
+
+
 def test_switched_off_all_threads_compute_everything() -> None:
     threads = Threads(2, 2, adaptive_threads=False)
     assert {threads.step(1, {1: 0.001, 2: 0.009}.__getitem__, others=2.0) for _ in range(99)} == {2}
@@ -314,7 +325,7 @@ def test_switched_off_all_threads_compute_everything() -> None:
 def test_a_gpu_is_left_alone() -> None:
     set_: list[int] = []
     config = EngineConfig(num_threads=4, device="cuda:0")
-    threads = StepThreads(config, lambda: 0.0, apply=set_.append)
+    threads = StepThreads(config, 2**40, lambda: 0.0, apply=set_.append)
     assert threads.begin(1, 0.0) == 0
     threads.ended(1.0, 1.0)
     threads.rest()
