@@ -34,6 +34,7 @@ from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
 from engine.speculation.draft_source import check_draft, check_head
 from engine.speculation.proposer import Proposer
+from engine.threads.free_cores import while_loading
 from engine.tokenization import Tokenizer
 from engine.trial import check_architecture
 
@@ -150,7 +151,10 @@ def _build(
     keep_freed()
     register()
     assert config.num_threads is not None and config.max_model_len is not None
-    torch.set_num_threads(config.num_threads)
+    if config.adaptive_threads:
+        progress = while_loading(progress, config.num_threads)
+    else:
+        torch.set_num_threads(config.num_threads)
     if is_cuda(config.device):
         torch.cuda.set_device(config.device)  # kernels of Triton's are launched on this thread's
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")

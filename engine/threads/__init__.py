@@ -1,6 +1,7 @@
 """How many threads compute a step on the CPU.
 
     crowding.py       cores that other programs keep busy: threads beyond the rest wait for them
+    free_cores.py     how many of the threads find a core; the number for loading a model
     search.py         tries fewer and more threads while steps of one kind run, and keeps the best
     step_threads.py   the number for the next step, from both
 

@@ -10,7 +10,8 @@ import torch
 from engine.config import EngineConfig
 from engine.devices import is_cuda
 from engine.snapshot import ThreadFigures, ThreadsOf
-from engine.threads.crowding import Crowding, allowed_cores
+from engine.threads.crowding import Crowding
+from engine.threads.free_cores import FreeCores
 from engine.threads.search import Search, counts
 
 LARGE = 64
@@ -18,9 +19,6 @@ LARGE = 64
 each of them, and steps differ too much in length to be compared."""
 BYTES_PER_THREAD = 32 * 2**20
 """Of weights, which one thread reads in about 4 ms: where a search begins."""
-_MORE = 0.65
-"""Cores that must have become free before one more is counted: less than what makes it one fewer
-would have the count swing with every look."""
 
 
 class StepThreads:
@@ -39,9 +37,8 @@ class StepThreads:
         apply: Callable[[int], None] = torch.set_num_threads,
     ) -> None:
         self._apply = apply
-        self._crowding = crowding or Crowding(clock)
-        self._num_cores = num_cores or len(allowed_cores())
-        self._most = self._free = 0 if is_cuda(config.device) else config.num_threads or 1
+        self._most = 0 if is_cuda(config.device) else config.num_threads or 1
+        self._free = FreeCores(self._most, crowding or Crowding(clock), num_cores)
         self._used = 0
         self._counts = counts(self._most)
         wanted = min(self._most, -(-weights_bytes // BYTES_PER_THREAD))
@@ -78,13 +75,14 @@ class StepThreads:
         """What was found, for the window; None on a GPU."""
         if not self._most:
             return None
-        kinds = sorted(self._searches) if self._is_adaptive else []
+        if not self._is_adaptive:
+            return ThreadFigures(self._most, self._used, self._most, None)
+        free = self._free.latest
         found = tuple(
-            ThreadsOf(1 << (kind - 1), (1 << kind) - 1, min(self._searches[kind].best, self._free))
-            for kind in kinds
+            ThreadsOf(1 << (kind - 1), (1 << kind) - 1, min(self._searches[kind].best, free))
+            for kind in sorted(self._searches)
         )
-        others = self._crowding.latest if self._is_adaptive else None
-        return ThreadFigures(self._most, self._used, self._free, others, found)
+        return ThreadFigures(self._most, self._used, free, self._free.others, found)
 
     def _set(self, count: int) -> None:
         self._used = count
@@ -92,7 +90,7 @@ class StepThreads:
             self._apply(count)
 
     def _count(self, num_tokens: int, now: float) -> int:
-        free = self._free_cores(now)
+        free = self._free.count(now)
         if num_tokens >= LARGE:
             self._kind = 0
             return free
@@ -109,15 +107,3 @@ class StepThreads:
             return self._start
         nearest = min(self._searches, key=lambda kind: abs(kind - self._kind))
         return self._searches[nearest].place
-
-    def _free_cores(self, now: float) -> int:
-        """Threads that find a core of their own: at least one, at most all."""
-        others = self._crowding.others(now)
-        if others is None:
-            self._free = self._most
-            return self._free
-        left = self._num_cores - others
-        wanted = max(1, min(self._most, int(left + 0.5)))
-        if wanted < self._free or left >= self._free + _MORE:
-            self._free = wanted
-        return self._free

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import hypothesis.strategies as st
@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from engine.threads.crowding import INTERVAL_S, Accounts, Crowding, Used
+from engine.threads.free_cores import while_loading
 from engine.threads.search import AS_FAST, COST, FASTER, Search, Trial, counts
 from engine.threads.step_threads import LARGE, StepThreads
 from tests.engine.tiny_models import make_prompts
@@ -330,6 +331,29 @@ def test_a_gpu_is_left_alone() -> None:
     threads.ended(1.0, 1.0)
     threads.rest()
     assert set_ == [] and threads.figures() is None
+
+
+def load(most: int, busy: Sequence[float]) -> tuple[list[int], list[str]]:
+    """What is set while a model loads, one report of progress for each of `busy`, which says what
+    others use until then; and what was reported."""
+    machine, set_, told = Machine(), [], []
+    crowding = Crowding(machine.clock, machine.read)
+    looks = iter(busy)
+    crowding.others = lambda now: next(looks)  # type: ignore[method-assign]
+    progress = while_loading(
+        lambda stage, done, total: told.append(f"{stage} {done}/{total}"), most,
+        crowding=crowding, num_cores=4, apply=set_.append, wait=lambda seconds: None,
+    )  # fmt: skip
+    for number in range(len(busy) - 1):
+        progress("Reading", number, len(busy) - 1)
+    return set_, told
+
+
+def test_a_model_is_loaded_by_as_many_threads_as_find_a_core() -> None:
+    set_, told = load(4, [1.0, 1.0, 3.0, 0.1])
+    assert set_ == [3, 1, 4]
+    assert told == ["Reading 0/3", "Reading 1/3", "Reading 2/3"]
+    assert load(1, [9.0]) == ([1], [])
 
 
 # -- in the engine -------------------------------------------------------------------------------
