@@ -89,8 +89,9 @@ class Accounts:
         return Used(busy, time.process_time())
 
     def _busy(self, times: object) -> float:
-        """A virtual machine's `guest` time is counted in `user`; `steal` is no program's."""
-        names = ["user", "system", "irq", "softirq", "interrupt", "dpc"]
+        """Linux counts a virtual machine's `guest` time in `user` as well; `steal` is no
+        program's. Windows counts interrupts in `system`."""
+        names = ["user", "system", "irq", "softirq"]
         if not self._makes_way:
             names.append("nice")
         return sum(getattr(times, name, 0.0) for name in names)
