@@ -61,7 +61,7 @@ def stacked(parts: Sequence[Weights]) -> StackedExperts | None:
         return None
     kinds = {
         (p.packed.format, p.packed.shape, p.packed.group, p.packed.scales.dtype,
-         p.packed.zeros is None)
+         p.packed.has_zeros, p.packed.numbers)
         for p in packed
     }  # fmt: skip
     return StackedExperts(packed) if len(kinds) == 1 else None

@@ -17,7 +17,7 @@ def product_choices(device: torch.device) -> list[Choice]:
     if not uses_triton(device):
         why = f"{problem(device)}: made plain in stripes, then torch's product"
         return [Choice(f"linear, few bits, {device}", "any", 1, "stripes", why)]
-    packed = f"linear, packed 4 and 8 bits, {device}"
+    packed = f"linear, packed 4 and 8 bits and nf4, {device}"
     integers, floats = f"linear, int8, {device}", f"linear, fp8, {device}"
     many = rows8.FEW_ROWS + 1
     found = [

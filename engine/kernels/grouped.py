@@ -1,7 +1,8 @@
 """Codes of any kind in a compact form, made plain tile by tile while they are multiplied.
 
-What has no kernel of its own is multiplied here: fp8, NF4, 8 bits in groups or with zero points,
-4 bits in groups of an unusual size. Weights stay small in memory; each product converts them.
+What has no kernel of its own is multiplied here: on a CPU fp8, NF4, 8 bits in groups or with zero
+points; anywhere groups and blocks of an unusual size. Weights stay small in memory; each product
+converts them.
 """
 
 from __future__ import annotations

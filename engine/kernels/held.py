@@ -98,7 +98,7 @@ def _hold_packed(codes: Codes, dtype: torch.dtype, device: torch.device) -> Weig
         return Int8Rows(codes, dtype, device)
     if isinstance(codes, FloatCodes) and Fp8Rows.fits(codes, dtype, device):
         return Fp8Rows(codes, dtype, device)
-    if not isinstance(codes, TableCodes) and fits(codes):
+    if fits(codes):
         packed = PackedWeights(codes, dtype, device)
         settle(packed)
         return packed

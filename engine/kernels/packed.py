@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in groups, and of float8, on a GPU: activations stay as they are.
+"""Weights of 4 or 8 bits in groups, of float8 and of NF4, on a GPU: activations stay as they are.
 
 By number of rows, for what limits a product changes with it:
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.kernels.gpu_plans import FEW_ROWS, few_rows_plan, one_row_plan, tile_plan, tile_rows
 from engine.kernels.packed_codes import Packed, fits, pack
 from engine.kernels.weights import Weights
-from engine.quantization.codes import FloatCodes, IntCodes
+from engine.quantization.codes import Codes, TableCodes
 from engine.quantization.scheme import grouped_title
 
 __all__ = ["PackedWeights", "fits"]
@@ -31,16 +31,17 @@ STRIPE_BYTES = 32 * 2**20
 class PackedWeights(Weights):
     """Codes as the kernels of `engine.kernels.triton.packed` read them."""
 
-    def __init__(
-        self, codes: IntCodes | FloatCodes, dtype: torch.dtype, device: torch.device
-    ) -> None:
+    def __init__(self, codes: Codes, dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.dtype = codes.shape, dtype
         self.packed: Packed = pack(codes, device)
+        self._block_size = codes.block_size if isinstance(codes, TableCodes) else 0
         self._tile_rows: int | None = None
 
     @property
     def title(self) -> str:
         held = self.packed
+        if held.format == "table":
+            return f"nf4, blocks of {self._block_size}"
         whole = held.group >= self.shape[1]
         if held.format == "fp8":
             return "fp8" if whole else f"fp8, groups of {held.group}"

@@ -4,6 +4,7 @@
                                           = code of output n, input 32 F b + 32 i + j
     scales [groups, stride]               of input k: k // group
     zeros uint8 [groups, stride]          or none
+    table float32 [16]                    of "table": the numbers that codes are places in (NF4)
 
 Outputs lie beside each other (`stride` of them, the last ones filling), so that a warp reads whole
 lines; 32 inputs that follow each other lie in one group.
@@ -11,12 +12,13 @@ lines; 32 inputs that follow each other lie in one group.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.quantization.codes import FloatCodes, IntCodes
+from engine.quantization.codes import Codes, FloatCodes, TableCodes
 
 WORDS = 32  # of a block, and inputs of a field
 _ALIGNED = 16  # outputs: rows of words start where wide loads may
@@ -35,7 +37,7 @@ class Plan(NamedTuple):
 
 class Packed(NamedTuple):
     """A weight [out, in] = `shape`, or [experts, out, in] with `words`, `scales` and `zeros` of all
-    experts behind each other. `format`: "int4", "int8" or "fp8"."""
+    experts behind each other. `format`: "int4", "int8", "fp8" or "table"."""
 
     format: str
     shape: tuple[int, int]
@@ -43,6 +45,20 @@ class Packed(NamedTuple):
     words: Tensor
     scales: Tensor
     zeros: Tensor | None
+    table: Tensor | None = None
+
+    @property
+    def bits(self) -> int:
+        return 4 if self.format in ("int4", "table") else 8
+
+    @property
+    def has_zeros(self) -> bool:
+        return self.zeros is not None
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The table; empty where there is none."""
+        return () if self.table is None else tuple(self.table.tolist())
 
     @property
     def stride(self) -> int:
@@ -54,24 +70,29 @@ class Packed(NamedTuple):
 
     def is_even(self, splits: int) -> bool:
         """Whether `splits` programs along the inputs, and their blocks, are all full."""
-        width = WORDS * (8 if self.format == "int4" else 4)
+        width = WORDS * (32 // self.bits)
         return self.shape[1] % width == 0 and self.num_blocks % splits == 0
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What a kernel is given; the scales stand where there are no zeros."""
-        return self.words, self.scales, self.scales if self.zeros is None else self.zeros
+        """What a kernel is given. Where there are no zeros the table stands, or the scales."""
+        for third in (self.zeros, self.table):
+            if third is not None:
+                return self.words, self.scales, third
+        return self.words, self.scales, self.scales
 
     @property
     def nbytes(self) -> int:
-        zeros = 0 if self.zeros is None else self.zeros.nbytes
-        return self.words.nbytes + self.scales.nbytes + zeros
+        tensors = (self.words, self.scales, self.zeros, self.table)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def fits(codes: IntCodes | FloatCodes) -> bool:
+def fits(codes: Codes) -> bool:
     """Whether the packed form holds `codes` as they are."""
     if isinstance(codes, FloatCodes):
         return _is_run(codes.block[1], codes.shape[1])
+    if isinstance(codes, TableCodes):
+        return _is_run(_run_of(codes), codes.shape[1])
     return (
         codes.bits in (4, 8) and codes.groups is None and _is_run(codes.group_size, codes.shape[1])
     )
@@ -81,7 +102,13 @@ def _is_run(group: int, width: int) -> bool:
     return group % WORDS == 0 or group >= width
 
 
-def pack(codes: IntCodes | FloatCodes, device: torch.device) -> Packed:
+def _run_of(codes: TableCodes) -> int:
+    """Inputs of one scale: blocks run on from one row into the next, and each row is cut where
+    blocks begin in any of them."""
+    return math.gcd(codes.block_size, codes.shape[1])
+
+
+def pack(codes: Codes, device: torch.device) -> Packed:
     """Move to `device` and pack there, some outputs at a time, so that little stands between."""
     count, width = codes.shape
     if isinstance(codes, FloatCodes):
@@ -89,6 +116,11 @@ def pack(codes: IntCodes | FloatCodes, device: torch.device) -> Packed:
         values, zeros = codes.values.view(torch.uint8), None
         rows = torch.arange(count, device=codes.scales.device) // codes.block[0]
         scales = codes.scales.float().index_select(0, rows)
+    elif isinstance(codes, TableCodes):
+        name, bits, group = "table", 4, _run_of(codes)
+        values, zeros = codes.codes, None
+        starts = torch.arange(0, count * width, group, device=codes.scales.device)
+        scales = codes.scales.float().view(-1)[starts // codes.block_size].view(count, -1)
     else:
         name, bits, group = f"int{codes.bits}", codes.bits, codes.group_size
         values, zeros = codes.codes, codes.zeros
@@ -109,6 +141,7 @@ def pack(codes: IntCodes | FloatCodes, device: torch.device) -> Packed:
         name, (count, width), group, words,
         _by_group(scales, groups, stride, device),
         None if zeros is None else _by_group(zeros, groups, stride, device),
+        codes.table.float().to(device) if isinstance(codes, TableCodes) else None,
     )  # fmt: skip
 
 

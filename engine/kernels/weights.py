@@ -7,7 +7,7 @@
     int8.py       8 bits a weight and 8 bits an activation, multiplied as integers
     int4.py       4 bits in groups, multiplied from their packed form
     grouped.py    any other codes, made plain tile by tile while they are multiplied
-    packed.py     on a GPU: 4 and 8 bits in groups, float8 in blocks
+    packed.py     on a GPU: 4 and 8 bits in groups, float8 in blocks, NF4
     rows8.py      on a GPU: int8 and float8 with one scale per output
     experts.py    on a GPU: the packed weights of all experts of a mixture
 """

@@ -161,9 +161,9 @@ def _batches(span: Any) -> Iterator[list[Any]]:
 
 
 def linears(quick: bool) -> None:
-    """Weights of 4 and 8 bits and of float8, by few rows and by many."""
+    """Weights of 4 and 8 bits, of float8 and of NF4, by few rows and by many."""
     from engine.kernels.held import _hold_packed
-    from engine.quantization.codes import FloatCodes, IntCodes
+    from engine.quantization.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
 
     outputs, inputs, cpu = 512, 1024, torch.device("cpu")
     codes = torch.zeros(outputs, inputs, dtype=torch.uint8)
@@ -179,9 +179,12 @@ def linears(quick: bool) -> None:
         plain = torch.zeros(outputs, inputs).to(torch.float8_e4m3fn)
         kinds.append(FloatCodes(plain, torch.ones(4, 8), (128, 128)))
         kinds.append(FloatCodes(plain, torch.ones(outputs, 1), (1, inputs)))
+        for block in (64,) if quick else (32, 64, 256):
+            scales = torch.ones(outputs * inputs // block)
+            kinds.append(TableCodes(codes, scales, block, torch.tensor(NF4_TABLE)))
         for kind in kinds:
             weights = _hold_packed(kind, dtype, cpu)
-            for rows in (1, 8, 16, 64):
+            for rows in (1, 8, 16, 64, 200):
                 weights.product(torch.zeros(rows, inputs, dtype=dtype), None)
 
 
@@ -189,16 +192,20 @@ def experts(quick: bool) -> None:
     """A mixture's weights, for few pairs of token and expert and for many."""
     from engine.kernels.experts import Route, stacked
     from engine.kernels.packed import PackedWeights
-    from engine.quantization.codes import IntCodes
+    from engine.quantization.codes import NF4_TABLE, IntCodes, TableCodes
 
     codes = torch.zeros(256, 512, dtype=torch.uint8)
-    kind = IntCodes(4, codes, torch.ones(256, 4), torch.zeros(256, 4, dtype=torch.uint8), 128)
+    kinds = [
+        IntCodes(4, codes, torch.ones(256, 4), torch.zeros(256, 4, dtype=torch.uint8), 128),
+        TableCodes(codes, torch.ones(256 * 8), 64, torch.tensor(NF4_TABLE)),
+    ]
     cpu = torch.device("cpu")
-    held = stacked([PackedWeights(kind, torch.bfloat16, cpu) for _ in range(4)])
-    assert held is not None
-    for tokens in (2, 200):
-        route = Route(torch.zeros(tokens, 2, dtype=torch.int64), 4)
-        held.product(torch.zeros(tokens, 512, dtype=torch.bfloat16), route, None, 2)
+    for kind in kinds:
+        held = stacked([PackedWeights(kind, torch.bfloat16, cpu) for _ in range(4)])
+        assert held is not None
+        for tokens in (2, 200):
+            route = Route(torch.zeros(tokens, 2, dtype=torch.int64), 4)
+            held.product(torch.zeros(tokens, 512, dtype=torch.bfloat16), route, None, 2)
 
 
 def fused(quick: bool) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.quantization.codes import FloatCodes, IntCodes
+from engine.quantization.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
 
 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +43,14 @@ def random_floats(outputs: int, inputs: int, block: tuple[int, int], seed: int) 
     shape = (-(-outputs // block[0]), -(-inputs // block[1]))
     scales = torch.rand(shape, generator=generator).add_(0.01)
     return FloatCodes(values.view(torch.float8_e4m3fn), scales, block)
+
+
+def random_table(outputs: int, inputs: int, block: int, seed: int) -> TableCodes:
+    """Places in the table of NF4, with a scale per block along the flattened matrix."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(0, 16, (outputs, inputs), generator=generator, dtype=torch.uint8)
+    scales = torch.rand(-(-outputs * inputs // block), generator=generator).add_(0.01)
+    return TableCodes(codes, scales, block, torch.tensor(NF4_TABLE))
 
 
 def random_rows(

@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 KERNELS = {
     "attend_pages", "join_splits", "write_pages", "one_row_kernel", "tile_kernel", "join_kernel",
-    "one_by_one_kernel", "tiles_kernel", "rms_norm_kernel", "rotary_kernel", "silu_and_mul_kernel",
-    "quantize_kernel", "rows_kernel", "scale_kernel",
+    "plain_kernel", "one_by_one_kernel", "tiles_kernel", "rms_norm_kernel", "rotary_kernel",
+    "silu_and_mul_kernel", "quantize_kernel", "rows_kernel", "scale_kernel",
 }  # fmt: skip
 
 

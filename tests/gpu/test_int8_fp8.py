@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 from engine.kernels import held, int8
-from engine.kernels.grouped import GroupedWeights, TableWeights
+from engine.kernels.grouped import GroupedWeights
 from engine.kernels.held import hold
 from engine.kernels.packed import PackedWeights
 from engine.kernels.rows8 import Fp8Rows, Int8Rows
 from engine.kernels.triton import rows8
-from engine.quantization.rounding import round_asymmetric, round_int8, round_nf4
+from engine.quantization.rounding import round_asymmetric, round_int8
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import TOLERANCE, poison, random_floats, random_rows, relative_error
 
@@ -134,7 +134,6 @@ def test_every_kind_of_codes_finds_its_kernel(
         Int8Rows: round_int8(plain),
         PackedWeights: round_asymmetric(plain, bits=4, group_size=64),
         Fp8Rows: random_floats(64, 128, (1, 128), 0),
-        TableWeights: round_nf4(plain),
         GroupedWeights: round_asymmetric(plain, bits=4, group_size=40),
     }
     for kind, codes in kinds.items():

@@ -36,9 +36,11 @@ def one_by_one_kernel(
     inside = outputs < N
     expert = tl.load(experts + pair).to(tl.int64)
     groups = expert * groups_each
+    if FORMAT != "table":  # one table for all
+        zeros += groups
     result = row_sums(
         x + pair // shared * x_stride, words + expert * words_each, scales + groups,
-        zeros + groups, outputs, inside, 0, K, stride, num_blocks, one,
+        zeros, outputs, inside, 0, K, stride, num_blocks, one,
         FORMAT, GROUP, HAS_ZEROS, IS_EVEN, BLOCKS, BLOCK_N, STAGES,
     )  # fmt: skip
     if HAS_BIAS:
@@ -66,9 +68,11 @@ def tiles_kernel(
         pairs = tl.load(order + places, mask=own, other=0).to(tl.int64)
         expert = tl.load(owner + tile).to(tl.int64)
         groups = expert * groups_each
+        if FORMAT != "table":  # one table for all
+            zeros += groups
         total = tile_sums(
             x + (pairs // shared)[:, None] * x_stride, own, words + expert * words_each,
-            scales + groups, zeros + groups, outputs, inside, 0, K, stride, num_blocks,
+            scales + groups, zeros, outputs, inside, 0, K, stride, num_blocks,
             tl.arange(0, 32), FORMAT, GROUP, HAS_ZEROS, IS_EVEN, BLOCKS, BLOCK_M, BLOCK_N, STAGES,
             x.dtype.element_ty, DOT_DTYPE,
         )  # fmt: skip
@@ -118,7 +122,7 @@ def one_by_one(
         x, chosen, *held.tensors, x if bias is None else bias, out,
         count, width, shared, x.stride(0), held.stride, held.num_blocks,
         held.words.stride(0), held.scales.stride(0), _ONE,
-        held.format, held.group, held.zeros is not None, bias is not None, held.is_even(1),
+        held.format, held.group, held.has_zeros, bias is not None, held.is_even(1),
         held.num_blocks, plan.block_n, plan.stages, num_warps=plan.warps,
     )  # fmt: skip
     return out
@@ -134,7 +138,7 @@ def by_tiles(
         x, tiles.order, tiles.owner, tiles.start, tiles.end, *held.tensors,
         x if bias is None else bias, out, count, width, shared, x.stride(0), held.stride,
         held.num_blocks, held.words.stride(0), held.scales.stride(0),
-        held.format, held.group, held.zeros is not None, bias is not None, held.is_even(1),
+        held.format, held.group, held.has_zeros, bias is not None, held.is_even(1),
         held.num_blocks, tiles.rows, plan.block_n, plan.stages, dot_dtype(x.dtype),
         num_warps=plan.warps,
     )  # fmt: skip

@@ -5,13 +5,14 @@ Codes are packed along the inputs, in blocks of 32 words; the outputs lie beside
     words int32 [blocks * 32, stride]        word [32 b + j, n], field i (of 8 with 4 bits, or 4)
                                              = code of output n, input 32 F b + 32 i + j
     scales [groups, stride]                  the group of an input is input // group_size
-    zeros uint8 [groups, stride]
+    zeros uint8 [groups, stride]             or float32 [16], the numbers that codes are places in
 
 so that a warp reads whole lines of memory, that each field of 32 words is a run of 32 inputs, and
 that all of that run lies in one group (sizes of groups are multiples of 32).
 
 A code becomes a number without a conversion: its bits are put below the leading one of a float32,
 f = 1 + code / 16 (or / 256), and w = (code - zero) * scale = f * (16 scale) - (16 + zero) * scale.
+A place in a table ("table") is looked up, and w = table[code] * scale.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.packed_codes import Packed, Plan
+from engine.kernels.triton.codebook import looked_up
 from engine.kernels.triton.support import is_interpreted, next_power_of_2
 
 _ONE = 0x3F800000  # the bits of 1.0 in float32
@@ -57,7 +59,7 @@ def unpacked(words, one, FIELD: tl.constexpr, FORMAT: tl.constexpr):
 def factors(scales, zeros, place, inside, FORMAT: tl.constexpr, HAS_ZEROS: tl.constexpr):
     """(a, b) of the outputs at `place`, with w = f * a - b."""
     scale = tl.load(scales + place, mask=inside, other=0.0).to(tl.float32)
-    if FORMAT == "fp8":
+    if FORMAT == "fp8" or FORMAT == "table":
         return scale, scale * 0.0
     steps: tl.constexpr = 16.0 if FORMAT == "int4" else 256.0
     if HAS_ZEROS:
@@ -74,11 +76,13 @@ def row_sums(
 ):  # fmt: skip
     """x [K] times the weights of `outputs`, over blocks split * BLOCKS, ...: float32 [BLOCK_N].
     Each thread adds up what it read; the threads come together once, at the end."""
-    FIELDS: tl.constexpr = 8 if FORMAT == "int4" else 4
+    FIELDS: tl.constexpr = 8 if FORMAT == "int4" or FORMAT == "table" else 4
     WIDTH: tl.constexpr = FIELDS * 32
     PARTS: tl.constexpr = 1 if GROUP % WIDTH == 0 else FIELDS if WIDTH % GROUP else WIDTH // GROUP
     EACH: tl.constexpr = FIELDS // PARTS
     lanes = tl.arange(0, 32)
+    if FORMAT == "table":
+        table = tl.load(zeros + tl.arange(0, 16))
     total = tl.zeros([32, BLOCK_N], dtype=tl.float32)
     word = words + lanes[:, None].to(tl.int64) * stride + outputs[None, :]
     for step in tl.range(0, BLOCKS, num_stages=STAGES):
@@ -86,6 +90,8 @@ def row_sums(
         there = inside & (tl.zeros([BLOCK_N], dtype=tl.int32) + block < num_blocks)
         held = tl.load(word + block.to(tl.int64) * 32 * stride, mask=there[None, :], other=0)
         values = x + block * WIDTH + lanes
+        if FORMAT == "table":
+            four = looked_up(held, table, 0)
         for part in tl.static_range(PARTS):
             # past the last block any group will do: its inputs are zeros
             group = (tl.minimum(block, num_blocks - 1) * WIDTH + part * EACH * 32) // GROUP
@@ -101,9 +107,14 @@ def row_sums(
                 else:
                     own = block * WIDTH + field * 32 + lanes < K
                     value = tl.load(values + field * 32, mask=own, other=0.0).to(tl.float32)
-                products += unpacked(held, one, field, FORMAT) * value[:, None]
+                if FORMAT == "table":
+                    if part * EACH + i == 4:
+                        four = looked_up(held, table, 4)
+                    products += four[(part * EACH + i) % 4] * value[:, None]
+                else:
+                    products += unpacked(held, one, field, FORMAT) * value[:, None]
                 sums += value
-            if FORMAT == "fp8":
+            if FORMAT == "fp8" or FORMAT == "table":
                 total += products * a[None, :]
             else:
                 total += products * a[None, :] - sums[:, None] * b[None, :]
@@ -123,10 +134,12 @@ def tile_sums(
     Here the bits of 1.0 are a constant: with an argument the compiler takes plain weights through
     shared memory, where it now makes them in the registers that the tensor cores read.
     """
-    FIELDS: tl.constexpr = 8 if FORMAT == "int4" else 4
+    FIELDS: tl.constexpr = 8 if FORMAT == "int4" or FORMAT == "table" else 4
     WIDTH: tl.constexpr = FIELDS * 32
     PARTS: tl.constexpr = 1 if GROUP % WIDTH == 0 else FIELDS if WIDTH % GROUP else WIDTH // GROUP
     EACH: tl.constexpr = FIELDS // PARTS
+    if FORMAT == "table":
+        table = tl.load(zeros + tl.arange(0, 16))
     total = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
     word = words + lanes[:, None].to(tl.int64) * stride + outputs[None, :]
     row = rows + lanes[None, :]
@@ -135,6 +148,8 @@ def tile_sums(
         there = inside & (tl.zeros([BLOCK_N], dtype=tl.int32) + block < num_blocks)
         held = tl.load(word + block.to(tl.int64) * 32 * stride, mask=there[None, :], other=0)
         values = row + block * WIDTH
+        if FORMAT == "table":
+            four = looked_up(held, table, 0)
         for part in tl.static_range(PARTS):
             # past the last block any group will do: its inputs are zeros
             group = (tl.minimum(block, num_blocks - 1) * WIDTH + part * EACH * 32) // GROUP
@@ -147,9 +162,14 @@ def tile_sums(
                 if not IS_EVEN:
                     mask = mask & (block * WIDTH + field * 32 + lanes < K)[None, :]
                 value = tl.load(values + field * 32, mask=mask, other=0.0)
-                plain = unpacked(held, 0x3F800000, field, FORMAT) * a[None, :]
-                if FORMAT != "fp8":
-                    plain -= b[None, :]
+                if FORMAT == "table":
+                    if part * EACH + i == 4:
+                        four = looked_up(held, table, 4)
+                    plain = four[(part * EACH + i) % 4] * a[None, :]
+                else:
+                    plain = unpacked(held, 0x3F800000, field, FORMAT) * a[None, :]
+                    if FORMAT != "fp8":
+                        plain -= b[None, :]
                 plain = plain.to(DTYPE)
                 total = tl.dot(
                     value.to(DOT_DTYPE), plain.to(DOT_DTYPE), total, input_precision="ieee"
@@ -236,7 +256,7 @@ def plain_kernel(
 ):  # fmt: skip
     """The weights of outputs start, ..., start + count - 1 as plain numbers: out [K, out_stride].
     Program (b, n) writes one block of inputs of BLOCK_N outputs."""
-    FIELDS: tl.constexpr = 8 if FORMAT == "int4" else 4
+    FIELDS: tl.constexpr = 8 if FORMAT == "int4" or FORMAT == "table" else 4
     WIDTH: tl.constexpr = FIELDS * 32
     PARTS: tl.constexpr = 1 if GROUP % WIDTH == 0 else FIELDS if WIDTH % GROUP else WIDTH // GROUP
     EACH: tl.constexpr = FIELDS // PARTS
@@ -245,16 +265,26 @@ def plain_kernel(
     inside = columns < count
     outputs = start + columns
     lanes = tl.arange(0, 32)
+    if FORMAT == "table":
+        table = tl.load(zeros + tl.arange(0, 16))
     rows = (block * 32 + lanes).to(tl.int64)
     held = tl.load(words + rows[:, None] * stride + outputs[None, :], mask=inside[None, :], other=0)
+    if FORMAT == "table":
+        four = looked_up(held, table, 0)
     for part in tl.static_range(PARTS):
         group = (block * WIDTH + part * EACH * 32) // GROUP
         a, b = factors(scales, zeros, group * stride + outputs, inside, FORMAT, HAS_ZEROS)
         for i in tl.static_range(EACH):
-            inputs = block * WIDTH + (part * EACH + i) * 32 + lanes
-            plain = unpacked(held, one, part * EACH + i, FORMAT) * a[None, :]
-            if FORMAT != "fp8":
-                plain -= b[None, :]
+            field = part * EACH + i
+            inputs = block * WIDTH + field * 32 + lanes
+            if FORMAT == "table":
+                if part * EACH + i == 4:
+                    four = looked_up(held, table, 4)
+                plain = four[(part * EACH + i) % 4] * a[None, :]
+            else:
+                plain = unpacked(held, one, field, FORMAT) * a[None, :]
+                if FORMAT != "fp8":
+                    plain -= b[None, :]
             tl.store(
                 out + inputs[:, None].to(tl.int64) * out_stride + columns[None, :],
                 plain.to(out.dtype.element_ty),
@@ -287,7 +317,7 @@ def one_row(x: Tensor, held: Packed, bias: Tensor | None, plan: Plan) -> Tensor:
     grid = (triton.cdiv(count, plan.block_n), plan.splits)
     one_row_kernel[grid](
         x, *held.tensors, _or(bias, x), out, count, width, held.stride, held.num_blocks, _ONE,
-        held.format, held.group, held.zeros is not None, bias is not None and plan.splits == 1,
+        held.format, held.group, held.has_zeros, bias is not None and plan.splits == 1,
         plan.splits > 1, held.is_even(plan.splits), triton.cdiv(held.num_blocks, plan.splits),
         plan.block_n, plan.stages, num_warps=plan.warps,
     )  # fmt: skip
@@ -308,7 +338,7 @@ def tiled(x: Tensor, held: Packed, bias: Tensor | None, plan: Plan) -> Tensor:
     grid = (triton.cdiv(count, plan.block_n), plan.splits, triton.cdiv(rows, block_m))
     tile_kernel[grid](
         x, *held.tensors, _or(bias, x), out, rows, count, width, x.stride(0), held.stride,
-        held.num_blocks, held.format, held.group, held.zeros is not None,
+        held.num_blocks, held.format, held.group, held.has_zeros,
         bias is not None and plan.splits == 1, plan.splits > 1, held.is_even(plan.splits),
         triton.cdiv(held.num_blocks, plan.splits), block_m, plan.block_n,
         plan.stages, dot_dtype(x.dtype), num_warps=plan.warps,
@@ -324,7 +354,7 @@ def make_plain(held: Packed, start: int, out: Tensor) -> None:
     grid = (held.num_blocks, triton.cdiv(count, 64))
     plain_kernel[grid](
         *held.tensors, out, start, count, width, held.stride, out.stride(0), _ONE,
-        held.format, held.group, held.zeros is not None, 64,
+        held.format, held.group, held.has_zeros, 64,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.kernels.held import hold
 from engine.kernels.linear import linear
 from engine.quantization.codes import Codes
-from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8
+from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 from tests.gpu.bench.bench import Bench
 from tests.gpu.bench.shapes import BITS, Shape
 from tests.gpu.bench.timing import num_sets, time_turns
@@ -64,4 +64,6 @@ def _round(weight: Tensor, precision: str) -> Codes:
         return round_int8(weight)
     if precision == "fp8":
         return round_fp8(weight)
+    if precision == "nf4":
+        return round_nf4(weight)
     return round_asymmetric(weight, bits=4, group_size=min(_GROUP, weight.shape[1]))

@@ -45,7 +45,7 @@ class Scale(NamedTuple):
     batches: tuple[int, ...] = FIRST
     rows: tuple[int, ...] = tuple(ROWS)
     precisions: tuple[str, ...] = PRECISIONS
-    held: tuple[str, ...] = ("bf16", "int4", "int8", "fp8")
+    held: tuple[str, ...] = ("bf16", "int4", "int8", "fp8", "nf4")
     products: tuple[str, ...] = ("bf16", "fp8", "int8")
     profile_steps: int = 20
     num_drafts: int = 4

@@ -9,8 +9,9 @@ from pathlib import Path
 from resources import resource_path
 
 LLAMA_8B, LLAMA_1B, TINY = "llama-3.1-8b", "llama-3.2-1b", "tiny"
-BITS = {"bf16": 16.0, "int8": 8.0, "fp8": 8.0, "int4": 4 + 20 / 128}
-"""Of a weight of a linear layer. int4: groups of 128 share a 16-bit scale and a 4-bit zero."""
+BITS = {"bf16": 16.0, "int8": 8.0, "fp8": 8.0, "int4": 4 + 20 / 128, "nf4": 4.5}
+"""Of a weight of a linear layer. int4: groups of 128 share a 16-bit scale and a 4-bit zero; nf4:
+blocks of 64 share a scale of 32 bits."""
 KV_BYTES = {"auto": 2, "fp8": 1, "int8": 1}
 """Of a number in the KV cache; the scales of 8 bits (a 64th) are not counted."""
 
