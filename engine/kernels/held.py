@@ -69,7 +69,7 @@ def hold_expert(
     device = torch.device(device)
     codes = [part for part in parts if not isinstance(part, Tensor)]
     joined = stack(codes) if len(codes) == len(parts) else None
-    if uses_triton(device) and isinstance(joined, IntCodes | FloatCodes):
+    if uses_triton(device) and joined is not None:
         from engine.kernels.packed import PackedWeights, fits
 
         if fits(joined):

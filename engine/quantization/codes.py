@@ -190,6 +190,9 @@ def _rows(codes: Codes, rows: Tensor) -> Codes | None:
         return replace(codes, codes=codes.codes[rows], scales=codes.scales[rows], zeros=zeros)
     if isinstance(codes, FloatCodes) and codes.block[0] == 1:
         return replace(codes, values=codes.values[rows], scales=codes.scales[rows])
+    if isinstance(codes, TableCodes) and codes.shape[1] % codes.block_size == 0:
+        scales = codes.scales.view(len(codes.codes), -1)[rows].flatten()
+        return replace(codes, codes=codes.codes[rows], scales=scales)
     return None
 
 

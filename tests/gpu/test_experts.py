@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 from engine.kernels import experts as kernels
-from engine.kernels import held
+from engine.kernels import gpu_measure, held
 from engine.kernels.experts import FEW_PAIRS, Route, StackedExperts, stacked
 from engine.kernels.held import hold_expert
 from engine.kernels.packed import PackedWeights
@@ -20,7 +20,7 @@ from engine.kernels.triton.experts import plan_tiles
 from engine.kernels.weights import PlainWeights
 from engine.layers.experts import HeldExperts
 from engine.quantization.codes import Codes
-from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8
+from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import (
     TOLERANCE,
@@ -179,13 +179,15 @@ def test_unlike_experts_stay_apart(device: torch.device) -> None:
     assert stacked([first, PlainWeights(torch.ones(32, 64))]) is None
 
 
-@pytest.mark.parametrize("rounding", [round_int8, round_fp8])
-def test_an_expert_of_8_bits_is_packed(
+@pytest.mark.parametrize("rounding", [round_int8, round_fp8, round_nf4])
+def test_an_expert_is_packed(
     device: torch.device, rounding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the row, where a linear layer's would be held as rows of 8 bits."""
+    """By the row, where a linear layer's would be held as rows of 8 bits. Nothing is measured: an
+    expert's product is never one of its own."""
     monkeypatch.setattr(held, "uses_triton", lambda device: True)
-    codes = rounding(torch.randn(16, 48))
+    monkeypatch.setattr(gpu_measure, "settle", lambda weights: pytest.fail("measured"))
+    codes = rounding(torch.randn(16, 64))
     weights = hold_expert([codes], torch.float32, device)
     assert isinstance(weights, PackedWeights)
     assert torch.allclose(weights.dense().cpu(), codes.dequantize(), atol=1e-5)

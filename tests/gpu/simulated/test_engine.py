@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.flight import Flight
+from engine.kernels.held import hold_expert
 from engine.kernels.triton import support
+from engine.layers.experts import HeldExperts
+from engine.quantization.rounding import round_nf4
 from tests.engine import tiny_heads, tiny_models
-from tests.gpu.simulated.machine import machine
+from tests.gpu.simulated.machine import DEVICE, machine
 
 torch.set_num_threads(1)
 
@@ -117,16 +120,22 @@ def test_families(make: Make, family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "quantization"),
     [
-        ("llama", "nf4"),
+        ("llama", "in stripes"),
+        pytest.param("llama", "nf4", marks=slow),
         pytest.param("llama", "int4", marks=slow),
         pytest.param("llama", "int8", marks=slow),
         pytest.param("qwen3_moe", "fp8", marks=slow),
+        pytest.param("qwen3_moe", "nf4", marks=slow),
     ],
 )
 def test_weights_in_few_bits(
     make: Make, family: str, quantization: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The replayed steps give the tokens of the launched ones, and wait for nothing."""
+    """The replayed steps give the tokens of the launched ones, and wait for nothing. In stripes is
+    what no kernel of ours takes."""
+    if quantization == "in stripes":
+        quantization = "nf4"
+        monkeypatch.setattr("engine.kernels.packed.fits", lambda codes: False)
     monkeypatch.setattr("engine.kernels.gpu_measure.settle", lambda weights: None)  # takes long
     engine = make(family, quantization=quantization, dtype="bfloat16", max_num_seqs=1)
     assert "decode" in engine.model_info.kernels, engine.model_info.notices
@@ -136,6 +145,25 @@ def test_weights_in_few_bits(
     engine.reconfigure(enforce_eager=True)
     assert "decode" not in engine.model_info.kernels
     assert tokens_of(engine) == found
+
+
+def test_experts_in_few_bits_ask_the_device_for_nothing() -> None:
+    """However many tokens there are: one by one, and in tiles."""
+    original = tiny_models.make_model("qwen3_moe").model.layers[0].mlp.experts
+    held = HeldExperts(original)
+    for name in (held.first_name, "down_proj"):
+        codes = [round_nf4(weight) for weight in original.get_parameter(name).detach()]
+        held.hold(name, [hold_expert([c], torch.float32, DEVICE) for c in codes])
+    width = original.get_parameter("down_proj").shape[1]
+    for count in (2, 20):
+        chosen = torch.randint(0, held.num_experts, (count, 2), device=DEVICE)
+        x = torch.randn(count, width, device=DEVICE)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = held(x, chosen, torch.full((count, 2), 0.5, device=DEVICE))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert found.cpu().isfinite().all()
 
 
 def drafting(method: str, models: dict[str, Path], folder: Path) -> dict[str, Any]:
