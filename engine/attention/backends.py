@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.attention.cpu import CPUAttention
-from engine.attention.gpu import GPUAttention
+from engine.attention.gpu import MOST_WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.graphs import SIZES
@@ -13,11 +13,16 @@ from engine.kernels.attention_choices import FEW_QUERIES, attention_dtype, nativ
 
 
 def make_backend(
-    config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    num_blocks: int,
+    dtype: torch.dtype,
+    *,
+    most_workspace: int = MOST_WORKSPACE_BYTES,
 ) -> PagedBackend:
     """An empty cache of `num_blocks` blocks for a model or a draft model in `dtype`, and the
-    attention over it. `config` is resolved. Raises MemoryError or RuntimeError where it cannot be
-    allocated."""
+    attention over it. `config` is resolved; most_workspace: see GPUAttention. Raises MemoryError
+    or RuntimeError where it cannot be allocated."""
     device = torch.device(config.device)
     if device.type == "cpu":
         return CPUAttention(
@@ -42,4 +47,5 @@ def make_backend(
         max_num_seqs=max(config.max_num_seqs, SIZES[-1]),
         max_model_len=config.max_model_len,
         max_num_batched_tokens=config.max_num_batched_tokens,
+        most_workspace=most_workspace,
     )

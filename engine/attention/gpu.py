@@ -3,6 +3,7 @@ for whatever mixture of prompts, chunks, decoded tokens and drafts a step has.""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,13 +25,19 @@ _PADDING = 64  # more requests than any two neighbouring shapes differ by
 WORKSPACE_BYTES = 32 * 2**20
 """For sums of split sequences. Where they need more, sequences are shared by fewer programs."""
 
+MOST_WORKSPACE_BYTES = 256 * 2**20
+"""Where decoding needs more than WORKSPACE_BYTES to be split, as it does with long contexts. On an
+H200, for 32 heads of 128 elements in groups of 4, it is 69 MB, where the cache of one request of
+16,384 tokens in 32 layers is 2 GB."""
+
 
 class GPUAttention:
     """The attention backend of `device`, a GPU; of the CPU in tests, in Triton's interpreter.
 
     A captured graph may hold what `forward` launches for a batch of `fixed_shape`, but not
     `begin_step`, which comes before every replay. implementation: one of those between which
-    `choose_attention` chooses, by default; only "triton" can be captured.
+    `choose_attention` chooses, by default; only "triton" can be captured. most_workspace: bytes
+    that the sums of split sequences may take where decoding needs more than WORKSPACE_BYTES.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class GPUAttention:
         max_model_len: int,
         max_num_batched_tokens: int,
         implementation: str | None = None,
+        most_workspace: int = MOST_WORKSPACE_BYTES,
     ) -> None:
         self.block_size = block_size
         self.description = self.implementation = implementation or ""
@@ -75,7 +83,9 @@ class GPUAttention:
         }
         self._static = self._tables = DeviceTables(most_requests, most_blocks, device)
         self._larger: DeviceTables | None = None
-        self._workspace = torch.empty(WORKSPACE_BYTES // 4, dtype=torch.float32, device=device)
+        wanted = _bytes_of_decoding(layers.values(), dtype, most_requests, max_model_len, device)
+        size = max(WORKSPACE_BYTES, min(wanted, most_workspace))
+        self._workspace = torch.empty(size // 4, dtype=torch.float32, device=device)
         self._launches: dict[tuple[Shape, int | None], Launch] = {}
 
     @property
@@ -178,3 +188,28 @@ class GPUAttention:
                 lens = [batch.query_len(i) for i in range(batch.num_requests)]
                 self._launches[key] = plan_launch(shape, lens, batch.seq_lens, window, device, room)
         return self._launches[key]
+
+
+def _bytes_of_decoding(
+    layers: Iterable[LayerSpec],
+    dtype: torch.dtype,
+    most_requests: int,
+    max_model_len: int,
+    device: torch.device,
+) -> int:
+    """Of the sums of steps that decode, where those are split."""
+    from engine.kernels.triton.attention import Shape, floats_of_decoding
+    from engine.kernels.triton.support import device_of
+
+    shapes = {
+        Shape(
+            spec.num_heads or spec.num_kv_heads, spec.num_kv_heads, spec.key_dim, spec.value_dim,
+            dtype.itemsize,
+        )
+        for spec in layers
+    }  # fmt: skip
+    floats = [
+        floats_of_decoding(shape, most_requests, max_model_len, device_of(device))
+        for shape in shapes
+    ]
+    return 4 * max(floats, default=0)

@@ -24,11 +24,13 @@ NAME = "inferdeck"
 
 
 class LayerSpec(NamedTuple):
-    """What the KV cache of one layer has to hold per token."""
+    """What the KV cache of one layer has to hold per token, and how many heads read it (0: it is
+    not known)."""
 
     num_kv_heads: int
     key_dim: int
     value_dim: int
+    num_heads: int = 0
 
     @property
     def widths(self) -> KVWidths:
@@ -162,5 +164,5 @@ class KVProbe:
                 f"Two attention modules of the model call themselves layer {layer}.",
                 "Use a decoder-only model with one attention per layer.",
             )
-        self.layers[layer] = LayerSpec(k.shape[1], k.shape[2], v.shape[2])
+        self.layers[layer] = LayerSpec(k.shape[1], k.shape[2], v.shape[2], q.shape[1])
         return q.new_zeros(q.shape[0], q.shape[1], v.shape[2])

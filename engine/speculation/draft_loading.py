@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from engine.attention.backends import make_backend
+from engine.attention.gpu import WORKSPACE_BYTES
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, UnsupportedModelError
@@ -143,7 +144,10 @@ def make_proposer(config: EngineConfig, draft: Draft | None, num_blocks: int) ->
         return NgramProposer(config.prompt_lookup_min, config.prompt_lookup_max)
     if config.speculative_method == "off" or draft is None:
         return None
-    cache = make_backend(config, draft.layers, num_blocks, draft.dtype)
+    # what is planned for it: see memory.held_beside_steps
+    cache = make_backend(
+        config, draft.layers, num_blocks, draft.dtype, most_workspace=WORKSPACE_BYTES
+    )
     if isinstance(draft.model, Eagle3Head) and draft.taps is not None:
         return Eagle3Proposer(
             draft.model,

@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.attention.cpu import CPUAttention
 from engine.attention.device_tables import DeviceTables
-from engine.attention.gpu import GPUAttention
+from engine.attention.gpu import MOST_WORKSPACE_BYTES, WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.batch import Batch, Span, pack
+from engine.batch import Batch, Span, pack, padding
+from engine.kernels.triton import support
 from engine.kv_dtype import KVDtype, parse_kv_dtype
 from tests.engine import tiny_models
 from tests.gpu.conftest import HAS_GPU
 
 pytest.importorskip("triton")
+
+from engine.kernels.triton.attention import Shape
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=3)
 
@@ -125,6 +128,51 @@ def test_more_requests_than_were_announced_leave_the_static_tables_alone(
     assert found_by._static.block_tables.data_ptr() == address
     found_by.begin_step(moved(pack([Span([0], 0, [7], 1)], 4), device))
     assert found_by._tables is found_by._static
+
+
+@pytest.mark.parametrize("window", [None, 4096])
+def test_long_contexts_are_split_for_as_many_requests_as_leave_the_device_idle(
+    monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    """Replayed and launched alike: what a graph holds is what a step of these lengths would be."""
+    hopper = support.Device((9, 0), 132, 227 * 1024)
+    monkeypatch.setattr(support, "device_of", lambda device: hopper)
+    layers, cpu = {0: LayerSpec(8, 128, 128, num_heads=32)}, torch.device("cpu")
+    found_by = backend(
+        layers, 1, 256, torch.bfloat16, KVDtype(), cpu, max_num_seqs=256, max_model_len=2**17,
+        max_num_batched_tokens=8192,
+    )  # fmt: skip
+    needed = 65 * 32 * 64 * (128 + 2) * 4  # of requests, heads, splits
+    assert found_by._workspace.nbytes == needed
+    assert found_by.workspace_bytes == needed + found_by._static.nbytes
+    shape = Shape(32, 8, 128, 128, 2)
+    for count in (1, 24, 32, 48, 64, 96):
+        found_by.begin_step(padding(count, 256))
+        replayed = found_by._launch(shape, window)
+        table = range(2**17 // 256)
+        found_by.begin_step(pack([Span([0], 2**17 - 1, table, 1)] * count, 256))
+        assert found_by._launch(shape, window) == replayed
+        assert (replayed.lanes > 1) == (count <= 65)
+
+
+@pytest.mark.parametrize(
+    ("heads", "length", "most", "expected"),
+    [
+        (32, 2048, MOST_WORKSPACE_BYTES, WORKSPACE_BYTES),  # enough for all that are split
+        (128, 2**17, MOST_WORKSPACE_BYTES, MOST_WORKSPACE_BYTES),
+        (32, 2**17, WORKSPACE_BYTES, WORKSPACE_BYTES),  # a draft model's
+    ],
+)
+def test_workspace_is_what_decoding_needs_within_limits(
+    monkeypatch: pytest.MonkeyPatch, heads: int, length: int, most: int, expected: int
+) -> None:
+    hopper = support.Device((9, 0), 132, 227 * 1024)
+    monkeypatch.setattr(support, "device_of", lambda device: hopper)
+    found_by = backend(
+        {0: LayerSpec(8, 128, 128, num_heads=heads)}, 1, 256, torch.bfloat16, KVDtype(),
+        torch.device("cpu"), max_num_seqs=64, max_model_len=length, most_workspace=most,
+    )  # fmt: skip
+    assert found_by._workspace.nbytes == expected
 
 
 # -- under the engine, on the CPU ------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -159,6 +160,18 @@ def plan_fixed(
     )
     few_blocks = num_tokens * shape.group // tiles.few_rows + num_requests
     return _with_lanes(plan, shape, few_blocks, max_model_len, window, device, most_floats)
+
+
+def floats_of_decoding(shape: Shape, most_requests: int, max_model_len: int, device: Device) -> int:
+    """Room for the sums of every step in which up to so many requests compute a token each. More
+    requests than leave multiprocessors idle are not split, and need none."""
+    most = 0
+    for count in range(1, most_requests + 1):
+        step = plan_fixed(shape, count, count, max_model_len, None, device, sys.maxsize)
+        if step.lanes == 1:
+            break
+        most = max(most, step.floats(shape))
+    return most
 
 
 def _with_lanes(
