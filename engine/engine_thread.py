@@ -282,7 +282,7 @@ class EngineThread(threading.Thread):
         engine = self._engine
         if engine is None or not engine.has_unfinished:
             return
-        known = engine.model_info.notices
+        known, shrunk = engine.model_info.notices, engine.times_shrunk
         try:
             events = engine.step()
         except Exception as error:
@@ -295,7 +295,9 @@ class EngineThread(threading.Thread):
         if engine.model_info.notices is not known:  # it had to change something by itself
             text = engine.model_info.notices[-1]
             log.warning(text)
-            self._emit(MadeRoom(text, engine.model_info, engine.plan, engine.times_shrunk))
+            is_smaller = engine.times_shrunk != shrunk
+            times = engine.times_shrunk if is_smaller else engine.times_not_ahead
+            self._emit(MadeRoom(text, engine.model_info, engine.plan, times, is_smaller))
 
     def _emit_output(self, event: OutputEvent) -> None:
         self._emit(event)

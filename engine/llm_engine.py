@@ -91,6 +91,11 @@ class LLMEngine:
         return self._host.shrinking.times if self._host.shrinking is not None else 0
 
     @property
+    def times_not_ahead(self) -> int:
+        """How often memory did not suffice to launch a step ahead since the cache was made."""
+        return self._host.not_ahead.times if self._host.not_ahead is not None else 0
+
+    @property
     def has_unfinished(self) -> bool:
         return self._scheduler.has_unfinished or bool(self._pending)
 
@@ -243,8 +248,9 @@ class LLMEngine:
             return events
         if self.looks_ahead and not self._speculator.may_draft:
             self._ahead = launch_ahead(
-                flight, self._scheduler, self._host.runner, self._host.sampler
-            )
+                flight, self._scheduler, self._host.runner, self._host.sampler,
+                self._host.tell_not_ahead,
+            )  # fmt: skip
         self._scheduler.ahead = None if self._ahead is None else self._ahead.plan
         return events + self._land(flight)
 

@@ -23,6 +23,8 @@ request still needs it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from engine.batch import Span, pack
 from engine.errors import is_out_of_memory
 from engine.flight import Flight
@@ -36,10 +38,15 @@ from engine.transfer import upload_places
 
 
 def launch_ahead(
-    flight: Flight, scheduler: Scheduler, runner: ModelRunner, sampler: Sampler
+    flight: Flight,
+    scheduler: Scheduler,
+    runner: ModelRunner,
+    sampler: Sampler,
+    refused: Callable[[Exception], object] = lambda error: None,
 ) -> Flight | None:
     """Launch the step after `flight`; None where it has to be planned with the tokens of `flight`
-    known (see `Scheduler.plan_ahead`), or where memory does not suffice for both."""
+    known (see `Scheduler.plan_ahead`), or where memory does not suffice for both: `refused` is told
+    of the error."""
     drawn = flight.verification.drawn
     plan = None if drawn is None else scheduler.plan_ahead(flight.plan)
     if plan is None or drawn is None:
@@ -59,6 +66,7 @@ def launch_ahead(
     except Exception as error:
         scheduler.revoke_ahead(plan)
         if is_out_of_memory(error):
+            refused(error)
             return None
         raise
     return Flight(plan, list(plan.grants), verification, StepTimer(0.0), 0.0, is_ahead=True)

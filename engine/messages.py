@@ -205,14 +205,16 @@ class Reconfigured:
 
 @dataclass(frozen=True, slots=True)
 class MadeRoom:
-    """Memory ran out in a step, and the engine made its cache smaller by itself. `text` says so
-    with the numbers; no request was lost. `model` and `plan` as they are now. `times`: how often it
-    did since the cache was made; `text` tells of all of them."""
+    """Memory ran out in a step, and the engine helped itself: it made its cache smaller, or, if not
+    `is_smaller`, launched a step later than it might have. `text` says so with the numbers; no
+    request was lost. `model` and `plan` as they are now. `times`: how often it did that since the
+    cache was made; `text` tells of all of them."""
 
     text: str
     model: ModelInfo
     plan: MemoryPlan
     times: int = 1
+    is_smaller: bool = True
 
 
 @dataclass(frozen=True, slots=True)

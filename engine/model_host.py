@@ -44,12 +44,20 @@ class Shrinking(NamedTuple):
     text: str
 
 
+class NotAhead(NamedTuple):
+    """How often memory did not suffice to launch a step ahead, and what was said of it."""
+
+    times: int
+    text: str
+
+
 class ModelHost:
     """The model, cache and sampler of one engine. Every exchange that fails puts back what was
     there before, then raises."""
 
     def __init__(self, config: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
         self.shrinking: Shrinking | None = None
+        self.not_ahead: NotAhead | None = None
         self._adopt(assemble(config, progress, cancelled))
 
     @property
@@ -157,9 +165,32 @@ class ModelHost:
             f"smaller{often}, {first:,} → {plan.num_blocks:,} blocks "
             f"({plan.kv_cache / 2**30:.2f} GiB); no request was lost."
         )
-        info = self.assembly.info
-        self.assembly.info = dataclasses.replace(info, notices=(*info.notices, text))
+        self._say(text, in_place_of="")
         self.shrinking = Shrinking(times, first, text)
+
+    def tell_not_ahead(self, error: Exception) -> None:
+        """A step was not launched ahead, for there was no memory for two. Told of the first time,
+        and each time that it has become twice as often: it may be so in every step from now on."""
+        last = self.not_ahead or NotAhead(0, "")
+        self.not_ahead = last._replace(times=last.times + 1)
+        times = self.not_ahead.times
+        if times & (times - 1):
+            return
+        often, steps = ("", "It was") if times == 1 else (f" {times:,} times", "They were")
+        text = (
+            f"The memory of {self.config.device} did not suffice{often} to launch a step while the "
+            f"one before it was computed ({str(error).partition('. ')[0]}). {steps} launched after "
+            "it, which takes longer; no request was lost, and the KV cache is as large as before."
+        )
+        self._say(text, in_place_of=last.text)
+        self.not_ahead = NotAhead(times, text)
+
+    def _say(self, text: str, in_place_of: str) -> None:
+        """As the last of the notices; "" takes away what was said and adds nothing."""
+        info = self.assembly.info
+        notices = [notice for notice in info.notices if notice != in_place_of]
+        notices += [text] if text else []
+        self.assembly.info = dataclasses.replace(info, notices=tuple(notices))
 
     def _replace_with_what_fits(self, plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
         """Make a cache of `plan`, or the largest smaller one that can be had now: other programs
@@ -176,11 +207,10 @@ class ModelHost:
 
     def _end_shrinking(self) -> None:
         """The cache is made anew: what was said of the one before is over."""
-        if self.shrinking is not None:
-            info, said = self.assembly.info, self.shrinking.text
-            notices = tuple(notice for notice in info.notices if notice != said)
-            self.assembly.info = dataclasses.replace(info, notices=notices)
-            self.shrinking = None
+        for said in (self.shrinking, self.not_ahead):
+            if said is not None:
+                self._say("", in_place_of=said.text)
+        self.shrinking = self.not_ahead = None
 
     def reload(
         self,
@@ -190,7 +220,7 @@ class ModelHost:
         cancelled: Cancelled,
     ) -> None:
         before, checkpoint_before = self.config, self.assembly.checkpoint
-        self.shrinking = None
+        self.shrinking = self.not_ahead = None
         self.drop()
         try:
             self._adopt(build(config, checkpoint, progress, cancelled))

@@ -23,7 +23,8 @@ from engine.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-LOAD, ENGINE, DRAFT, LINK, ROOM = "load", "engine", "draft", "link", "room"
+LOAD, ENGINE, DRAFT, LINK = "load", "engine", "draft", "link"
+ROOM, AHEAD = "room", "ahead"
 """Keys of the notices: about loading, about the engine, about its draft model, about the line to
 an engine elsewhere, about memory that ran out."""
 
@@ -197,11 +198,17 @@ class ModelSession(QObject):
         self.remark.emit(None)
 
     def _on_made_room(self, event: messages.MadeRoom) -> None:
-        remedy = (
-            "Close other programs on the device. The cache stays smaller until it is rebuilt: "
-            "change Memory utilization or Cache size, or load the model again."
-        )
-        self.notice.emit(Notice(ROOM, event.text, remedy, is_sequel=event.times > 1))
+        if event.is_smaller:
+            key, remedy = ROOM, (
+                "Close other programs on the device. The cache stays smaller until it is rebuilt: "
+                "change Memory utilization or Cache size, or load the model again."
+            )
+        else:
+            key, remedy = AHEAD, (
+                "Close other programs on the device, or leave steps more memory: lower Memory "
+                "utilization or Cache size."
+            )
+        self.notice.emit(Notice(key, event.text, remedy, is_sequel=event.times > 1))
 
     def _on_crashed(self, event: messages.EngineCrashed) -> None:
         log.error("the engine crashed\n%s", event.traceback)

@@ -71,6 +71,25 @@ def test_a_cache_that_became_smaller_is_told_of(qtbot: QtBot, application: Appli
     qtbot.waitUntil(lambda: told() == ["It ran out in 2 steps. 128 → 81 blocks."])
 
 
+def test_a_step_that_was_not_launched_ahead_is_told_of_apart(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    bridge = application.bridge
+    assert bridge.model is not None and bridge.plan is not None
+    thread = bridge.engine
+    assert isinstance(thread, FakeEngineThread)
+    for times in (1, 2):
+        text = f"It did not suffice {times} times."
+        thread.on_event(MadeRoom(text, bridge.model, bridge.plan, times, is_smaller=False))
+    kept = application.window.history
+    told = lambda: [r.notice.cause for r in kept.records if r.notice.key == "ahead"]
+    qtbot.waitUntil(lambda: told() == ["It did not suffice 2 times."])
+    notice = application.window.notices.notice("ahead")
+    assert notice is not None and "smaller" not in notice.remedy
+    assert application.window.notices.notice("room") is None
+
+
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
     script.load_steps, script.load_step_s = 100_000, 0.005
     application.session.open("/models/slow")

@@ -294,6 +294,36 @@ def test_out_of_memory_ahead_is_a_step_as_usual(make_engine: MakeEngine) -> None
         assert [t for event in side.events[name] for t in event.token_ids] == output.token_ids
 
 
+def test_what_could_not_be_launched_ahead_is_told_of_and_does_not_flood(
+    make_engine: MakeEngine,
+) -> None:
+    """The first time, and whenever it has become twice as often; over with the cache."""
+    engine = make_engine()
+    engine.looks_ahead = True
+    before, execute = engine.model_info.notices, engine.runner.execute
+
+    def full(batch: Batch, drawn: Tensor | None = None, **rest: Any) -> Tensor:
+        if drawn is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Two steps are too many.")
+        return execute(batch, drawn, **rest)
+
+    engine.runner.execute = full  # type: ignore[method-assign]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    told: dict[str, int] = {}
+
+    def note(event: Any) -> None:
+        for text in engine.model_info.notices[len(before) :]:
+            told.setdefault(text, engine.times_not_ahead)
+
+    engine.generate(PROMPTS[:1], params, note)
+    assert list(told.values()) == [1, 2, 4, 8]
+    assert len(engine.model_info.notices) == len(before) + 1
+    last = engine.model_info.notices[-1]
+    assert "8 times" in last and "CUDA out of memory)" in last and engine.times_not_ahead == 11
+    engine.reconfigure(block_size=2 * engine.config.block_size)
+    assert engine.model_info.notices == before and engine.times_not_ahead == 0
+
+
 def test_with_drafts_nothing_is_launched_ahead(make_engine: MakeEngine) -> None:
     engine = make_engine(speculative_method="ngram")
     engine.looks_ahead = True

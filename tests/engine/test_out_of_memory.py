@@ -235,6 +235,31 @@ def test_the_thread_says_so(
     assert len(tokens(events, "a")) == GREEDY.max_tokens
 
 
+def test_the_thread_says_that_a_step_was_not_launched_ahead(
+    tiny_folder: Path, thread: EngineThread, events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that the cache is as it was."""
+
+    def refused(runner: ModelRunner, batch: Any, drawn: Any = None, **rest: Any) -> Any:
+        if drawn is not None:
+            raise torch.OutOfMemoryError(SIZE)
+        return execute(runner, batch, drawn, **rest)
+
+    execute = ModelRunner.execute
+    monkeypatch.setattr(ModelRunner, "execute", refused)
+    monkeypatch.setattr(LLMEngine, "looks_ahead", True)
+    config = EngineConfig(model=str(tiny_folder), dtype="float32", num_threads=1)
+    thread.submit(Load(config.replace(kv_cache_memory_bytes=2**20)))
+    loaded = events.wait(Loaded)
+    thread.submit(AddRequest("a", [3, 4, 5], GREEDY))
+    events.wait(OutputEvent, finished("a"))
+    said = events.of(MadeRoom)
+    assert [one.times for one in said] == [1, 2, 4, 8, 16]
+    assert not said[0].is_smaller and said[0].plan == loaded.plan
+    assert said[0].text in said[0].model.notices and "while the one before" in said[0].text
+    assert len(tokens(events, "a")) == GREEDY.max_tokens
+
+
 def test_the_largest_step_keeps_to_every_limit(make_engine: MakeEngine) -> None:
     """What activations are measured with on a GPU runs here too, in the cache made for it."""
     engine = make_engine(max_num_seqs=5, max_num_batched_tokens=83)
