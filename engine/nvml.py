@@ -59,10 +59,41 @@ class Driver:
         return error
 
     def figures(self) -> tuple[GpuFigures, ...]:
-        """Of every GPU that tells its memory (one that is divided by MIG may not), now. Raises
-        `lost`; what else a GPU does not tell is None."""
-        found = map(self._figures, self._handles)
+        """Of every GPU that tells its memory (one that is divided by MIG may not), now; then of the
+        parts of those that are divided. Raises `lost`; what else a GPU does not tell is None."""
+        found = list(map(self._figures, self._handles))
+        for handle in self._handles:
+            found += [self._part(handle, part) for part in self._parts(handle)]
         return tuple(one for one in found if one is not None)
+
+    def _parts(self, handle: Any) -> Iterator[Any]:
+        """The parts into which a GPU is divided now."""
+        nvml = self._nvml
+        mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
+        if not mode or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        for index in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+            if part is not None:
+                yield part
+
+    def _part(self, handle: Any, part: Any) -> GpuFigures | None:
+        """Load, power, heat and clocks are those of the whole."""
+        nvml = self._nvml
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, part)
+        if memory is None:
+            return None
+        name = self._try(nvml.nvmlDeviceGetName, part) or nvml.nvmlDeviceGetName(handle)
+        held = self._processes(part)
+        return GpuFigures(
+            name=_text(name),
+            uuid=_text(self._try(nvml.nvmlDeviceGetUUID, part) or ""),
+            total=int(memory.total),
+            used=int(memory.used),
+            own=None if held is None else held.pop(os.getpid(), 0),
+            processes=() if held is None else tuple(_named(held)),
+            part_of=_text(self._try(nvml.nvmlDeviceGetUUID, handle) or "") or "a GPU",
+        )
 
     def _figures(self, handle: Any) -> GpuFigures | None:
         nvml = self._nvml
@@ -133,30 +164,38 @@ def opened() -> Iterator[Driver | None]:
 
 
 def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures | None:
-    """Those of the GPU that CUDA calls `uuid` and that has `total` bytes to it; an only one is
-    taken for it whatever it is called. None where the driver tells nothing of it, or of far more
-    memory: then CUDA shows a part of it (MIG)."""
-    found = [one for one in known if one.uuid == uuid] or (known if len(known) == 1 else ())
+    """Those of the GPU, or of the part of one, that CUDA calls `uuid` and that has `total` bytes to
+    it; an only one is taken for it whatever it is called. None where the driver tells nothing of
+    it, or of far more memory: then CUDA shows a part of it."""
+    found = [one for one in known if _bare(one.uuid) == _bare(uuid)]
+    found = found or (list(known) if len(known) == 1 else [])
     return next((one for one in found if one.total * _PART_OF <= total), None)
 
 
 def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
     """Those that CUDA shows to this process, in its order: CUDA_VISIBLE_DEVICES names them by
-    number or by (the beginning of) their UUID, up to the first that is not there."""
+    number or by (the beginning of) their UUID, up to the first that is not there. Parts (MIG) have
+    no numbers."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wholes = [gpu for gpu in gpus if not gpu.part_of]
     if wanted is None:
-        return tuple(gpus)
+        return tuple(wholes)
     found: list[GpuFigures] = []
     for word in wanted.split(","):
         name = word.strip()
-        if name.isdecimal() and int(name) < len(gpus):
-            found.append(gpus[int(name)])
+        if name.isdecimal() and int(name) < len(wholes):
+            found.append(wholes[int(name)])
             continue
         match = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
         if len(match) != 1:
             break
         found += match
     return tuple(found)
+
+
+def _bare(uuid: str) -> str:
+    """Without "GPU-" or "MIG-": CUDA tells of neither."""
+    return uuid.partition("-")[2]
 
 
 def told_now() -> tuple[GpuFigures, ...]:

@@ -103,6 +103,7 @@ class MemoryPanel(QFrame):
 
     def update_gpus(self, gpus: tuple[GpuFigures, ...]) -> None:
         """Memory in use on each GPU."""
+        gpus = _undivided(gpus)
         if gpus != self._gpus:
             self._gpus = gpus
             if self.isVisible():
@@ -199,6 +200,12 @@ def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
         used = f"{format_bytes(gpu.used)} of {format_bytes(gpu.total)}"
         rows.append(Part(gpu.name, "preempted", gpu.used / total, (used, own, others)))
     return rows
+
+
+def _undivided(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
+    """The memory of a GPU that is divided is that of its parts."""
+    divided = {gpu.part_of for gpu in gpus if gpu.part_of}
+    return tuple(gpu for gpu in gpus if gpu.uuid not in divided)
 
 
 def _process_words(gpus: Sequence[GpuFigures]) -> str:

@@ -59,7 +59,8 @@ class GpuProcess:
 class GpuFigures:
     """A GPU as its driver sees it. Memory in bytes: `own` is this process' part, `processes` are
     the others, the largest first. Utilizations are fractions of the time in which anything ran, or
-    memory was read or written. None: the driver does not tell."""
+    memory was read or written. None: the driver does not tell. part_of: the UUID of the GPU that
+    this is a part of (MIG); "" where it is a whole one."""
 
     name: str
     total: int
@@ -75,6 +76,7 @@ class GpuFigures:
     clock_mhz: float | None = None
     max_clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
+    part_of: str = ""
 
     @property
     def others(self) -> int:

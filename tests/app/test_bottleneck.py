@@ -318,6 +318,11 @@ def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
     assert panel.gpu_line.text() == "Others: Xorg 512 MiB · blender 256 MiB"
     panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, None),))
     assert "does not tell" in panel.gpu_line.text()
+    whole = GpuFigures("A card", 80 * 2**30, 3 * 2**30, 2**30, uuid="GPU-0")
+    part = GpuFigures("A part", 10 * 2**30, 2**30, 2**30, others, "MIG-0", part_of="GPU-0")
+    panel.update_gpus((whole, part))
+    assert "10.0 GiB" in panel.gpus.text() and "80.0 GiB" not in panel.gpus.text()
+    assert panel.gpu_line.text() == "Others: Xorg 512 MiB · blender 256 MiB"
     assert panel.cache_line.text().startswith("KV cache now: ")  # of an older recording
     last = seen(2.0)
     plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")

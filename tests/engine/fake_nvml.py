@@ -41,11 +41,13 @@ def fake_nvml(**replaced: Any) -> types.ModuleType:
         "nvmlDeviceGetTemperature": lambda device, sensor: 61,
         "nvmlDeviceGetClockInfo": lambda device, clock: 1980 if clock == 1 else 3201,
         "nvmlDeviceGetMaxClockInfo": lambda device, clock: 1980,
+        "nvmlDeviceGetMigMode": lambda device: [0, 0],
         **replaced,
     }
     for name, function in functions.items():
         setattr(nvml, name, function)
     nvml.NVMLError, nvml.calls = NVMLError, calls
     nvml.NVML_TEMPERATURE_GPU, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM = 0, 1, 2
+    nvml.NVML_DEVICE_MIG_ENABLE = 1
     nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_UNINITIALIZED = 15, 1
     return nvml

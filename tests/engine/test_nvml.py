@@ -84,6 +84,57 @@ def test_a_part_of_a_gpu_is_not_taken_for_the_whole() -> None:
     assert figures_of("MIG-1", 10 * GIB, (one,)) is None
 
 
+def divided(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The second GPU has two parts in three places, and tells nothing of its own memory."""
+
+    def memory(device: int) -> Any:
+        return raises() if device == 1 else SimpleNamespace(used=GIB, total=(8 + device) * GIB)
+
+    def part(device: int, index: int) -> int:
+        return raises() if index == 1 else 10 * device + index
+
+    def uuid(device: int) -> str:
+        return f"MIG-{device}abc" if device >= 10 else f"GPU-{device}abc"
+
+    return install(
+        monkeypatch, nvmlDeviceGetMemoryInfo=memory, nvmlDeviceGetMigDeviceHandleByIndex=part,
+        nvmlDeviceGetUUID=uuid, nvmlDeviceGetMigMode=lambda device: [device, device],
+        nvmlDeviceGetMaxMigDeviceCount=lambda device: 3,
+        nvmlDeviceGetName=lambda device: f"part {device}" if device >= 10 else "A card",
+        nvmlDeviceGetUtilizationRates=lambda device: raises(),
+    )  # fmt: skip
+
+
+def test_the_parts_of_a_divided_gpu_follow_the_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    divided(monkeypatch)
+    told = told_now()
+    assert [(gpu.name, gpu.uuid, gpu.part_of) for gpu in told] == [
+        ("A card", "GPU-0abc", ""), ("part 10", "MIG-10abc", "GPU-1abc"),
+        ("part 12", "MIG-12abc", "GPU-1abc"),
+    ]  # fmt: skip
+    assert (told[1].total, told[1].own, told[1].power_w) == (18 * GIB, GIB, None)
+    assert gpu_names() == ("A card", "A card")
+    # CUDA tells a part's UUID without saying what it is of
+    assert figures_of("GPU-12abc", 20 * GIB, told) is told[2]
+    assert figures_of("GPU-0abc", 8 * GIB, told) is told[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [(None, ["A card"]), ("MIG-12abc", ["part 12"]), ("MIG-10", ["part 10"]), ("0", ["A card"]),
+     ("1", []), ("MIG-1", []), ("MIG-99,0", [])],
+)  # fmt: skip
+def test_cuda_may_show_a_part(
+    monkeypatch: pytest.MonkeyPatch, wanted: str | None, names: list[str]
+) -> None:
+    divided(monkeypatch)
+    if wanted is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", wanted)
+    assert [gpu.name for gpu in visible(told_now())] == names
+
+
 def test_names_and_version_without_a_driver_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert gpu_names() == () and driver_version() == ""
