@@ -22,6 +22,7 @@ from engine.threads.step_threads import StepThreads
 class Flight:
     """A step that was launched and not read yet. sampling: the grants whose rows are sampled, in
     the order of these. launched: when that was done. is_ahead: before the step before it was read.
+    is_replayed: from a captured graph.
     """
 
     plan: StepPlan
@@ -30,6 +31,7 @@ class Flight:
     timer: StepTimer
     launched: float
     is_ahead: bool = False
+    is_replayed: bool = False
 
     def drop_ended(self) -> None:
         """Leave requests out of the plan that have ended since it was made."""
@@ -52,7 +54,7 @@ def launch(
 ) -> Flight | None:
     """Plan the next step and launch it; None where there is nothing to compute."""
     timer = StepTimer(clock())
-    speculator.set_limits(scheduler.running, len(scheduler.waiting))
+    speculator.set_limits(scheduler.running, len(scheduler.waiting), host.runner.graphs)
     plan = scheduler.plan(timer.start)
     if not plan.grants:
         return None
@@ -72,7 +74,8 @@ def launch(
     timer.schedule_s = planned - timer.start + packed - drafted
     timer.draft_s = drafted - planned
     timer.model_s, timer.sample_s = computed - packed, launched - computed
-    return Flight(plan, sampling, verification, timer, launched)
+    is_replayed = host.runner.was_replayed
+    return Flight(plan, sampling, verification, timer, launched, is_replayed=is_replayed)
 
 
 def _rows(grant: Grant) -> list[SamplingRow]:

@@ -244,8 +244,20 @@ class DecodeGraphs:
             return batch.is_decode
         return self.worth.pays(batch, self._size_for(batch))
 
+    def replays(self, num_tokens: int, extra: int) -> bool:
+        """`fits` of a step that is to be planned: so many tokens, all sampled, whose rows read
+        `extra` tokens more than their requests would (0: everybody decodes)."""
+        if not self._graphs or num_tokens > max(self._graphs):
+            return False
+        if not extra:
+            return True
+        return self.worth is not None and self.worth.pays_for(extra, self._size(num_tokens))
+
     def _size_for(self, batch: Batch) -> int:
-        return min(size for size in self._graphs if size >= batch.num_tokens)
+        return self._size(batch.num_tokens)
+
+    def _size(self, num_tokens: int) -> int:
+        return min(size for size in self._graphs if size >= num_tokens)
 
     @torch.inference_mode()
     def execute(

@@ -320,8 +320,9 @@ class LLMEngine:
         timer.draft_s += follow_s
         timer.commit_s = now - drawn - follow_s
         self._speculator.observe(
-            plan, outcomes, drafting_s, timer.model_s, now - timer.start, follow_s
-        )
+            plan, outcomes, drafting_s, timer.model_s, now - timer.start, follow_s,
+            is_replayed=flight.is_replayed,
+        )  # fmt: skip
         if not flight.is_ahead:
             self._threads.ended(now - timer.start, now)
         for request in finished:

@@ -32,6 +32,7 @@ class ModelRunner:
         self.backend = backend
         self.device = torch.device(device)
         self.graphs: DecodeGraphs | None = None
+        self.was_replayed = False  # the last step that was executed
         self._staging = Staging(self.device)
 
     def capture(
@@ -67,8 +68,9 @@ class ModelRunner:
         `batch` is on the host. drawn: int64 [T] on the device, the tokens in place of its
         input_ids where these are not known to the host yet. taps: what listens to this pass.
         """
-        graphs = self.graphs
+        graphs, self.was_replayed = self.graphs, False
         if graphs is not None and taps in (None, graphs.taps) and graphs.fits(batch):
+            self.was_replayed = True
             return graphs.execute(batch, drawn, is_tapped=taps is not None)
         with taps or nullcontext():
             return self.execute_eagerly(batch, drawn)

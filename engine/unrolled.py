@@ -61,4 +61,8 @@ class Worth:
 
     def pays(self, batch: Batch, size: int) -> bool:
         """Whether the graph for `size` rows is faster than the batch as it is."""
-        return extra_reads(batch) * self.token_s < self.saved_s.get(size, 0.0)
+        return self.pays_for(extra_reads(batch), size)
+
+    def pays_for(self, extra: int, size: int) -> bool:
+        """`pays` of a batch whose rows read `extra` tokens more than its requests would."""
+        return extra * self.token_s < self.saved_s.get(size, 0.0)

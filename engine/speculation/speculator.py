@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.config import EngineConfig
-from engine.graphs import Taps
+from engine.graphs import DecodeGraphs, Taps
 from engine.request import Request
 from engine.snapshot import SpeculationSnapshot
 from engine.speculation.acceptance import Acceptance, Places, num_accepted
@@ -67,8 +67,14 @@ class Speculator:
 
     # -- before the step --------------------------------------------------------------------
 
-    def set_limits(self, running: Sequence[Request], num_waiting: int) -> None:
-        """Set the draft_limit of every running request for the next plan."""
+    def set_limits(
+        self,
+        running: Sequence[Request],
+        num_waiting: int,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
+        """Set the draft_limit of every running request for the next plan. graphs: the steps that
+        are captured, if any are."""
         if self._proposer is None:
             return
         for request in running:
@@ -82,17 +88,26 @@ class Speculator:
         alone = num_waiting == 0 and len(decoding) == len(running)
         if alone and self._meter.wants_plain_step():
             return
-        for request, limit in zip(decoding, self._limits(decoding, most), strict=True):
+        if len(decoding) < len(running):
+            graphs = None  # a step with a part of a prompt is launched in any case
+        for request, limit in zip(decoding, self._limits(decoding, most, graphs), strict=True):
             request.draft_limit = limit
 
-    def _limits(self, decoding: Sequence[Request], most: int) -> list[int]:
+    def _limits(
+        self, decoding: Sequence[Request], most: int, graphs: DecodeGraphs | None
+    ) -> list[int]:
         cost = self._costs.cost if self._config.speculative_adaptive else None
         if cost is None:
             self._rest_steps = 0
             return [most] * len(decoding)
         usual = max(self._usual.rate, 0.01)
         scales = [self._acceptance.get(r.request_id, self._usual).rate / usual for r in decoding]
-        limits = choose_lengths([self._places.worth(most, scale) for scale in scales], cost)
+        worth = [self._places.worth(most, scale) for scale in scales]
+        if graphs is None:
+            limits = choose_lengths(worth, cost)
+        else:
+            contexts = [request.num_tokens for request in decoding]
+            limits = choose_lengths(worth, cost, contexts, graphs.replays)
         self._rest_steps = 0 if any(limits) else self._rest_steps + 1
         for i, request in enumerate(decoding):
             idle = 0 if limits[i] else self._idle.get(request.request_id, 0) + 1
@@ -145,9 +160,11 @@ class Speculator:
         model_s: float,
         step_s: float,
         follow_s: float = 0.0,
+        is_replayed: bool = False,
     ) -> None:
         """A committed step: seconds of drafting, of the model's pass, of the whole step, and of
-        `follow` in it, which a step without drafts has only because others have some."""
+        `follow` in it, which a step without drafts has only because others have some; whether it
+        was replayed from a graph."""
         if self._proposer is None or self._config.num_speculative_tokens == 0:
             return
         rounds = [grant for grant in plan.grants if grant.draft_token_ids]
@@ -161,7 +178,7 @@ class Speculator:
         # committed: a grant cannot tell any more whether it sampled, its outcome can
         if all(g.is_decode and g.request.request_id in outcomes for g in plan.grants):
             tokens = sum(len(outcome.token_ids) for outcome in outcomes.values())
-            self._costs.step(plan.num_tokens, step_s - draft_s)
+            self._costs.step(plan.num_tokens, step_s - draft_s, is_replayed)
             seconds = step_s if rounds else step_s - follow_s
             self._meter.observe(len(plan.grants), tokens, seconds, drafted=bool(rounds))
 

@@ -117,6 +117,25 @@ def test_long_sequences_are_not_read_for_every_row() -> None:
     assert not worth.pays(long, 4) and Worth({4: 0.0021}, 1e-6).pays(long, 4)
 
 
+@given(requests, st.integers(0, 60))
+def test_what_is_replayed_is_known_before_the_step_is_made(
+    lengths: list[tuple[int, int]], microseconds: int
+) -> None:
+    """From the tokens of each request and its drafts: a draft is read for the row before it."""
+    graphs = DecodeGraphs(
+        lambda batch: torch.empty(0), CPUAttention({}, 1, BLOCK, torch.float32), BLOCK,
+        torch.device("cpu"),
+    )  # fmt: skip
+    recording = Recording()
+    graphs._graphs = {size: recording(lambda: None) for size in (4, 8, 16)}
+    graphs.worth = Worth({4: 1e-6 * microseconds, 8: 2e-5}, 1e-6)
+    batch = step(lengths)
+    extra = sum(start + 1 + j for start, count in lengths for j in range(count - 1))
+    assert graphs.replays(batch.num_tokens, extra) == graphs.fits(batch)
+    graphs.worth = None
+    assert graphs.replays(batch.num_tokens, extra) == graphs.fits(batch)
+
+
 class Slow(Recording):
     """Whatever reads sequences takes a millisecond more."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -81,6 +82,33 @@ def test_steps_in_which_drafting_gave_itself_up_are_counted() -> None:
     assert request.draft_limit == 4 and speculator._rest_steps == 0
 
 
+def test_the_graphs_of_the_engine_are_asked_what_is_replayed() -> None:
+    """Not where somebody's prompt is computed in the same step: that is launched."""
+
+    class Graphs:
+        asked: ClassVar[list[tuple[int, int]]] = []
+
+        def replays(self, num_tokens: int, extra: int) -> bool:
+            self.asked.append((num_tokens, extra))
+            return not extra
+
+    config = EngineConfig(speculative_method="ngram", num_speculative_tokens=2)
+    speculator = Speculator(config, NgramProposer(2, 5))
+    speculator._costs.passes(1, 0.0)
+    for _ in range(3):
+        speculator._costs.step(1, 0.001, is_replayed=True)
+        speculator._costs.step(3, 0.1)
+    decoding, prompt = (Request(n, [1, 2], SamplingParams(), 0, 0.0, 100) for n in ("a", "b"))
+    decoding.token_ids += [3]
+    decoding.num_computed_tokens = 2
+    graphs: Any = Graphs()
+    speculator.set_limits([decoding], 0, graphs)
+    assert graphs.asked == [(1, 0), (2, 3), (3, 3 + 4)] and decoding.draft_limit == 0
+    graphs.asked.clear()
+    speculator.set_limits([decoding, prompt], 0, graphs)
+    assert graphs.asked == [] and decoding.draft_limit == 2
+
+
 def test_a_slow_draft_model_is_not_asked() -> None:
     assert choose_lengths(worth_of([0.7], 4), StepCost(1.0, 0.0, 0.9)) == [0]
 
@@ -103,7 +131,7 @@ def test_costs_are_found_from_steps_of_different_size() -> None:
         model.step(tokens, 0.010 + 0.002 * tokens)
         model.passes(3, 0.006)
     assert model.cost is not None
-    assert model.cost == pytest.approx((0.010, 0.002, 0.002))
+    assert model.cost[:3] == pytest.approx((0.010, 0.002, 0.002)) and model.cost.replayed is None
 
 
 def test_steps_that_are_all_alike_say_nothing_about_a_token() -> None:
@@ -112,6 +140,61 @@ def test_steps_that_are_all_alike_say_nothing_about_a_token() -> None:
         model.step(4, 0.02)
         model.passes(1, 0.001)
     assert model.cost is None
+
+
+def test_replayed_and_launched_steps_have_a_line_each() -> None:
+    model = CostModel()
+    for tokens, _ in itertools.product((1, 5, 3, 2), range(5)):
+        model.step(tokens, 0.004 + 0.0001 * tokens, is_replayed=True)
+        model.step(tokens, 0.010 + 0.002 * tokens)
+        model.passes(3, 0.006)
+    cost = model.cost
+    assert cost is not None
+    assert cost[:3] == pytest.approx((0.010, 0.002, 0.002))
+    assert cost.replayed == pytest.approx((0.004, 0.0001))
+    assert cost.step(4, is_replayed=True) == pytest.approx(0.0044)
+
+
+def test_kinds_whose_steps_were_alike_cost_what_they_cost() -> None:
+    """Plain steps are replayed, those with drafts launched: no line goes from one to the other."""
+    model = CostModel()
+    model.passes(4, 0.004)
+    for _ in range(3):
+        model.step(1, 0.004, is_replayed=True)
+    assert model.cost is None
+    for tokens in (5, 5, 5):
+        model.step(tokens, 0.012)
+    cost = model.cost
+    assert cost is not None
+    assert cost.step(1, is_replayed=True) == pytest.approx(0.004)
+    assert [cost.step(n) for n in (2, 5)] == pytest.approx([0.012, 0.012])
+
+
+def test_one_step_of_the_other_kind_is_no_line() -> None:
+    model = CostModel()
+    model.passes(1, 0.001)
+    for tokens in (1, 4, 2, 6):
+        model.step(tokens, 0.01 + 0.001 * tokens)
+    model.step(1, 9.0, is_replayed=True)
+    cost = model.cost
+    assert cost is not None and cost.replayed is None
+    assert cost.step(3, is_replayed=True) == cost.step(3) == pytest.approx(0.013)
+
+
+def test_a_draft_that_makes_a_step_a_launched_one_has_to_pay_for_it() -> None:
+    """Of rows that are replayed while they read little enough."""
+    cost = StepCost(0.012, 0.0, 0.0005, replayed=(0.004, 0.0))
+    worth = worth_of([0.8], 4)
+    assert choose_lengths(worth, cost) == [4]  # everything is launched
+
+    def two_at_most(num_tokens: int, extra: int) -> bool:
+        return extra <= 100 + 101
+
+    assert choose_lengths(worth, cost, [100], two_at_most) == [2]
+    assert choose_lengths(worth, cost, [150], two_at_most) == [1]
+    assert choose_lengths(worth, cost, [250], two_at_most) == [0]
+    dear = cost._replace(replayed=(0.011, 0.0))
+    assert choose_lengths(worth, dear, [250], two_at_most) == [4]  # launched, and worth it
 
 
 def test_the_rate_follows_what_happens_now() -> None:

@@ -69,6 +69,8 @@ def test_ngrams_are_verified_in_rows(
     )
     assert results(engine) == plain
     assert any(batch.num_tokens > batch.num_requests for _, batch in replayed)
+    assert engine._speculator._costs._replayed.slope is not None
+    assert engine._speculator._costs._launched.count == 0
 
 
 def test_where_launching_is_as_fast_nothing_is_verified_in_rows(
@@ -83,6 +85,8 @@ def test_where_launching_is_as_fast_nothing_is_verified_in_rows(
     )
     assert results(engine) == plain
     assert replayed and all(batch.is_decode for _, batch in replayed)
+    costs = engine._speculator._costs  # of those that are launched, and of those that are not
+    assert costs._launched.count > 1 and costs._replayed.count > 1
 
 
 def test_what_is_captured_follows_the_settings(
