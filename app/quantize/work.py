@@ -154,17 +154,19 @@ def quantizing(
 
         from engine.machine import default_threads
         from engine.quantization.quantize import quantize
+        from engine.threads.crowding import keeping_busy
 
         texts = texts_of(plan.text, plan.source) if plan.recipe.facts.is_calibrated else ()
         # OpenMP's number of threads belongs to the thread that sets it (the engine keeps its own),
         # but threads that begin later take it over: so it is put back
-        before = torch.get_num_threads()
-        torch.set_num_threads(num_threads or default_threads())
+        before, threads = torch.get_num_threads(), num_threads or default_threads()
+        torch.set_num_threads(threads)
         try:
-            return quantize(
-                plan.source, plan.recipe, plan.output, texts, progress.at, progress.is_cancelled,
-                progress.add_layer,
-            )  # fmt: skip
+            with keeping_busy(threads):
+                return quantize(
+                    plan.source, plan.recipe, plan.output, texts, progress.at,
+                    progress.is_cancelled, progress.add_layer,
+                )  # fmt: skip
         finally:
             torch.set_num_threads(before)
 
@@ -176,7 +178,10 @@ def evaluating(plan: EvaluationPlan) -> Callable[[Progress], EvaluationReport]:
 
     def work(progress: Progress) -> EvaluationReport:
         from engine.evaluation import run
+        from engine.machine import default_threads
+        from engine.threads.crowding import keeping_busy
 
-        return run(plan.task(), progress.at, progress.is_cancelled)
+        with keeping_busy(plan.num_threads or default_threads()):
+            return run(plan.task(), progress.at, progress.is_cancelled)
 
     return work

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import psutil
@@ -34,19 +36,18 @@ class Crowding:
         self._clock = clock
         self._read = read or Accounts().read
         self._others: float | None = None
+        self.latest: float | None = None  # what `others` said last
         self._wait = FIRST_S
         self._last = (clock(), self._accounts())
 
-    @property
-    def latest(self) -> float | None:
-        """What `others` said last."""
-        return self._others
-
     def others(self, now: float) -> float | None:
-        """Cores that other programs used lately; None where it is not known (yet)."""
+        """Cores that other programs used lately, and other work of this one (`keeping_busy`) uses
+        now; None where it is not known (yet)."""
         if now - self._last[0] >= self._wait:
             self._look(now)
-        return self._others
+        beside = _kept_busy()
+        self.latest = self._others if not beside else (self._others or 0.0) + beside
+        return self.latest
 
     def _look(self, now: float) -> None:
         (then, before), used = self._last, self._accounts()
@@ -68,6 +69,26 @@ class Crowding:
             return None
         self._cost_s = time.perf_counter() - began
         return used
+
+
+_busy: dict[int, int] = {}  # by the thread that said so: a dict's items change in one piece
+
+
+@contextmanager
+def keeping_busy(num_threads: int) -> Iterator[None]:
+    """Work of this program's own, computed by the thread that calls and its helpers: to engines of
+    other threads so many cores are taken meanwhile. (The system's accounts know a program as a
+    whole: what of it is an engine's they do not tell.)"""
+    _busy[threading.get_ident()] = num_threads
+    try:
+        yield
+    finally:
+        del _busy[threading.get_ident()]
+
+
+def _kept_busy() -> int:
+    here = threading.get_ident()
+    return sum(count for thread, count in tuple(_busy.items()) if thread != here)
 
 
 class Accounts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
-from engine.threads.crowding import INTERVAL_S, Accounts, Crowding, Used
+from engine.threads.crowding import INTERVAL_S, Accounts, Crowding, Used, keeping_busy
 from engine.threads.free_cores import while_loading
 from engine.threads.search import AS_FAST, COST, FASTER, Search, Trial, counts
 from engine.threads.step_threads import LARGE, StepThreads
@@ -229,6 +230,30 @@ def test_accounts_that_were_told_and_end_are_forgotten() -> None:
     crowding = Crowding(machine.clock, read)
     assert crowding.others(101.0) == pytest.approx(2.0)
     assert crowding.others(110.0) is None and crowding.latest is None
+
+
+def test_other_work_of_this_program_counts_for_engines_of_other_threads() -> None:
+    machine = Machine()
+    crowding = Crowding(machine.clock, machine.read)
+    assert crowding.others(machine.now) is None
+    machine.pass_(0.2, others=0.25)
+    begun, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with keeping_busy(3):
+            begun.set()
+            done.wait(30)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert begun.wait(30)
+    assert crowding.others(machine.now) == pytest.approx(3.25)
+    assert crowding.latest == pytest.approx(3.25)
+    done.set()
+    worker.join()
+    assert crowding.others(machine.now) == pytest.approx(0.25)
+    with keeping_busy(2):
+        assert crowding.others(machine.now) == pytest.approx(0.25), "an engine's own work"
 
 
 def test_the_machine_s_own_accounts_count_this_process() -> None:

@@ -1,0 +1,62 @@
+"""Work of the Quantize page takes cores, which the chat's engine leaves to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from app.quantize import work
+from app.quantize.evaluation import EvaluationPlan, ModelChoice
+from app.quantize.plan import QuantizePlan
+from engine.quantization.recipe import Recipe
+from engine.threads.crowding import Crowding, Used
+
+
+@pytest.fixture
+def threads_put_back() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def seen_by_another_engine() -> float | None:
+    """Asked in a thread of its own."""
+    found: list[float | None] = []
+    crowding = Crowding(lambda: 0.0, lambda: Used(0.0, 0.0))
+    asking = threading.Thread(target=lambda: found.append(crowding.others(0.0)))
+    asking.start()
+    asking.join()
+    return found[0]
+
+
+def test_quantizing_counts_its_threads(
+    tmp_path: Path, threads_put_back: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def quantize(*arguments: object) -> None:
+        seen.append((torch.get_num_threads(), seen_by_another_engine()))
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr("engine.quantization.quantize.quantize", quantize)
+    plan = QuantizePlan(str(tmp_path), Recipe("rtn"), str(tmp_path / "made"))
+    with pytest.raises(RuntimeError, match="enough"):
+        work.quantizing(plan, 3)(work.Progress())
+    assert seen == [(3, 3)] and seen_by_another_engine() is None
+
+
+def test_evaluating_counts_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "engine.evaluation.run", lambda task, at, cancelled: seen_by_another_engine()
+    )
+    monkeypatch.setattr(EvaluationPlan, "task", lambda self: None)
+    monkeypatch.setattr("engine.machine.default_threads", lambda: 5)
+    for threads, counted in ((2, 2), (None, 5)):
+        plan = EvaluationPlan(ModelChoice("/m"), num_threads=threads)
+        assert work.evaluating(plan)(work.Progress()) == counted
+    assert seen_by_another_engine() is None
