@@ -104,6 +104,7 @@ class Pages:
         """Write what is left to write. Call it when the engine has said its last."""
         self.tune.close_load()
         self.models.close_down()
+        self.chat_page.draft.keep()
         self.chat.close()
         self.store.close()
 

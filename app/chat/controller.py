@@ -17,6 +17,7 @@ from app.chat.generation import Generation
 from app.chat.library import ChatLibrary
 from app.chat.passages import kept
 from app.chat.sampling import Preset, sampling_to_dict, with_field
+from app.chat.unsent import storable
 from app.storage import ChatStore, StorageError
 from engine.sampling_params import SamplingParams
 from widgets.tokens.record import TokenRecord
@@ -58,6 +59,7 @@ class ChatController(ChatLibrary):
     def close(self) -> None:
         """Save what is being written. The store is closed by its owner, afterwards."""
         self._generation.close()
+        self.unsent.close()
         self._saver.close()
 
     # What there is ---------------------------------------------------------------------------
@@ -96,21 +98,22 @@ class ChatController(ChatLibrary):
 
     # Messages --------------------------------------------------------------------------------
 
-    def send(self, text: str, attachments: Sequence[Attachment] = ()) -> bool:
-        """Store `text` and files, then have them answered. False where a reply is still being
-        written."""
-        text = _storable(text).strip()
+    def send(self, text: str, attachments: Sequence[Attachment] = (), left: str = "") -> bool:
+        """Store `text` and files, then have them answered; `left` stays written, unsent. False
+        where a reply is still being written."""
+        text = storable(text).strip()
         if not (text or attachments) or self.is_busy:
             return False
         last = self.current.last
         stored = tuple(attachment.stored() for attachment in attachments)
+        self.current.unsent = storable(left)  # stored together with what is sent
         self._ask(self.current, last.id if last else None, text, stored)
         return True
 
     def keep_exchange(self, exchange: Exchange) -> None:
         """Make a conversation of a prompt that was answered elsewhere, and open it."""
         made = Conversation(sampling=exchange.sampling, title=title_of(exchange.prompt))
-        user = made.add(Role.USER, None, _storable(exchange.prompt))
+        user = made.add(Role.USER, None, storable(exchange.prompt))
         reply = made.add(Role.ASSISTANT, user.id, exchange.text)
         reply.state, reply.figures = exchange.state, exchange.figures
         future = self._store.add_messages(made.record(), user.record(), reply.record())
@@ -132,7 +135,7 @@ class ChatController(ChatLibrary):
         """Send another version of a user's message, with the same files; the one before is kept
         with its replies."""
         message = self.current.messages.get(message_id)
-        text = _storable(text).strip()
+        text = storable(text).strip()
         if message is not None and message.role is Role.USER and text and not self.is_busy:
             self._ask(self.current, message.parent_id, text, message.attachments)
 
@@ -208,7 +211,9 @@ class ChatController(ChatLibrary):
     def _store_and_start(self, conversation: Conversation, text: str, *messages: Message) -> None:
         conversation.updated, conversation.is_archived = time.time(), False
         records = [message.record() for message in messages]
-        future = self._store.add_messages(conversation.record(), *records)
+        future = self._store.add_messages(
+            conversation.record(), *records, unsent=conversation.unsent
+        )
         done = partial(self._after_store, conversation, text, messages)
         self._loaded.add(conversation.id)
         self._conversations[conversation.id] = conversation
@@ -239,13 +244,13 @@ class ChatController(ChatLibrary):
         self.list_changed.emit()
         given = [Attachment.of(stored) for stored in messages[0].attachments]
         if text or given:
-            self.text_returned.emit(conversation.id, text, given)
+            self.text_returned.emit(self._reachable(conversation).id, text, given)
 
     # Settings --------------------------------------------------------------------------------
 
     def set_system_prompt(self, text: str) -> None:
         if text != self.current.system_prompt:
-            self.current.system_prompt = _storable(text)
+            self.current.system_prompt = storable(text)
             self._settings_changed()
 
     def set_sampling(self, name: str, value: Any) -> None:
@@ -289,8 +294,3 @@ class ChatController(ChatLibrary):
         if self.current.is_stored:
             self._saver.touch(self.current)
         self.settings_changed.emit(self.current.id)
-
-
-def _storable(text: str) -> str:
-    """`text` without halves of surrogate pairs, which no encoding can write."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from widgets.chat.notice import Notice
 from widgets.chat.records import AttachmentRecord
 
 COUNT_DELAY_MS = 300
+KEEP_DELAY_MS, KEEP_AT_LEAST_S = 500, 3.0
+"""What is written is kept when no key was pressed for so long, and once in a while before."""
 COUNTED = 2**16
 """Characters that are counted exactly; of longer texts the rest is taken to be like them."""
 PER_TOKEN = 4
@@ -41,8 +44,9 @@ class Draft(QObject):
         self._composer = composer
         self._notice = notice
         self._window = parent
-        self._kept: dict[str, tuple[str, list[Attachment]]] = {}  # of the other conversations
-        self._shown_id = controller.current.id
+        self._kept: dict[str, list[Attachment]] = {}  # of the other conversations
+        self._shown = controller.current
+        composer.set_text(self._shown.unsent)
         self.attachments: list[Attachment] = []
         self._counts: dict[str, int] = {}  # text -> tokens, of what is here
         self._asked: dict[str, str] = {}  # key -> text
@@ -51,7 +55,12 @@ class Draft(QObject):
         self._later.setSingleShot(True)
         self._later.setInterval(COUNT_DELAY_MS)
         self._later.timeout.connect(self.count)
+        self._pause = QTimer(self)
+        self._pause.setSingleShot(True)
+        self._pause.timeout.connect(self.keep)
+        self._written_since = 0.0
         composer.text_changed.connect(self._later.start)
+        composer.text_changed.connect(self._keep_soon)
         composer.files_given.connect(self.add_files)
         composer.attach_requested.connect(self.choose_files)
         composer.attachment_removed.connect(self.remove)
@@ -62,30 +71,43 @@ class Draft(QObject):
 
     def follow(self) -> None:
         """Another conversation may be on the screen: its draft with it."""
-        current = self._controller.current
-        self._kept[self._shown_id] = (self._composer.text, self.attachments)
-        self._shown_id = current.id
-        text, self.attachments = self._kept.pop(current.id, ("", []))
-        self._composer.set_text(text)
+        self.keep()
+        self._kept[self._shown.id] = self.attachments
+        self._shown = self._controller.current
+        self.attachments = self._kept.pop(self._shown.id, [])
+        self._composer.set_text(self._shown.unsent)
         self._changed()
 
-    def clear(self) -> None:
+    def keep(self) -> None:
+        """What is written outlives the program from now on."""
+        self._pause.stop()
+        self._controller.unsent.keep(self._shown, self._composer.text)
+
+    def _keep_soon(self) -> None:
+        now = time.monotonic()
+        if not self._pause.isActive():
+            self._written_since = now
+        if now - self._written_since < KEEP_AT_LEAST_S:
+            self._pause.start(KEEP_DELAY_MS)
+
+    def clear(self, left: str = "") -> None:
+        """It was sent, but for `left`."""
         self.attachments = []
         self.refused.emit("")
-        self._composer.clear()
+        self._composer.set_text(left)
         self._changed()
 
     def give_back(self, conversation_id: str, text: str, given: Sequence[Attachment]) -> None:
         """What could not be sent, before what has been written since."""
-        if conversation_id == self._shown_id:
-            written = self._composer.text
-            self._composer.set_text(f"{text}\n{written}" if written else text)
+        if conversation_id == self._shown.id:
+            self._composer.set_text(_before(text, self._composer.text))
             self.attachments = [*given, *self.attachments]
             self._changed()
-        else:
-            written, files = self._kept.get(conversation_id, ("", []))
-            text = f"{text}\n{written}" if written else text
-            self._kept[conversation_id] = (text, [*given, *files])
+            return
+        conversation = self._controller.conversation(conversation_id)
+        if conversation is not None:
+            self._controller.unsent.keep(conversation, _before(text, conversation.unsent))
+            self._kept[conversation_id] = [*given, *self._kept.get(conversation_id, [])]
 
     # Files -------------------------------------------------------------------------------------
 
@@ -99,7 +121,7 @@ class Draft(QObject):
 
     def add_files(self, paths: Iterable[str]) -> None:
         """Read files off the window and attach those that are text."""
-        chosen, conversation_id = [Path(path) for path in paths], self._shown_id
+        chosen, conversation_id = [Path(path) for path in paths], self._shown.id
         self.refused.emit("")
         run_task(
             self,
@@ -109,12 +131,11 @@ class Draft(QObject):
         )
 
     def _add(self, conversation_id: str, found: list[Attachment], problems: list[str]) -> None:
-        if conversation_id == self._shown_id:
+        if conversation_id == self._shown.id:
             self.attachments = [*self.attachments, *found]
             self._changed()
         else:
-            text, given = self._kept.get(conversation_id, ("", []))
-            self._kept[conversation_id] = (text, [*given, *found])
+            self._kept[conversation_id] = [*self._kept.get(conversation_id, []), *found]
         if problems:
             self.refused.emit(" ".join(problems))
 
@@ -200,6 +221,10 @@ class Draft(QObject):
         self._composer.set_context(context_text(use), role, context_short(use))
         self._composer.meter.show_use((used or 0) + unanswered, use.draft, limit or 0)
         self._notice.say("" if self._controller.is_busy else context_warning(use))
+
+
+def _before(text: str, written: str) -> str:
+    return f"{text}\n{written}" if written else text
 
 
 def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:

@@ -15,7 +15,8 @@ from app.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling
 from app.chat.saver import Saver
 from app.chat.times import TimesKeeper
 from app.chat.token_keeper import TokenKeeper
-from app.storage import ChatStore, StorageError, StoredConversation, StoredMessage
+from app.chat.unsent import UnsentKeeper
+from app.storage import NEW, ChatStore, StorageError, StoredConversation, StoredMessage
 from engine.errors import ErrorInfo, InferdeckError
 
 
@@ -49,17 +50,22 @@ class ChatLibrary(QObject):
         self._saver.problem_changed.connect(self.problem_changed)
         self.tokens = TokenKeeper(store, self._saver)
         self.times = TimesKeeper(store, self._saver)
+        self.unsent = UnsentKeeper(store, self._saver, self)
         self._presets: list[Preset] = built_in_presets()
         self._conversations: dict[str, Conversation] = {}
         self._deleted: dict[str, Conversation] = {}
         self._loaded: set[str] = set()  # conversations whose messages were read
+        unsent: dict[str, str] = {}
         try:
+            unsent = store.unsent()
             for record in store.conversations():
-                self._conversations[record.id] = Conversation.from_record(record)
+                self._conversations[record.id] = made = Conversation.from_record(record)
+                made.unsent = unsent.get(record.id, "")
             self._presets += _own_presets(store)
         except InferdeckError as error:
             self._report_read(error)
-        self.current = self._draft()
+        self.current = self._new = self._draft()
+        self._new.unsent = unsent.get(NEW, "")
 
     def _stop(self, conversation: Conversation) -> None:
         """Stop what is written to a conversation that is deleted: nothing, in a library that nobody
@@ -85,8 +91,9 @@ class ChatLibrary(QObject):
         return bool(self._conversations)
 
     def conversation(self, conversation_id: str) -> Conversation | None:
-        if conversation_id == self.current.id:
-            return self.current
+        for unlisted in (self.current, self._new):
+            if conversation_id == unlisted.id:
+                return unlisted
         return self._conversations.get(conversation_id)
 
     @property
@@ -121,12 +128,14 @@ class ChatLibrary(QObject):
     # Conversations ---------------------------------------------------------------------------
 
     def new_conversation(self) -> None:
-        """Begin a new one, with the same sampling settings; it is listed with its first message."""
+        """Begin a new one, with the same sampling settings, or go on with the one that was begun
+        and not sent; it is listed with its first message."""
         if self.current.messages:
-            before = self.current
-            self._show(self._draft())
-            self.current.sampling, self.current.preset = before.sampling, before.preset
-            self.settings_changed.emit(self.current.id)
+            before, new = self.current, self._unused()
+            self._show(new)
+            if not (new.unsent or new.system_prompt):
+                new.sampling, new.preset = before.sampling, before.preset
+            self.settings_changed.emit(new.id)
 
     def open(self, conversation_id: str) -> None:
         conversation = self._conversations.get(conversation_id)
@@ -177,7 +186,7 @@ class ChatLibrary(QObject):
         if following:
             self.open(following[0].id)
         else:
-            self._show(self._draft())
+            self._show(self._unused())
 
     def delete(self, conversation_id: str) -> None:
         """Stop and hide a conversation; `restore` brings it back until `purge`."""
@@ -259,6 +268,23 @@ class ChatLibrary(QObject):
         if changed:
             self._saver.watch(self._store.show_versions(changed), self._saver.report)
         self.messages_changed.emit(self.current.id)
+
+    def _unused(self) -> Conversation:
+        """The one conversation that has no message yet."""
+        if self._new.messages:
+            self._new = self._draft()
+        return self._new
+
+    def _reachable(self, conversation: Conversation) -> Conversation:
+        """Where one finds what could not be sent from `conversation`: there, or where it was to be
+        the first message and another chat has been begun since, in that one."""
+        known = (*self._conversations, *self._deleted, self.current.id)
+        if conversation.id in known:
+            return conversation
+        new = self._unused()
+        if not new.unsent and new is not self.current:
+            self._new = new = conversation
+        return new
 
     def _draft(self) -> Conversation:
         preset = next(p for p in self._presets if p.name == DEFAULT_PRESET)

@@ -103,8 +103,15 @@ class ChatPage(QWidget):
         self.panes.toggle()
 
     def send(self, text: str) -> None:
+        """Send what is written."""
         if self.controller.send(text, self.draft.attachments):
             self.draft.clear()
+
+    def send_suggestion(self, text: str) -> None:
+        """Send another text; what is written stays."""
+        left = self.composer.text
+        if self.controller.send(text, self.draft.attachments, left):
+            self.draft.clear(left)
 
     def send_or_regenerate(self) -> None:
         if self.composer.is_empty:
@@ -249,7 +256,7 @@ class ChatPage(QWidget):
         self.composer.edit_last_requested.connect(self.edit_last)
         self.composer.sampling_requested.connect(self.open_sampling)
         self.composer.system_prompt_requested.connect(self.open_system_prompt)
-        self.empty.chosen.connect(self.send)
+        self.empty.chosen.connect(self.send_suggestion)
         self.transcript.edit_requested.connect(controller.edit)
         self.transcript.regenerate_requested.connect(controller.regenerate)
         self.transcript.version_requested.connect(controller.step_version)

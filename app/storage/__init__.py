@@ -9,10 +9,10 @@ from app.storage.errors import (
     StorageNewerError,
     StorageReadOnlyError,
 )
-from app.storage.records import SearchHit, StoredConversation, StoredMessage
+from app.storage.records import NEW, SearchHit, StoredConversation, StoredMessage
 
 __all__ = [
-    "ChatStore", "SearchHit", "StorageCorruptError", "StorageError", "StorageFullError",
+    "NEW", "ChatStore", "SearchHit", "StorageCorruptError", "StorageError", "StorageFullError",
     "StorageLockedError", "StorageNewerError", "StorageReadOnlyError", "StoredConversation",
     "StoredMessage", "open_store",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ from app.storage.errors import (
     StorageReadOnlyError,
     explain,
 )
-from app.storage.records import SearchHit, StoredConversation, StoredMessage
+from app.storage.records import NEW, SearchHit, StoredConversation, StoredMessage
 from app.storage.rows import (
     CONVERSATION,
     MESSAGE,
@@ -44,6 +44,7 @@ from app.storage.rows import (
     message_of,
     put_conversation,
     put_message,
+    put_unsent,
 )
 from app.storage.schema import migrate
 from app.storage.search import search
@@ -195,6 +196,10 @@ class ChatStore:
         )
         return {row[0] for row in rows}
 
+    def unsent(self) -> dict[str, str]:
+        """What is written and was not sent, by the id of its conversation or NEW."""
+        return dict(self._read("SELECT conversation_id, text FROM unsent"))
+
     def presets(self) -> dict[str, dict[str, Any]]:
         """The user's own sampling presets by name."""
         rows = self._read("SELECT name, sampling FROM presets ORDER BY name COLLATE NOCASE")
@@ -218,19 +223,29 @@ class ChatStore:
     # Writing ---------------------------------------------------------------------------------
 
     def add_messages(
-        self, conversation: StoredConversation, *messages: StoredMessage
+        self,
+        conversation: StoredConversation,
+        *messages: StoredMessage,
+        unsent: str | None = None,
     ) -> Future[None]:
         """Save `messages` and their conversation (new or changed) together: all or nothing.
 
         What the user wrote and the empty reply to it go in one call, and the text may be sent
-        when the Future is done.
+        when the Future is done. `unsent`: what stays written to the conversation, in place of what
+        is kept of it, and of NEW where it was that; None where it was begun elsewhere.
         """
         self.written.add(conversation.id)
 
         def job(connection: sqlite3.Connection) -> None:
+            known = "SELECT 1 FROM conversations WHERE id = ?"
+            is_new = connection.execute(known, (conversation.id,)).fetchone() is None
             put_conversation(connection, conversation)
             for message in messages:
                 put_message(connection, message)
+            if unsent is not None:
+                if is_new:
+                    put_unsent(connection, NEW, "")
+                put_unsent(connection, conversation.id, unsent)
 
         return self._writer.submit(job)
 
@@ -238,6 +253,10 @@ class ChatStore:
         """Save the text, state and figures that a message has now."""
         self.written.add(message.conversation_id)
         return self._writer.submit(lambda connection: put_message(connection, message))
+
+    def save_unsent(self, conversation_id: str, text: str) -> Future[None]:
+        """Keep what is written to a stored conversation or to NEW, "" for nothing."""
+        return self._writer.submit(lambda connection: put_unsent(connection, conversation_id, text))
 
     def save_tokens(self, message_id: str, pack: Callable[[], bytes]) -> Future[None]:
         """Keep the tokens of a reply that is stored, and of no other: it may be deleted by now.

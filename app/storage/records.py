@@ -10,6 +10,9 @@ WAITING, STREAMING, INTERRUPTED = "waiting", "streaming", "interrupted"
 """States that the store itself knows: what was waiting or streaming when the process ended is
 interrupted when the store is opened again."""
 
+NEW = ""
+"""In place of the id of a conversation: the one that has no message yet, and is not stored."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredConversation:

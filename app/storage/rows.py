@@ -9,6 +9,7 @@ from typing import Any
 
 from app.storage.records import (
     INTERRUPTED,
+    NEW,
     STREAMING,
     WAITING,
     StoredConversation,
@@ -69,6 +70,20 @@ def put_message(connection: sqlite3.Connection, m: StoredMessage) -> None:
     if m.state not in (WAITING, STREAMING):
         files = "".join(f"\n{a['name']}\n{a['text']}" for a in m.attachments)
         _index(connection, number, m.text + files)
+
+
+def put_unsent(connection: sqlite3.Connection, conversation_id: str, text: str) -> None:
+    """Keep what is written to the new conversation, or to one that is stored; for another, which
+    may be deleted by now, nothing."""
+    if not text:
+        connection.execute("DELETE FROM unsent WHERE conversation_id = ?", (conversation_id,))
+    elif conversation_id == NEW:
+        connection.execute("INSERT OR REPLACE INTO unsent VALUES(?, ?)", (NEW, text))
+    else:
+        connection.execute(
+            "INSERT OR REPLACE INTO unsent SELECT id, ? FROM conversations WHERE id = ?",
+            (text, conversation_id),
+        )
 
 
 def _index(connection: sqlite3.Connection, number: int, text: str) -> None:

@@ -3,6 +3,8 @@
     conversations 1 --- n messages; messages form a tree by parent_id
     messages 1 --- 0..1 reply_tokens: the tokens of a reply, packed (see app.chat.tokens)
     messages 1 --- 0..1 reply_times: when they came, packed (see app.chat.times)
+    conversations 1 --- 0..1 unsent: what is written to a conversation and was not sent; "" is the
+        conversation that has no message yet, which is in no other table
     messages_fts: the words of every message that is not being written any more, by rowid
 
 The trigram tokenizer finds any three characters in a row: parts of words, code, and languages
@@ -67,6 +69,12 @@ MIGRATIONS: tuple[str, ...] = (
         message_id TEXT PRIMARY KEY REFERENCES messages(id) ON DELETE CASCADE,
         packed BLOB NOT NULL
     );
+    """,
+    """
+    CREATE TABLE unsent(conversation_id TEXT PRIMARY KEY, text TEXT NOT NULL);
+    CREATE TRIGGER conversations_deleted AFTER DELETE ON conversations BEGIN
+        DELETE FROM unsent WHERE conversation_id = old.id;
+    END;
     """,
 )
 

@@ -79,6 +79,7 @@ def make_chat(folder: Path, state: str = "ready") -> Chat:
 
 def close_chat(chat: Chat) -> None:
     chat.page.toast.dismiss()
+    chat.page.draft.keep()
     chat.controller.close()
     chat.store.close()
     chat.page.close()

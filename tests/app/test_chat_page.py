@@ -399,7 +399,7 @@ def test_what_cannot_be_stored_goes_back_to_the_composer(chat: Chat) -> None:
         raise error
 
     add = chat.store.add_messages
-    chat.store.add_messages = lambda *args: chat.store._writer.submit(fail)  # type: ignore[method-assign, misc]
+    chat.store.add_messages = lambda *args, **kw: chat.store._writer.submit(fail)  # type: ignore[method-assign, misc]
     chat.page.composer.set_text("Important")
     chat.page.composer.send()
     chat.settle()

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.storage import (
+    NEW,
     ChatStore,
     StorageCorruptError,
     StorageFullError,
@@ -243,6 +244,47 @@ def test_tokens_go_with_their_message_and_need_one(store: ChatStore) -> None:
     store.delete_conversation("c1").result(60)
     store.purge_deleted("c1").result(60)
     assert store.packed_tokens("m1") is None
+
+
+def test_what_is_written_is_kept_until_it_is_sent_and_goes_with_its_chat(store: ChatStore) -> None:
+    store.save_unsent(NEW, "Hel").result(60)
+    store.save_unsent("c1", "for a chat that is not stored").result(60)  # no error either
+    store.save_unsent(NEW, "Hello").result(60)
+    assert store.unsent() == {NEW: "Hello"}
+    store.add_messages(CONVERSATION, message("from elsewhere")).result(60)
+    assert store.unsent() == {NEW: "Hello"}
+    store.add_messages(replace(CONVERSATION, id="c2"), unsent="").result(60)  # "Hello" was sent
+    assert store.unsent() == {}
+    store.save_unsent(NEW, "Another").result(60)
+    store.save_unsent("c1", "Second").result(60)
+    store.add_messages(replace(CONVERSATION, id="c2"), unsent="rest").result(60)
+    assert store.unsent() == {NEW: "Another", "c1": "Second", "c2": "rest"}
+    store.save_unsent("c2", "").result(60)
+    store.delete_conversation("c1").result(60)
+    assert store.unsent() == {NEW: "Another", "c1": "Second"}  # it can be restored
+    store.purge_deleted("c1").result(60)
+    store.save_unsent("c1", "late").result(60)
+    assert store.unsent() == {NEW: "Another"}
+
+
+def test_what_was_written_stays_where_the_message_of_it_cannot_be_stored(store: ChatStore) -> None:
+    store.save_unsent(NEW, "Hello").result(60)
+    wrong = message("Hello", conversation_id="none")
+    assert store.add_messages(CONVERSATION, wrong, unsent="").exception(60) is not None
+    assert store.unsent() == {NEW: "Hello"}
+
+
+def test_a_file_of_before_the_unsent_texts_gets_room_for_them(tmp_path: Path) -> None:
+    path = tmp_path / "chats.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("".join(MIGRATIONS[:4]) + "PRAGMA user_version = 4;")
+        put_conversation(connection, CONVERSATION)
+        put_message(connection, message("hello"))
+        connection.commit()
+    with closing(ChatStore(path)) as store:
+        assert store.unsent() == {} and len(store.messages("c1")) == 1
+        store.save_unsent("c1", "and").result(60)
+        assert store.unsent() == {"c1": "and"}
 
 
 def test_a_file_of_before_the_times_keeps_its_tokens(tmp_path: Path) -> None:
