@@ -56,6 +56,7 @@ from engine.nvml import visible
 from engine.snapshot import EngineSnapshot, GpuFigures
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
+from widgets.kept_focus import KeptFocus
 from widgets.restyling import restyling
 from widgets.text_size import apply_text_size
 from widgets.theme import apply_theme, styled_together
@@ -157,6 +158,7 @@ class Application(QObject):
         self.session = ModelSession(self.bridge, self.settings)
         with styled_together(app):
             self._make_window()
+        KeptFocus(app, self.window)
         self._connect()
         self.place = EnginePlace(self.bridge, self.session.restart, self)
         self.place.notice.connect(self.window.show_notice)

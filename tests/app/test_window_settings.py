@@ -59,6 +59,23 @@ def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: App
     assert panel.rows["block_size"].value() == 16
 
 
+def test_apply_leaves_the_keyboard_in_its_place(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    application.window.activateWindow()
+    panel = application.window.engine_settings
+    panel.rows["block_size"].control.field.setValue(64)
+    panel._apply.setFocus()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(panel._apply, Qt.Key.Key_Space)
+    assert panel._apply.isHidden()
+    focused = QApplication.focusWidget()
+    assert focused is not None and focused.isAncestorOf(panel._apply)
+    qtbot.keyClick(focused, Qt.Key.Key_Space)
+    assert application.bridge.config is not None and application.bridge.config.block_size == 64
+    qtbot.keyClick(focused, Qt.Key.Key_Tab)
+    assert panel._undo.hasFocus()  # it stands behind Apply
+
+
 def test_a_refused_setting_says_why_and_shows_the_value_before(
     qtbot: QtBot, application: Application, script: Script
 ) -> None:

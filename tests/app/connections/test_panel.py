@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.connections.keys import SERVICE
@@ -38,6 +40,22 @@ def wait_for_result(qtbot: QtBot, page: ServerPage) -> str:
     form = page.connections.form
     qtbot.waitUntil(lambda: form.test.isEnabled() and bool(form.result.text()), timeout=WAIT_MS)
     return form.result.text()
+
+
+def test_the_keyboard_stays_on_the_button_that_asks(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    application.window.show_page(application.window.stack.indexOf(page))
+    application.window.activateWindow()
+    form = page.connections.form
+    write(page, "lab", elsewhere.url + "/v1", KEY)
+    form.test.setFocus()
+    qtbot.keyClick(form.test, Qt.Key.Key_Space)
+    focused = QApplication.focusWidget()
+    assert focused is not None and not form.test.isEnabled()
+    qtbot.keyClick(focused, Qt.Key.Key_Space)
+    wait_for_result(qtbot, page)
+    assert form.test.hasFocus() and page.book.connections == []
 
 
 def test_it_is_tested_kept_watched_and_restored(

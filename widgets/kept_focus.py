@@ -1,0 +1,113 @@
+"""`KeptFocus`: a control that is switched off or hidden while it has the keyboard keeps its place.
+
+Qt gives the keyboard to whatever comes next, often by the very click that switched the control off:
+the next Space or Enter then presses another button than the one that was meant.
+
+    Qt:    [Test] off  -->  [Save] has the keyboard
+    here:  [Test] off  -->  what is around it has: Space does nothing, Tab goes on to [Save];
+           [Test] on again  -->  it has the keyboard again
+
+Where the program itself says who gets the keyboard, that holds.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from PySide6.QtCore import QEvent, QObject, Qt, Slot
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
+from shiboken6 import isValid
+
+_STEPS = {int(Qt.Key.Key_Tab): 1, int(Qt.Key.Key_Backtab): -1}
+_REASONS = {1: Qt.FocusReason.TabFocusReason, -1: Qt.FocusReason.BacktabFocusReason}
+
+
+class KeptFocus(QObject):
+    """For all windows of `application`, as long as it lives."""
+
+    def __init__(self, application: QApplication, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._last: weakref.ref[QWidget] | None = None  # what had the keyboard last
+        self._lost: QWidget | None = None
+        self._holder: QWidget | None = None  # what is around it
+        application.focusChanged.connect(self._moved)
+
+    @Slot()
+    def _moved(self) -> None:
+        now = QApplication.focusWidget()
+        last = self._last() if self._last is not None else None
+        if self._holder is not None and now is not self._holder:
+            self._forget()
+        self._last = weakref.ref(now) if now is not None else None
+        if last is None or not isValid(last) or now is last or _is_usable(last):
+            return
+        window = last.window()
+        if window.isVisible() and (now is None or now.window() is window):
+            self._hold(last)
+
+    def _hold(self, lost: QWidget) -> None:
+        around = lost.parentWidget()
+        while around is not None:
+            if _is_usable(around) and around.focusProxy() is None:
+                around.setFocus(Qt.FocusReason.OtherFocusReason)
+                if QApplication.focusWidget() is around:  # some hand it on to a child
+                    break
+            around = around.parentWidget()
+        if around is not None:
+            self._lost, self._holder = lost, around
+            for watched in (lost, around):
+                watched.installEventFilter(self)
+
+    def _forget(self) -> None:
+        for watched in (self._lost, self._holder):
+            if watched is not None and isValid(watched):
+                watched.removeEventFilter(self)
+        self._lost = self._holder = None
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        lost = self._lost
+        if lost is None or not isValid(lost):
+            return False
+        if watched is lost:
+            if event.type() in (QEvent.Type.EnabledChange, QEvent.Type.Show) and _is_usable(lost):
+                lost.setFocus(Qt.FocusReason.OtherFocusReason)
+        elif event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
+            step = _STEPS.get(event.key(), 0)
+            following = _following(lost, step) if step else None
+            if following is not None:
+                reasons = Qt.FocusReason
+                following.setFocus(
+                    reasons.TabFocusReason if step > 0 else reasons.BacktabFocusReason
+                )
+                _bring_to_sight(following)
+                return True
+        return False
+
+
+def _is_usable(widget: QWidget) -> bool:
+    return widget.isVisible() and widget.isEnabled()
+
+
+def _following(widget: QWidget, step: int) -> QWidget | None:
+    """What Tab (1) or Shift+Tab (-1) goes to from `widget`; None where there is nothing."""
+    window, following = widget.window(), _next(widget, step)
+    while following is not None and following is not widget:
+        by_tab = Qt.FocusPolicy.TabFocus.value & following.focusPolicy().value
+        is_own = following.focusProxy() is None and following.window() is window
+        if by_tab and is_own and _is_usable(following):
+            return following
+        following = _next(following, step)
+    return None
+
+
+def _next(widget: QWidget, step: int) -> QWidget | None:
+    return widget.nextInFocusChain() if step > 0 else widget.previousInFocusChain()
+
+
+def _bring_to_sight(widget: QWidget) -> None:
+    around = widget.parentWidget()
+    while around is not None:
+        if isinstance(around, QScrollArea):
+            around.ensureWidgetVisible(widget)
+        around = around.parentWidget()
