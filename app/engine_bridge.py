@@ -22,6 +22,7 @@ from PySide6.QtCore import QObject, Signal
 from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.deliveries import Deliveries, titled
 from app.engine_seat import EngineSeat, EngineThreadLike, ThreadFactory, engine_thread
+from app.row_names import event_by_row
 from engine import messages
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
@@ -261,7 +262,7 @@ class EngineBridge(QObject):
     def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
         ended = {event.request_id for event in batch if event.finish_reason is not None}
         self._requests -= ended
-        self.outputs.emit(batch)
+        self.outputs.emit([one if one.error is None else event_by_row(one) for one in batch])
 
     def take_progress(self, progress: messages.LoadProgress) -> None:
         if self.state is EngineState.EMPTY:  # an engine elsewhere loads already
@@ -283,13 +284,13 @@ class EngineBridge(QObject):
             case messages.Loaded(config, model, plan):
                 model = titled(model)
                 self._now(EngineState.READY, model, config, plan)
-                self.loaded.emit(dataclasses.replace(event, model=model))
+                self.loaded.emit(dataclasses.replace(event_by_row(event), model=model))
             case messages.LoadFailed(serving=None):
                 self._now(EngineState.EMPTY)
-                self.load_failed.emit(event)
+                self.load_failed.emit(event_by_row(event))
             case messages.LoadFailed():
                 self._set_state(EngineState.READY)
-                self.load_failed.emit(event)
+                self.load_failed.emit(event_by_row(event))
             case messages.Unloaded():
                 self._now(EngineState.EMPTY)
                 self.unloaded.emit()
@@ -305,10 +306,10 @@ class EngineBridge(QObject):
                 self.made_room.emit(event)
             case messages.ReconfigureFailed(config):
                 self.config = config
-                self.reconfigure_failed.emit(event)
+                self.reconfigure_failed.emit(event_by_row(event))
             case messages.RequestFailed():
                 self._requests.discard(event.request_id)
-                self.request_failed.emit(event)
+                self.request_failed.emit(event_by_row(event))
             case messages.TokensCounted():
                 self.tokens_counted.emit(event)
             case messages.BlockInspected():

@@ -177,7 +177,7 @@ def plan(
                 weights,
                 activations,
                 kv,
-                f"a context length (max_model_len) below {config.max_model_len:,}"
+                f"a max_model_len below {config.max_model_len:,}"
                 + ("" if config.kv_dtype.is_quantized else ", an 8-bit kv_cache_dtype"),
             )
     kv_dtype = config.kv_dtype.resolved(config.dtype)

@@ -31,6 +31,7 @@ from app.models.estimate import Estimate, estimate
 from app.models.session import ModelSession
 from app.precision.times import SwitchTimes
 from app.precision.words import precision_words
+from app.row_names import by_row
 from app.tasks import Task, run_task
 from engine import messages
 from engine.config import EngineConfig
@@ -106,7 +107,7 @@ class ComparisonRunner(QObject):
         try:
             self._switcher.begin(setups, config)
         except ConfigError as error:
-            self._end(f"{error}")
+            self._end(by_row(f"{error}"))
             return
         self._own = self.side if self.side in SIDES else LEFT
         if self.side == HOME:

@@ -48,8 +48,11 @@ class AboutTable(QTableWidget):
         """What another configuration changes, in words."""
         if self._config is None:
             return ""
-        pairs = ((name, getattr(self._config, name), getattr(config, name)) for name in SETTINGS)
-        return ", ".join(f"{name} {_value(a)} → {_value(b)}" for name, a, b in pairs if a != b)
+        pairs = (
+            (setting.label, getattr(self._config, name), getattr(config, name))
+            for name, setting in SETTINGS.items()
+        )
+        return ", ".join(f"{label} {_value(a)} → {_value(b)}" for label, a, b in pairs if a != b)
 
     def _fill(self) -> None:
         rows = [*self._about]

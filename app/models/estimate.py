@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from app.row_names import by_row
 from engine.config import EngineConfig
 from engine.errors import InferdeckError
 
@@ -70,7 +71,7 @@ def estimate(config: EngineConfig, in_use: int = 0) -> Estimate:
     try:
         need = _need(config, in_use)
     except InferdeckError as error:
-        return Estimate(report, problem=str(error))
+        return Estimate(report, problem=by_row(str(error)))
     return Estimate(report, need, fitting_len=_fitting_len(need))
 
 

@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.row_names import error_by_row
 from engine.errors import ErrorInfo
 from widgets.icons import icon_pixmap, set_icon
 from widgets.theme import SPACE_2, SPACE_3, theme_notifier
@@ -64,6 +65,7 @@ def error_notice(
     traceback: str = "",
 ) -> Notice:
     """A notice of an error of the engine or of a file."""
+    error = error_by_row(error)
     details = "\n".join(part for part in (title, str(error), traceback) if part)
     return Notice(key, f"{title} {error.cause}".strip(), error.remedy, "error", details, actions)
 

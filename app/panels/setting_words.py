@@ -23,8 +23,11 @@ def short(value: Any) -> str:
 
 
 def change_text(changes: Differences) -> str:
-    """ "max_num_seqs 8 → 16"."""
-    return ", ".join(f"{n} {short(a)} → {short(b)}" for n, (a, b) in changes.items())
+    """ "Running requests 8 → 16"."""
+    return ", ".join(
+        f"{SETTINGS[n].label} {short(before)} → {short(now)}"
+        for n, (before, now) in changes.items()
+    )
 
 
 def change_details(changes: Differences) -> tuple[str, ...]:
@@ -36,7 +39,7 @@ def way(where: str, stack: list[Mapping[str, Any]]) -> str:
     """Where the newest entry of a history leads; empty where there is none."""
     if not stack:
         return ""
-    return where + ", ".join(f"{name} {short(value)}" for name, value in stack[-1].items())
+    return where + ", ".join(f"{SETTINGS[n].label} {short(v)}" for n, v in stack[-1].items())
 
 
 def resolved(applied: EngineConfig, changes: Mapping[str, Any]) -> EngineConfig:

@@ -188,7 +188,7 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
     assert application.bridge.config is not None and application.bridge.config.block_size == 64
     assert wait_for_end(qtbot, application) == undisturbed
     assert was_busy == [True, True]
-    assert "block_size 16 → 64" in [m.text for m in application.window.charts.itl.marks]
+    assert "Block size 16 → 64" in [m.text for m in application.window.charts.itl.marks]
 
 
 def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
@@ -222,7 +222,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     assert reply(application).state is State.COMPLETE
     assert "KV" not in strip.title and len(set(sizes)) == 1  # all that its requests can use
     texts = [mark.text for mark in application.window.charts.itl.marks]
-    assert "kv_cache_dtype auto → int8" in texts
+    assert "KV precision auto → int8" in texts
 
 
 def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(

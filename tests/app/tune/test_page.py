@@ -171,7 +171,7 @@ def test_every_chart_bears_the_same_marks(
     set_number(qtbot, application, "max_num_seqs", 4)
     page.load.stop()
     marks = page.charts.marks.marks
-    assert [m.text for m in marks] == ["load 3 at a time", "max_num_seqs 16 → 4", "load ended"]
+    assert [m.text for m in marks] == ["load 3 at a time", "Running requests 16 → 4", "load ended"]
     assert [m.kind for m in marks] == [MarkKind.LOAD, MarkKind.SETTING, MarkKind.LOAD]
     assert marks[1].details == ("Running requests: 16 → 4",)
     for chart in (*page.charts.charts, *application.window.charts.charts):
