@@ -2,7 +2,7 @@
 
     this process                                                 the rest of the machine
     |<----------------------------------------------------->|<--------------------->|<---->|
-    | weights | KV touched | activations | program, libraries | other programs        | free |
+    | weights | KV touched | activations | program, texts      | other programs        | free |
 
 A page of the KV cache is the process' own only once something was written to it; so what was never
 touched is planned and allocated, but not resident. A GPU gives the whole cache at once.
@@ -74,9 +74,10 @@ class MemoryFigures:
 class MemoryAccount:
     """Feed it with every snapshot.
 
-    Activations are the growth of the process since its first snapshot with this plan, less the
-    growth of the touched cache; the largest counts. (What the window needs more since then is in
-    it.)
+    Activations are the growth of the process while steps were computed, less the growth of the
+    touched cache; the largest counts. What the process grows by between them is the program's: a
+    text of a megabyte that is pasted, counted, or refused as a prompt takes some 200 MiB. (What
+    it needs more during a step is told apart by nobody.)
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class MemoryAccount:
         self._plan: MemoryPlan | None = None
         self._memory: MemorySnapshot | None = None
         self._touched: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        self._rest_before = 0
+        self._rest = self._grown = 0
         self._device = ""
         self._activations: int | None = None
 
@@ -101,9 +102,13 @@ class MemoryAccount:
         self._memory, self._plan = memory, memory.plan
         rest = memory.process - memory.weights - self._touched_bytes(memory)
         if is_new:
-            self._rest_before = rest
-        elif snapshot.steps or self._activations is not None:
-            self._activations = max(self._activations or 0, rest - self._rest_before)
+            self._grown = 0
+        elif snapshot.steps:
+            self._grown = max(0, self._grown + rest - self._rest)
+            self._activations = max(self._activations or 0, self._grown)
+        else:  # given back between steps: it may be taken again
+            self._grown = max(0, self._grown + min(0, rest - self._rest))
+        self._rest = rest
 
     @property
     def _is_on_gpu(self) -> bool:

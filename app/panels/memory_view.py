@@ -21,11 +21,14 @@ EMPTY_TEXT = "Memory, predicted and measured, appears when a model is loaded."
 _INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
 _NOT_YET = "not yet"
+_PROGRAM = "Program, libraries and texts"
 _TIPS = {
     "Weights": "measured: the tensors of the loaded model",
     "KV cache": "measured: the tensors of the cache, touched or not",
     "Activations": "predicted: what one step at the token budget allocates; measured: the most by "
-    "which this process has grown since the model was loaded, cache aside",
+    "which the engine's process has grown while it computed steps, cache aside",
+    _PROGRAM: "this process less what the model has: Python, its libraries, and texts that are "
+    "written, read or counted as tokens",
 }
 
 
@@ -179,13 +182,13 @@ def _measured_or_predicted(row: Compared) -> int:
 def _machine_parts(figures: MemoryFigures) -> list[Part]:
     rows = (
         ("Weights, KV cache and activations", "weights", figures.engine),
-        ("Program and libraries", "other", figures.program),
+        (_PROGRAM, "other", figures.program),
         ("Other programs", "preempted", figures.others),
         ("Free", "free", figures.free),
     )
     unit = _Unit(figures.total)
     return [
-        Part(label, color, size / max(1, figures.total), (unit.text(size),))
+        Part(label, color, size / max(1, figures.total), (unit.text(size),), _TIPS.get(label, ""))
         for label, color, size in rows
     ]
 

@@ -236,7 +236,7 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         changes = next(c for c in thread.commands if isinstance(c, Reconfigure)).changes
         assert all(getattr(settings.model.applied, name) == v for name, v in changes.items())
         (mark,) = application.window.charts.marks.marks[-1:]
-        assert next(iter(changes)) in mark.text
+        assert SETTINGS[next(iter(changes))].label in mark.text
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
             settings.undo()
         assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
@@ -270,6 +270,24 @@ def test_activations_are_the_growth_beside_the_cache() -> None:
     assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
     whole = figures.engine + figures.program + figures.others + figures.free
     assert whole == pytest.approx(figures.total, rel=0.02)
+
+
+def test_what_grows_between_steps_is_the_program() -> None:
+    account, start = MemoryAccount(), synthetic.PLAN.weights + 500_000_000
+    touched = 40 * synthetic.PLAN.bytes_per_block
+    idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
+    account.update(with_process(idle, start))
+    account.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
+    start += 200_000_000  # a large text was counted, or refused as a prompt
+    account.update(with_process(seen(2.0), start + touched + 30_000_000))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured == 30_000_000
+    assert figures.program == 700_000_000
+    account.update(with_process(seen(3.0, step(2)), start + touched + 35_000_000))
+    account.update(with_process(seen(4.0), start + touched + 5_000_000))  # given back...
+    account.update(with_process(seen(5.0, step(3)), start + touched + 36_000_000))  # ...and taken
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured == 36_000_000
 
 
 def test_another_plan_starts_the_account_again() -> None:
