@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,13 +33,13 @@ MANY = 10
 
 
 class TileGrid(QWidget):
-    """Tiles, as many side by side as there is room for."""
+    """Tiles in even rows, each as wide as there is room for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.setAccessibleName("Leading figures")
         self._tiles: list[QFrame] = []
-        self._columns = 0
+        self.rows: list[int] = []
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(SPACE_2)
@@ -50,7 +51,7 @@ class TileGrid(QWidget):
             frame.hide()
             frame.deleteLater()
         self._tiles = [_tile(tile) for tile in tiles]
-        self._columns = 0
+        self.rows = []
         self._arrange()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -58,16 +59,28 @@ class TileGrid(QWidget):
         self._arrange()
 
     def _arrange(self) -> None:
-        columns = max(1, min(len(self._tiles), int(self.width() / (TILE_WIDTH * text_scale()))))
-        if columns == self._columns:
+        most = max(1, int(self.width() / (TILE_WIDTH * text_scale())))
+        rows = even_rows(len(self._tiles), most)
+        if rows == self.rows:
             return
-        for column in range(self._columns):
+        for column in range(self._grid.columnCount()):
             self._grid.setColumnStretch(column, 0)
-        self._columns = columns
-        for place, frame in enumerate(self._tiles):
-            self._grid.addWidget(frame, place // columns, place % columns)
-        for column in range(columns):
+        self.rows = rows
+        units, frames = math.lcm(*rows), iter(self._tiles)
+        for row, count in enumerate(rows):
+            span = units // count
+            for place in range(count):
+                self._grid.addWidget(next(frames), row, place * span, 1, span)
+        for column in range(units):
             self._grid.setColumnStretch(column, 1)
+
+
+def even_rows(count: int, most: int) -> list[int]:
+    """How many stand in each row: as few rows as hold `count`, and none has two more than another.
+    Six where five fit are 3 + 3, and not 5 + 1."""
+    num_rows = -(-count // most)
+    each, more = divmod(count, max(1, num_rows))
+    return [each + (row < more) for row in range(num_rows)]
 
 
 def _tile(tile: Tile) -> QFrame:
