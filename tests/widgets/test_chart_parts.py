@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from widgets.charts.decimate import as_steps, decimate, pick_states, thin_samples
-from widgets.charts.labels import mark_rows, spread
+from widgets.charts.labels import BESIDE, Flag, flags, spread
 from widgets.charts.percentiles import RollingPercentiles, percentiles
 from widgets.charts.rates import RateBins, ShareOverSpan
 from widgets.charts.ring import RingBuffer
@@ -163,9 +163,40 @@ def test_labels_with_room_stand_where_they_want() -> None:
     assert spread([], 14.0, 0.0, 200.0) == []
 
 
-def test_texts_of_marks_take_free_rows_newest_first() -> None:
-    assert mark_rows([0, 50, 55], [40, 90, 95], 2) == [0, 1, 0]
-    assert mark_rows([0, 1, 2], [40, 41, 42], 2) == [None, 1, 0]
+def test_texts_of_marks_stand_beside_their_lines_newest_first() -> None:
+    assert flags([20, 60], [30, 30], (0, 100), 2, 20) == [Flag(0, 25, 55), Flag(0, 65, 95)]
+    assert flags([20, 80], [30, 30], (0, 100), 2, 20) == [Flag(1, 25, 55), Flag(0, 45, 75)]
+    assert flags([50], [90], (0, 100), 2, 20) == [Flag(0, 55, 100)]  # cut, and at its line
+    assert flags([60], [90], (0, 100), 2, 20) == [Flag(0, 0, 55)]
+    assert flags([10], [90], (0, 20), 2, 20) == [None]
+    assert flags([10], [90], (0, 130), 2, 20, taken=30) == [Flag(1, 15, 105)]
+    assert flags([40, 41, 42], [90] * 3, (0, 100), 2, 20)[0] is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), max_size=20),
+    st.integers(1, 4),
+    st.integers(0, 80),
+)
+def test_no_text_of_a_mark_covers_another_or_leaves_its_line(
+    marks: list[tuple[int, int]], num_rows: int, taken: int
+) -> None:
+    lines, widths = [x for x, _ in sorted(marks)], [w for _, w in sorted(marks)]
+    found = flags(lines, widths, (0, 400), num_rows, 40, taken)
+    for line, width, flag in zip(lines, widths, found, strict=True):
+        if flag is None:
+            continue
+        assert 0 <= flag.left <= flag.right <= 400 and 0 <= flag.row < num_rows
+        assert flag.right - flag.left >= min(40, width) - 1e-9
+        assert line + BESIDE == flag.left or line - BESIDE == pytest.approx(flag.right)
+        assert flag.row or not taken or flag.left >= taken
+    placed = [(flag, line) for flag, line in zip(found, lines, strict=True) if flag is not None]
+    for (one, _), (other, line) in itertools.combinations(placed, 2):
+        if one.row == other.row:
+            assert one.right < other.left or other.right < one.left
+            assert not one.left < line < one.right
+    if lines and widths[-1] <= 150 and not taken:
+        assert found[-1] is not None
 
 
 # Axes -----------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 
-from widgets.charts.labels import mark_rows, spread
+from widgets.charts.labels import Flag, flags, spread
 from widgets.charts.scale import number, seconds_text
 from widgets.charts.series import EndLabel, Mark, MarkKind
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, theme
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from widgets.charts.plot_view import PlotView
 
 _MARK_ROWS = 3
+_LEAST = "Running…"
+"""A text of a mark that has less room is not shown."""
 _MARK_COLORS = {
     MarkKind.SETTING: "accent",
     MarkKind.LOAD: "text_muted",
@@ -63,7 +66,8 @@ def is_named(view: PlotView, label: EndLabel, rect: QRectF) -> bool:
 
 
 def draw_marks(painter: QPainter, view: PlotView) -> None:
-    plot, backdrop = view.plot_rect, theme().color("panel", 0.8)
+    """A dashed line each; its text is a flag at the top of it, or is read at the cross-line."""
+    plot, backdrop = view.plot_rect, theme().color("panel", 0.9)
     shown = [mark for mark in view.marks if -view.window_s <= mark.time - view.now <= 0]
     if not shown:
         return
@@ -72,31 +76,27 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
     for mark, x in zip(shown, lines, strict=True):
         painter.setPen(view.dashed_pen(_MARK_COLORS[mark.kind]))
         painter.drawLine(QLineF(x, plot.top(), x, plot.bottom()))
-    texts = [view.text_pen.elided(mark.text, plot.width()) for mark in shown]
-    widths = [view.text_pen.width(text) for text in texts]
-    lefts = [_beside(x, width, plot) for x, width in zip(lines, widths, strict=True)]
-    rights = [left + width for left, width in zip(lefts, widths, strict=True)]
-    pen = view.text_pen.use(painter)
-    count = _count_above(view)  # stands at the left of the first row, whatever the marks say
-    if count:
-        lefts.append(plot.left())
-        rights.append(plot.left() + SPACE_1 + view.small_pen.width(count) + SPACE_1)
-    rows = mark_rows(lefts, rights, _MARK_ROWS)[: len(shown)]
-    for mark, text, left, row in zip(shown, texts, lefts[: len(shown)], rows, strict=True):
-        if row is None:
+    pen, height = view.text_pen.use(painter), view.text_metrics.height()
+    places = mark_flags(view, shown, lines)
+    for mark, x, place in zip(shown, lines, places, strict=True):
+        if place is None:
             continue  # its line is there; the cross-line near it gives the text
+        rect = QRectF(place.left, plot.top() + place.row * height, place.right - place.left, height)
+        painter.fillRect(rect, backdrop)  # the lines of others stand behind it
         painter.setPen(view.color(_MARK_COLORS[mark.kind]))
-        height = view.text_metrics.height()
-        rect = QRectF(left, plot.top() + row * height, view.text_pen.width(text), height)
-        painter.fillRect(rect, backdrop)
-        pen.left(painter, rect, text)
+        put = pen.left if place.left > x else pen.right
+        put(painter, rect, pen.elided(mark.text, rect.width()))
+        painter.fillRect(QRectF(x - 1, rect.top(), 2, height), painter.pen().color())
 
 
-def _beside(x: float, width: float, plot: QRectF) -> float:
-    """Left edge of a text at a vertical line: right of it, or left, or as far right as it goes."""
-    if x + 5 + width <= plot.right():
-        return x + 5
-    return x - 5 - width if x - 5 - width >= plot.left() else plot.right() - width
+def mark_flags(view: PlotView, marks: Sequence[Mark], lines: Sequence[float]) -> list[Flag | None]:
+    """Where the texts of marks stand, at lines of these x."""
+    plot, pen = view.plot_rect, view.text_pen
+    count = _count_above(view)  # stands at the left of the first row, whatever the marks say
+    taken = SPACE_1 + view.small_pen.width(count) if count else 0.0
+    widths = [pen.width(mark.text) + 1 for mark in marks]  # for what is lost by rounding
+    edges = (plot.left(), plot.right())
+    return flags(lines, widths, edges, _MARK_ROWS, pen.width(_LEAST), taken)
 
 
 def marks_near(view: PlotView, seconds: float) -> list[Mark]:
