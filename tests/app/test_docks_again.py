@@ -98,3 +98,24 @@ def test_docks_that_were_dragged_low_stay_low(qapp: QApplication, qtbot: QtBot) 
         qtbot.waitUntil(lambda: area.height_below > 0)
         made.window.resize(1200, 950)
         qtbot.waitUntil(lambda: abs(area.height_below - dragged) < 8)
+
+
+def test_in_place_of_a_tab_that_is_closed_its_neighbour_is_seen(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        by_name = {dock.objectName(): dock for dock in made.window.dock_area.docks}
+
+        def is_seen(name: str) -> bool:
+            return not by_name[name].visibleRegion().isEmpty()
+
+        qtbot.waitUntil(lambda: is_seen("live-charts"))
+        for closed, neighbour in (
+            ("kv-blocks", "step-timeline"), ("live-charts", "step-timeline"),
+            ("requests", "speculation"), ("memory", "bottleneck"),
+        ):  # fmt: skip
+            by_name[closed].raise_()
+            qtbot.waitUntil(lambda name=closed: is_seen(name))
+            by_name[closed].close()
+            qtbot.waitUntil(lambda name=neighbour: is_seen(name))
