@@ -20,6 +20,7 @@ class SettingList(QScrollArea):
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.setAccessibleName("Engine settings")
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its rows have it
         self.rows: dict[str, SettingRow] = {}
         content = QWidget()
         content.setProperty("bare", True)

@@ -115,6 +115,7 @@ class SettingsDialog(QDialog):
         self.area = QScrollArea()
         self.area.setProperty("bare", True)
         self.area.setAccessibleName("Settings")
+        self.area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its rows have it
         self.area.setWidgetResizable(True)
         self.area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.area.setWidget(content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Signal
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
@@ -44,6 +44,7 @@ class StartPanel(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
         self._holder, self._area = holder, scroll_area(holder, "What to make")
+        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it
         column.addWidget(self._area, 1)
         column.addSpacing(SPACE_1)
         for widget in (self._size, self._time, self._why, self.error):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QFrame, QScrollArea, QStyle, QVBoxLayout, QWidget
 
 from widgets.theme import SPACE_2
@@ -36,3 +36,4 @@ class ScrolledForm(Scrolled):
         inside.addWidget(form)
         inside.addStretch(1)
         super().__init__(holder, name)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it

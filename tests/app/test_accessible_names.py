@@ -6,7 +6,7 @@ from functools import partial
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible
-from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QWidget
+from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.window import Application
@@ -58,3 +58,18 @@ def test_every_place_of_the_other_windows_has_a_name(
     others = [w for w in QApplication.topLevelWidgets() if w.isVisible() and w is not window]
     assert len(others) == 3
     assert [nameless(other) for other in others] == [[], [], []]
+
+
+def test_tab_does_not_stop_at_a_form_but_at_its_fields(
+    qtbot: QtBot, application: Application
+) -> None:
+    """A form that scrolls had the keyboard for a key, and nothing on the screen said so."""
+    application.window.preferences.show()
+    for index in range(len(application.window.pages)):
+        application.window.show_page(index)
+        QApplication.processEvents()
+        for window in QApplication.topLevelWidgets():
+            for area in window.findChildren(QScrollArea):
+                fields = area.findChildren(QAbstractSpinBox)
+                if area.isVisible() and any(field.isVisible() for field in fields):
+                    assert not area.focusPolicy() & Qt.FocusPolicy.TabFocus, area.accessibleName()
