@@ -85,7 +85,7 @@ def draw_marks(painter: QPainter, view: PlotView) -> None:
         painter.fillRect(rect, backdrop)  # the lines of others stand behind it
         painter.setPen(view.color(_MARK_COLORS[mark.kind]))
         put = pen.left if place.left > x else pen.right
-        put(painter, rect, pen.elided(mark.text, rect.width()))
+        put(painter, rect, pen.shortened(mark.text, rect.width()))
         painter.fillRect(QRectF(x - 1, rect.top(), 2, height), painter.pen().color())
 
 
