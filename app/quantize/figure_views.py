@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QFont, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -147,7 +147,7 @@ class FigureGrid(QWidget):
         self._grid.setColumnStretch(len(heads), 1)  # what is left over is no column's
 
     def _add(self, row: int, column: int, cell: Cell, head: str) -> None:
-        label = QLabel(cell.text)
+        label = QLabel(cell.text) if column else RowName(cell.text)
         label.setTextFormat(Qt.TextFormat.PlainText)
         label.setProperty("role", cell.tone)
         if column:
@@ -160,6 +160,25 @@ class FigureGrid(QWidget):
         if not row:
             label.setText(shortened(cell.text))
         self._grid.addWidget(label, row, column)
+
+
+class RowName(QLabel):
+    """The name of a row: where it has no room it ends in an ellipsis, and not in half a letter."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._whole = text
+        self.setAccessibleName(text)
+
+    def sizeHint(self) -> QSize:
+        """As of the whole name, whatever is shown of it."""
+        width = self.fontMetrics().horizontalAdvance(self._whole) + 1
+        return QSize(width, super().sizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        mode = Qt.TextElideMode.ElideRight
+        self.setText(self.fontMetrics().elidedText(self._whole, mode, self.width()))
 
 
 def shortened(text: str) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PySide6.QtWidgets import QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.quantize.figure_views import Cell, FigureGrid, TileGrid, even_rows
+from app.quantize.figure_views import Cell, FigureGrid, RowName, TileGrid, even_rows
 from app.quantize.tiles import Tile
 
 
@@ -69,3 +69,23 @@ def test_no_tile_stands_alone_and_every_row_is_full(
     for top in set(tops):
         row = [frame.geometry() for frame in grid._tiles if frame.y() == top]
         assert min(g.left() for g in row) == 0 and max(g.right() for g in row) == width - 1
+
+
+def test_a_name_without_room_ends_in_an_ellipsis_and_has_it_all_again_with_room(
+    qtbot: QtBot,
+) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    window.resize(1200, 200)
+    grid = FigureGrid("Figures", 60)
+    grid.setParent(window)
+    name = "Decode, one request, tokens per second"
+    grid.show_rows(["", "Reference", "Model"], [[Cell(name), Cell("12,611.2"), Cell("1.25")]])
+    grid.resize(260, 200)
+    window.show()
+    (label,) = (one for one in grid.findChildren(RowName) if one.accessibleName() == name)
+    qtbot.waitUntil(lambda: label.text().endswith("…"))
+    assert label.fontMetrics().horizontalAdvance(label.text()) <= label.width()
+    assert label.toolTip() == name
+    grid.resize(1000, 200)
+    qtbot.waitUntil(lambda: label.text() == name)
