@@ -78,6 +78,7 @@ class CompareWindow(QDialog):
         self.setWindowTitle("Compare side by side")
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[Pair] = []  # prompts before the comparison begins
+        self._told: tuple[str, str] | None = None  # of a file, and its role
         self._brought: list[RecentModel] = []  # models that somebody wants compared
         self._make_parts()
         self._arrange()
@@ -188,6 +189,7 @@ class CompareWindow(QDialog):
 
     def add_prompts(self, lines: Sequence[PromptLine]) -> None:
         """Into the comparison that runs, else into the next one."""
+        self._told = None
         if self._runner.is_running:
             self._runner.add(lines)
         else:
@@ -219,6 +221,7 @@ class CompareWindow(QDialog):
         self.add_prompt()
         prompts = [pair.prompt for pair in self._pairs]
         if prompts:
+            self._told = None
             self._runner.stays = not self.back.isChecked()
             self._runner.together = self.together.isChecked()
             self._runner.start(prompts, self.setups)
@@ -252,7 +255,7 @@ class CompareWindow(QDialog):
         comparison = self._runner.comparison
         if comparison is not None:
             text = as_json(comparison) if path.suffix == ".json" else as_markdown(comparison)
-            done = lambda _: self._say(f"Written to {path}.")
+            done = lambda _: self._tell(f"Written to {path}.")
             run_task(self, lambda: path.write_text(text, "utf-8"), done, self._refuse)
 
     def _line(self, text: str) -> PromptLine:
@@ -328,12 +331,17 @@ class CompareWindow(QDialog):
         self.columns.show_pair(self._pairs[row] if 0 <= row < len(self._pairs) else None)
 
     def _show_status(self) -> None:
+        """What was told of a file stands until something else is done: the engine's own news, of
+        which there may be some at any time, do not take its place."""
         runner = self._runner
         if runner.problem:
             self._say(runner.problem, "error")
         elif runner.is_running:
-            text = runner.status
-            self._say(f"Stopping. {text}" if runner.is_stopping else text)
+            text = f"Stopping. {runner.status}" if runner.is_stopping else runner.status
+            told, role = self._told or ("", "muted")
+            self._say(f"{told} {text}".strip(), role)
+        elif self._told is not None:
+            self._say(*self._told)
         elif runner.comparison is not None:
             self._say(verdict(runner.comparison) or "Nothing was answered by both sides.")
         else:
@@ -371,8 +379,12 @@ class CompareWindow(QDialog):
         if self.status.property("role") != role:
             restyle(self.status, role=role)
 
+    def _tell(self, text: str, role: str = "muted") -> None:
+        self._told = (text, role)
+        self._show_status()
+
     def _refuse(self, error: ErrorInfo) -> None:
-        self._say(f"{error.cause} {error.remedy}".strip(), "error")
+        self._tell(f"{error.cause} {error.remedy}".strip(), "error")
 
     def closeEvent(self, event: QCloseEvent) -> None:
         self._runner.changed.disconnect(self.refresh)  # it goes on to switch back, unseen

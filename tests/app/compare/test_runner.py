@@ -169,6 +169,8 @@ def test_prompts_come_from_a_file_and_results_go_to_one(
     file.write_text('{"prompt": 3}\n')
     window.read(file)
     qtbot.waitUntil(lambda: "line 1" in window.status.text(), timeout=3000)
+    window.refresh()  # as the engine's news do, at any time
+    assert "line 1" in window.status.text() and window.status.property("role") == "error"
     window.sides[1].precision.choose({"quantization": "int8"})
     window.start.click()
     wait_for_end(qtbot, window)
@@ -176,6 +178,11 @@ def test_prompts_come_from_a_file_and_results_go_to_one(
         window.write(tmp_path / name)
         qtbot.waitUntil(lambda name=name: (tmp_path / name).exists(), timeout=3000)
         qtbot.waitUntil(lambda name=name: name in window.status.text(), timeout=3000)
+        window.refresh()
+        assert name in window.status.text() and window.status.property("role") == "muted"
+    window.prompt.setPlainText("three")
+    window.add_prompt()
+    assert "a.md" not in window.status.text(), "something else was done"
     assert len(json.loads((tmp_path / "a.json").read_text())["prompts"]) == 2
 
 
