@@ -35,6 +35,7 @@ from app.chat.sampling import DEFAULT_PRESET, NUM_ALTERNATIVES, built_in_presets
 from app.engine_bridge import EngineBridge
 from engine.sampling_params import SamplingParams
 from widgets.elided_line import ElidedLine
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4
 
 SIZE = (1080, 760)
@@ -147,6 +148,7 @@ class BroadcastWindow(QDialog):
         self._area.setAccessibleName("Replies")
         self._area.setWidgetResizable(True)
         self._area.setWidget(content)
+        scroll_by_keys(self._area)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
         column.setSpacing(SPACE_2)

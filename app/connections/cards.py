@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
 
@@ -70,7 +70,9 @@ class EngineCards(QWidget):
         column.addStretch(1)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(scroll_area(holder, "Engines"))
+        area = scroll_area(holder, "Engines")
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the cards' buttons have it
+        whole.addWidget(area)
         book.changed.connect(self.renew)
         book.keys.arrived.connect(lambda _: self.renew())
         self.renew()

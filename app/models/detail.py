@@ -19,6 +19,7 @@ from app.models.fit import Fit
 from app.models.fit_rows import FitRows
 from app.models.model_card import ModelCard
 from app.models.welcome_parts import plain_text
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4, restyle
 
 NOTHING_CHOSEN = (
@@ -73,6 +74,7 @@ class Detail(QFrame):
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         scroll.setWidget(content)
+        scroll_by_keys(scroll)
         self._buttons.setSpacing(SPACE_2)
         self._buttons.addStretch(1)
         self._buttons.addWidget(self.primary)

@@ -106,6 +106,7 @@ class WelcomePage(QFrame):
         outer.addStretch(1)
         scroll = QScrollArea()
         scroll.setAccessibleName("Welcome")
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its buttons have it
         scroll.setWidgetResizable(True)
         scroll.setFrameShape(QFrame.Shape.NoFrame)
         scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)

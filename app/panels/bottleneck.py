@@ -33,6 +33,7 @@ from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import PartsBar
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
 from widgets.untold import untold_text
 
@@ -100,6 +101,7 @@ class BottleneckPanel(QFrame):
         self._area.setWidgetResizable(True)
         self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._area.setWidget(content)
+        scroll_by_keys(self._area)
         self._stack = QStackedLayout(self)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._area)

@@ -25,6 +25,7 @@ from app.crash.report import reports_dir
 from app.log import log_file
 from app.paths import config_dir, data_dir
 from app.version import program_version
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, SPACE_6, mono_font
 
 CHANGE_KEYS = "app.keyboard"
@@ -84,6 +85,8 @@ class _TableDialog(QDialog):
         area.setFrameShape(QScrollArea.Shape.NoFrame)
         area.setWidgetResizable(True)
         area.setWidget(content)
+        area.setAccessibleName(self.windowTitle())
+        scroll_by_keys(area)
         room = QGuiApplication.primaryScreen().availableSize() * MOST_OF_SCREEN
         for label in content.findChildren(QLabel):
             label.ensurePolished()  # in its own font it is wider

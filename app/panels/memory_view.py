@@ -14,6 +14,7 @@ from engine.snapshot import EngineSnapshot, GpuFigures
 from engine.snapshot import Part as SnapshotPart
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import Part, PartsBar
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 from widgets.untold import untold_text
 
@@ -68,6 +69,7 @@ class MemoryPanel(QFrame):
         self._area.setWidgetResizable(True)
         self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._area.setWidget(content)
+        scroll_by_keys(self._area)
         self._stack = QStackedLayout(self)
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._area)

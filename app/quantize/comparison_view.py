@@ -23,6 +23,7 @@ from app.quality.export import as_markdown
 from app.quality.store import StoredReport
 from app.quantize.figure_views import FigureGrid, comparison_rows, value_text
 from widgets.quality.value_bars import ValueBar, ValueBars
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4
 
 FIRST_METRIC = "kl_mean"
@@ -82,6 +83,8 @@ class ComparisonView(QFrame):
         area.setWidgetResizable(True)
         area.setFrameShape(QFrame.Shape.NoFrame)
         area.setWidget(content)
+        area.setAccessibleName("Comparison")
+        scroll_by_keys(area)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(SPACE_4, SPACE_3, SPACE_2, SPACE_3)
         whole.setSpacing(SPACE_3)

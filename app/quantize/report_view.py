@@ -27,6 +27,7 @@ from app.quantize.report_words import subtitle
 from app.quantize.tiles import tiles_of
 from app.quantize.worst_view import WorstView
 from widgets.elided_line import ElidedLine
+from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6
 
 WIDE = 860
@@ -115,6 +116,7 @@ class ReportView(QFrame):
         column.addWidget(self.answers)
         column.addStretch(1)
         self.area = scroll_area(content, "Report")
+        scroll_by_keys(self.area)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, SPACE_1)
         whole.setSpacing(0)

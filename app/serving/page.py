@@ -30,6 +30,7 @@ from app.serving.view import ServingView
 from app.settings_store import SettingsStore
 from widgets.chat.toast import Toast
 from widgets.page_frame import PageFrame
+from widgets.read_area import scroll_by_keys
 
 LEFT_WIDTH, NARROW = 400, 700
 AT_START = "serve_at_start"
@@ -67,7 +68,9 @@ class ServerPage(QWidget):
 
     def _build(self) -> None:
         self._right = QStackedWidget()
-        self._right.addWidget(Scrolled(self.view, "The server"))
+        area = Scrolled(self.view, "The server")
+        scroll_by_keys(area)
+        self._right.addWidget(area)
         self._right.addWidget(self.cards)
         forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
         self._frame = PageFrame(

@@ -9,7 +9,8 @@ from widgets.theme import SPACE_2
 
 
 class Scrolled(QScrollArea):
-    """`name`: for who hears it."""
+    """`name`: for who hears it. Its fields have the keyboard; see `scroll_by_keys` where it has
+    none."""
 
     def __init__(self, inside: QWidget, name: str) -> None:
         super().__init__()
@@ -19,6 +20,7 @@ class Scrolled(QScrollArea):
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setWidget(inside)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
 
     def minimumSizeHint(self) -> QSize:
         bar = self.style().pixelMetric(QStyle.PixelMetric.PM_ScrollBarExtent)
@@ -36,4 +38,3 @@ class ScrolledForm(Scrolled):
         inside.addWidget(form)
         inside.addStretch(1)
         super().__init__(holder, name)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it

@@ -11,6 +11,7 @@ from pytestqt.qtbot import QtBot
 
 from app.window import Application
 from tests.app.window_fixtures import application, script
+from widgets.read_area import scroll_by_keys
 
 __all__ = ["application", "script"]
 
@@ -73,3 +74,39 @@ def test_tab_does_not_stop_at_a_form_but_at_its_fields(
                 fields = area.findChildren(QAbstractSpinBox)
                 if area.isVisible() and any(field.isVisible() for field in fields):
                     assert not area.focusPolicy() & Qt.FocusPolicy.TabFocus, area.accessibleName()
+
+
+def test_what_is_scrolled_by_keys_scrolls_and_has_a_ring(
+    qtbot: QtBot, application: Application
+) -> None:
+    """Every area that Tab comes to."""
+    window = application.window
+    window.resize(1100, 560)
+    window.preferences.show()
+    for index in range(len(window.pages)):
+        window.show_page(index)
+        QApplication.processEvents()
+        for top in QApplication.topLevelWidgets():
+            for area in top.findChildren(QScrollArea):
+                if area.isVisible() and area.focusPolicy() & Qt.FocusPolicy.TabFocus:
+                    assert area.property("ring"), area.accessibleName()
+                    bars = (area.verticalScrollBar(), area.horizontalScrollBar())
+                    assert any(bar.maximum() > bar.minimum() for bar in bars)
+
+
+def test_an_area_is_a_stop_while_there_is_more_in_it_than_it_shows(qtbot: QtBot) -> None:
+    area = QScrollArea()
+    qtbot.addWidget(area)
+    inside = QWidget()
+    inside.setFixedSize(100, 500)
+    area.setWidget(inside)
+    scroll_by_keys(area)
+    area.resize(200, 200)
+    area.show()
+    tab = Qt.FocusPolicy.TabFocus
+    qtbot.waitUntil(lambda: area.focusPolicy() == tab)
+    area.setFocus(Qt.FocusReason.TabFocusReason)
+    qtbot.keyClick(area, Qt.Key.Key_Down)
+    assert area.verticalScrollBar().value() > 0
+    area.resize(200, 700)
+    qtbot.waitUntil(lambda: area.focusPolicy() == Qt.FocusPolicy.NoFocus)
