@@ -25,6 +25,8 @@ COST = 50
 """A trial that cost a second more than no trial is followed by so many seconds without one."""
 PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+_DOUBLED = 8
+"""So often a pause becomes twice as long: by then it is the longest in any case."""
 SHIFT = 1.5
 """Steps so many times as long, or as short, as at the last trial: conditions have changed."""
 _WEIGHT = 0.1  # of the last step in the running mean
@@ -160,5 +162,5 @@ class Search:
         self._is_down = not self._is_down
         self._mean_then = self._mean
         longest = max(LONGEST_PAUSE_S, pause)
-        self._next_trial = now + min(longest, pause * 2**self._refused)
+        self._next_trial = now + min(longest, pause * 2 ** min(self._refused, _DOUBLED))
         self._refused += 1

@@ -18,7 +18,15 @@ from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from engine.threads.crowding import INTERVAL_S, Accounts, Crowding, Used, keeping_busy
 from engine.threads.free_cores import while_loading
-from engine.threads.search import AS_FAST, COST, FASTER, Search, Trial, counts
+from engine.threads.search import (
+    AS_FAST,
+    COST,
+    FASTER,
+    LONGEST_PAUSE_S,
+    Search,
+    Trial,
+    counts,
+)
 from engine.threads.step_threads import LARGE, StepThreads
 from tests.engine.tiny_models import make_prompts
 
@@ -137,6 +145,16 @@ def test_trials_cost_little(fewer: float, more: float, usual: float, place: int)
     runs.run(3_000, even(times))
     lost = sum(times[count] - usual for count in runs.used[index:])
     assert lost <= (runs.now - began) / COST + 8 * usual * (max(fewer, more) - 1) * 2
+
+
+def test_a_server_that_computes_alike_for_days_goes_on_with_trials() -> None:
+    runs = Runs(2)
+    times = {1: 0.010, 2: 0.006}
+    runs.run(100, even(times))
+    for _ in range(2_000):
+        runs.now += LONGEST_PAUSE_S
+        assert 1 in runs.run(24, even(times)), "there is a trial after each pause"
+    assert runs.search.best == 2
 
 
 def test_a_trial_takes_turns_and_does_not_count_the_step_after_a_change() -> None:
