@@ -129,7 +129,9 @@ def assemble(
 def build(
     config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
 ) -> Assembly:
-    """`assemble` for a configuration that is resolved already."""
+    """`assemble` for a configuration that is resolved already. With what came of it this thread has
+    all the threads of the configuration, however few found a core while it loaded."""
+    assert config.num_threads is not None, "resolved"
     try:
         return _build(config, checkpoint, progress, cancelled)
     except RuntimeError as error:
@@ -143,6 +145,8 @@ def build(
             "Choose fewer bits a weight (quantization) or a smaller model, or close other "
             "programs.",
         ) from error
+    finally:
+        torch.set_num_threads(config.num_threads)
 
 
 def _build(

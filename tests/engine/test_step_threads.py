@@ -13,7 +13,9 @@ import pytest
 import torch
 from hypothesis import given
 
+from engine.assembly import assemble
 from engine.config import EngineConfig
+from engine.errors import LoadCancelled
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from engine.threads.crowding import INTERVAL_S, Accounts, Crowding, Used, keeping_busy
@@ -407,6 +409,28 @@ def threads_put_back() -> Iterator[None]:
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("ends", ["loaded", "cancelled"])
+def test_after_loading_all_threads_are_there_again(
+    ends: str, make_engine: Callable[..., LLMEngine], threads_put_back: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """On a GPU nobody sets a number after that; a thread that begins later takes it over."""
+    config = make_engine(num_threads=1).config.replace(num_threads=2)
+    monkeypatch.setattr("engine.threads.free_cores.FreeCores.count", lambda self, now: 1)
+    during = set()
+
+    def progress(stage: str, done: int, total: int) -> None:
+        during.add(torch.get_num_threads())
+
+    torch.set_num_threads(1)
+    if ends == "loaded":
+        assemble(config, progress)
+    else:
+        with pytest.raises(LoadCancelled):
+            assemble(config, progress, lambda: True)
+    assert during == {1} and torch.get_num_threads() == 2
 
 
 def test_tokens_do_not_depend_on_it_and_every_step_says_its_number(
