@@ -55,14 +55,12 @@ class StepThreads:
     def rest(self) -> None:
         """All threads again, for what is computed between steps."""
         self._kind = 0
-        if self._used != self._most:
-            self._set(self._most)
+        self._set(self._most)
 
     def begin(self, num_tokens: int, now: float) -> int:
         """Set the number for a step with so many tokens; what it is, 0 on a GPU."""
         count = self._count(num_tokens, now) if self._is_adaptive else self._most
-        if count != self._used:
-            self._set(count)
+        self._set(count)  # another engine of this thread may have set its own
         return count
 
     def ended(self, seconds: float, now: float) -> None:

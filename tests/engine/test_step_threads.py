@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import hypothesis.strategies as st
 import psutil
@@ -17,6 +18,7 @@ from engine.assembly import assemble
 from engine.config import EngineConfig
 from engine.errors import LoadCancelled
 from engine.llm_engine import LLMEngine
+from engine.model_runner import ModelRunner
 from engine.sampling_params import SamplingParams
 from engine.threads.crowding import INTERVAL_S, Accounts, Crowding, Used, keeping_busy
 from engine.threads.free_cores import while_loading
@@ -454,3 +456,26 @@ def test_tokens_do_not_depend_on_it_and_every_step_says_its_number(
         engine.reconfigure(adaptive_threads=False)
         assert torch.get_num_threads() == 2
     assert found[True] == found[False]
+
+
+def test_engines_of_one_thread_each_have_their_number(
+    make_engine: Callable[..., LLMEngine],
+    threads_put_back: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever another one set meanwhile, a step is computed by as many as it says."""
+    engines = [make_engine(num_threads=n, adaptive_threads=False) for n in (2, 1)]
+    forward, used = ModelRunner.execute_eagerly, []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        used.append(torch.get_num_threads())
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(ModelRunner, "execute_eagerly", counted)
+    for engine in engines:
+        engine.add_request([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True))
+    for _ in range(3):
+        for engine in engines:
+            engine.step()
+    assert used == [2, 1] * 3
+    assert [{step.num_threads for step in e.snapshot().steps} for e in engines] == [{2}, {1}]
