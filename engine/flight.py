@@ -58,10 +58,11 @@ def launch(
     plan = scheduler.plan(timer.start)
     if not plan.grants:
         return None
-    timer.num_threads = threads.begin(plan.num_tokens, timer.start)
     planned = clock()
     plan, proposals = speculator.propose(plan)
     drafted = clock()
+    # drafts are counted: a step is as large as what the model computes
+    timer.num_threads = threads.begin(plan.num_tokens, timer.start)
     batch = pack(spans_of(plan), scheduler.pool.block_size)
     sampling = sampling_grants(plan)
     packed = clock()

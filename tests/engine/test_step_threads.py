@@ -32,6 +32,7 @@ from engine.threads.search import (
     counts,
 )
 from engine.threads.step_threads import LARGE, StepThreads
+from tests.engine.speculation.test_exactness import Scripted
 from tests.engine.tiny_models import make_prompts
 
 Duration = Callable[[int], float]
@@ -479,3 +480,34 @@ def test_engines_of_one_thread_each_have_their_number(
             engine.step()
     assert used == [2, 1] * 3
     assert [{step.num_threads for step in e.snapshot().steps} for e in engines] == [{2}, {1}]
+
+
+def test_a_step_is_as_large_as_with_its_drafts(
+    make_engine: Callable[..., LLMEngine],
+    threads_put_back: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine(
+        num_threads=2, speculative_method="ngram", num_speculative_tokens=4,
+        speculative_adaptive=False,
+    )  # fmt: skip
+    begin, execute = StepThreads.begin, ModelRunner.execute
+    told: list[int] = []
+    computed: list[int] = []
+
+    def counting(self: StepThreads, num_tokens: int, now: float) -> int:
+        told.append(num_tokens)
+        return begin(self, num_tokens, now)
+
+    def computing(self: ModelRunner, batch: Any, *arguments: Any, **named: Any) -> Any:
+        computed.append(batch.num_tokens)
+        return execute(self, batch, *arguments, **named)
+
+    monkeypatch.setattr(StepThreads, "begin", counting)
+    monkeypatch.setattr(ModelRunner, "execute", computing)
+    prompt = [5, 6, 7]
+    params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    (plain,) = engine.generate([prompt], params)
+    engine.use_proposer(Scripted([prompt + plain.token_ids], 0.0))
+    engine.generate([prompt], params)
+    assert told == computed and max(computed) == 5
