@@ -51,8 +51,11 @@ def launch(
     host: ModelHost,
     threads: StepThreads,
     clock: Callable[[], float],
+    *,
+    is_followed: bool = False,
 ) -> Flight | None:
-    """Plan the next step and launch it; None where there is nothing to compute."""
+    """Plan the next step and launch it; None where there is nothing to compute. is_followed:
+    whether the one after it may be launched before this one is read."""
     timer = StepTimer(clock())
     speculator.set_limits(scheduler.running, len(scheduler.waiting), host.runner.graphs)
     plan = scheduler.plan(timer.start)
@@ -62,7 +65,7 @@ def launch(
     plan, proposals = speculator.propose(plan)
     drafted = clock()
     # drafts are counted: a step is as large as what the model computes
-    timer.num_threads = threads.begin(plan.num_tokens, timer.start)
+    timer.num_threads = threads.begin(plan.num_tokens, timer.start, is_timed=not is_followed)
     batch = pack(spans_of(plan), scheduler.pool.block_size)
     sampling = sampling_grants(plan)
     packed = clock()

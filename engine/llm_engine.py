@@ -246,13 +246,19 @@ class LLMEngine:
         flight = self._take_ahead() or self._launch_or_make_room()
         if flight is None:
             return events
-        if self.looks_ahead and not self._speculator.may_draft:
+        if self._may_launch_ahead:
             self._ahead = launch_ahead(
                 flight, self._scheduler, self._host.runner, self._host.sampler,
                 self._host.tell_not_ahead,
             )  # fmt: skip
+            if self._ahead is not None:
+                self._ahead.timer.num_threads = flight.timer.num_threads
         self._scheduler.ahead = None if self._ahead is None else self._ahead.plan
         return events + self._land(flight)
+
+    @property
+    def _may_launch_ahead(self) -> bool:
+        return self.looks_ahead and not self._speculator.may_draft
 
     def _launch_or_make_room(self) -> Flight | None:
         """Launch the next step. Where memory runs out the cache becomes smaller, the requests are
@@ -262,8 +268,9 @@ class LLMEngine:
         if not (why and self._can_shrink):
             try:
                 flight = launch(
-                    self._scheduler, self._speculator, self._host, self._threads, self._clock
-                )
+                    self._scheduler, self._speculator, self._host, self._threads, self._clock,
+                    is_followed=self._may_launch_ahead,
+                )  # fmt: skip
                 self._is_retry = False
                 return flight
             except (RuntimeError, MemoryError) as error:

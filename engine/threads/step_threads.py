@@ -44,7 +44,7 @@ class StepThreads:
         wanted = min(self._most, -(-weights_bytes // BYTES_PER_THREAD))
         self._start = bisect_left(self._counts, wanted)
         self._searches: dict[int, Search] = {}
-        self._kind = 0  # of the step that runs: its tokens' bit length; 0: a large one
+        self._kind = 0  # of the step that runs: its tokens' bit length; 0: not compared
         self.update(config)
 
     def update(self, config: EngineConfig) -> None:
@@ -57,9 +57,10 @@ class StepThreads:
         self._kind = 0
         self._set(self._most)
 
-    def begin(self, num_tokens: int, now: float) -> int:
-        """Set the number for a step with so many tokens; what it is, 0 on a GPU."""
-        count = self._count(num_tokens, now) if self._is_adaptive else self._most
+    def begin(self, num_tokens: int, now: float, *, is_timed: bool = True) -> int:
+        """Set the number for a step with so many tokens; what it is, 0 on a GPU. is_timed: whether
+        what `ended` is told belongs to this step alone; if not, nothing is tried."""
+        count = self._count(num_tokens, now, is_timed) if self._is_adaptive else self._most
         self._set(count)  # another engine of this thread may have set its own
         return count
 
@@ -87,9 +88,9 @@ class StepThreads:
         if count:
             self._apply(count)
 
-    def _count(self, num_tokens: int, now: float) -> int:
+    def _count(self, num_tokens: int, now: float, is_timed: bool) -> int:
         free = self._free.count(now)
-        if num_tokens >= LARGE:
+        if num_tokens >= LARGE or not is_timed:
             self._kind = 0
             return free
         self._kind = num_tokens.bit_length()

@@ -495,9 +495,9 @@ def test_a_step_is_as_large_as_with_its_drafts(
     told: list[int] = []
     computed: list[int] = []
 
-    def counting(self: StepThreads, num_tokens: int, now: float) -> int:
+    def counting(self: StepThreads, num_tokens: int, *arguments: Any, **named: Any) -> int:
         told.append(num_tokens)
-        return begin(self, num_tokens, now)
+        return begin(self, num_tokens, *arguments, **named)
 
     def computing(self: ModelRunner, batch: Any, *arguments: Any, **named: Any) -> Any:
         computed.append(batch.num_tokens)
@@ -511,3 +511,19 @@ def test_a_step_is_as_large_as_with_its_drafts(
     engine.use_proposer(Scripted([prompt + plain.token_ids], 0.0))
     engine.generate([prompt], params)
     assert told == computed and max(computed) == 5
+
+
+def test_steps_that_are_launched_ahead_try_nothing_and_say_their_number(
+    make_engine: Callable[..., LLMEngine],
+    threads_put_back: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the CPU one is computed within the time of another: neither has a duration of its own."""
+    monkeypatch.setattr("engine.threads.crowding.Crowding.others", lambda self, now: None)
+    engine = make_engine(num_threads=2)
+    engine.looks_ahead = True
+    for count in (3, 30):
+        engine.generate([[5, 6, 7]], SamplingParams(max_tokens=count, ignore_eos=True))
+    snapshot = engine.snapshot()
+    assert [step.num_threads for step in snapshot.steps] == [2] * 33
+    assert snapshot.threads is not None and snapshot.threads.found == ()
