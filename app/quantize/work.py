@@ -177,11 +177,15 @@ def evaluating(plan: EvaluationPlan) -> Callable[[Progress], EvaluationReport]:
     """The work of a plan: the same that the command line does."""
 
     def work(progress: Progress) -> EvaluationReport:
+        from engine.devices import is_cuda, resolve_device
         from engine.evaluation import run
         from engine.machine import default_threads
         from engine.threads.crowding import keeping_busy
 
-        with keeping_busy(plan.num_threads or default_threads()):
+        threads = plan.num_threads or default_threads()
+        if is_cuda(resolve_device(plan.candidate.config().device)):
+            threads = 1  # it launches what the GPU computes
+        with keeping_busy(threads):
             return run(plan.task(), progress.at, progress.is_cancelled)
 
     return work

@@ -56,7 +56,12 @@ def test_evaluating_counts_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(EvaluationPlan, "task", lambda self: None)
     monkeypatch.setattr("engine.machine.default_threads", lambda: 5)
+    device = "cpu"
+    monkeypatch.setattr("engine.devices.resolve_device", lambda wanted: device)
     for threads, counted in ((2, 2), (None, 5)):
         plan = EvaluationPlan(ModelChoice("/m"), num_threads=threads)
         assert work.evaluating(plan)(work.Progress()) == counted
+    device = "cuda:0"
+    plan = EvaluationPlan(ModelChoice("/m"))
+    assert work.evaluating(plan)(work.Progress()) == 1, "a GPU computes, on one thread's behalf"
     assert seen_by_another_engine() is None
