@@ -11,6 +11,7 @@ and become rarer while nothing changes.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 AS_FAST = 1.03
@@ -92,6 +93,7 @@ class Search:
     def __init__(self, counts: Sequence[int], place: int) -> None:
         self._counts = counts
         self.place = place
+        self._here = self.best  # of it what the last step was allowed to have
         self._trial: Trial | None = None
         self._is_down = True  # where the next trial looks first
         self._num_steps = 0
@@ -106,15 +108,15 @@ class Search:
         return self._counts[self.place]
 
     def count(self, now: float, most: int) -> int:
-        """Threads of the next step, at most `most`."""
-        if self.best > most:
-            self._trial = None
-            return most
-        if self._trial is not None and max(self._trial.here, self._trial.other) > most:
+        """Threads of the next step, at most `most`. Where the best are more, `most` is compared
+        with fewer: others may keep a core for good."""
+        self._here = min(self.best, most)
+        trial = self._trial
+        if trial is not None and (trial.here != self._here or trial.other > most):
             self._trial = None
         if self._trial is None and self._num_steps >= WARM_UP and now >= self._next_trial:
             self._begin(now, most)
-        return self.best if self._trial is None else self._trial.count
+        return self._here if self._trial is None else self._trial.count
 
     def learn(self, count: int, seconds: float, now: float) -> None:
         """A step with `count` threads took so long."""
@@ -123,7 +125,7 @@ class Search:
                 self._trial.add(seconds)
                 if self._trial.is_over:
                     self._decide(self._trial, now)
-        elif count == self.best:
+        elif count == self._here:
             self._num_steps += 1
             mean = seconds if self._mean is None else self._mean
             self._mean = mean + _WEIGHT * (seconds - mean)
@@ -138,12 +140,13 @@ class Search:
             self._next_trial = max(now, self._not_before)
 
     def _begin(self, now: float, most: int) -> None:
+        fewer = bisect_left(self._counts, self._here)
         for is_down in (self._is_down, not self._is_down):
-            place = self.place - 1 if is_down else self.place + 1
+            place = fewer - 1 if is_down else self.place + 1
             if 0 <= place < len(self._counts) and self._counts[place] <= most:
                 self._is_down = is_down
                 is_short = (self._mean or 0.0) < SHORT_S
-                self._trial = Trial(self.best, self._counts[place], is_short)
+                self._trial = Trial(self._here, self._counts[place], is_short)
                 return
         self._next_trial = now + PAUSE_S
 

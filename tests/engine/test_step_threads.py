@@ -185,6 +185,19 @@ def test_no_more_threads_than_allowed_and_a_trial_ends_with_that() -> None:
     assert search.count(runs.now, 4) == 4
 
 
+@pytest.mark.parametrize(("fewer", "found"), [(0.010, 4), (0.020, 7)])
+def test_beside_a_program_that_keeps_a_core_fewer_are_tried_too(fewer: float, found: int) -> None:
+    """What is left is none of the counts, and less than where the search begins."""
+    runs = Runs(8)
+    runs.most = 7
+    times = even({1: 0.08, 2: 0.04, 4: fewer, 7: 0.010, 8: 0.009})
+    runs.run(300, times)
+    assert runs.run(400, times).count(found) > 300
+    runs.most = 8
+    runs.run(10_000, times)
+    assert runs.search.best == 8, "with all cores free again"
+
+
 # -- what other programs use ---------------------------------------------------------------------
 
 
