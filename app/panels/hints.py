@@ -249,7 +249,8 @@ class Hints:
 
     @staticmethod
     def _found_threads(s: EngineSnapshot) -> str:
-        """Cores that others keep busy, and what was found best for steps of few tokens."""
+        """Cores that others keep busy, other programs or this one with other work, and what was
+        found best for steps of few tokens."""
         threads = s.threads
         if threads is None:
             return ""
@@ -257,7 +258,7 @@ class Hints:
             return "one thread computes every step"
         parts = []
         if threads.others is not None:
-            parts.append(f"other programs use {threads.others:.1f} cores")
+            parts.append(f"other work uses {threads.others:.1f} cores")
         for first, last, best in threads.found:
             tokens = _count(first, "token") if first == last else f"{first} to {last} tokens"
             parts.append(f"{tokens}: {_count(best, 'thread')}")

@@ -89,7 +89,7 @@ def test_threads_of_the_steps_are_told(idle: EngineSnapshot) -> None:
         "1 of 4 in the last step · step 2.0 ms on average in the last minute"
     )
     assert hints.hint("adaptive_threads") == (
-        "other programs use 1.0 cores · 1 token: 1 thread · 4 to 7 tokens: 2 threads"
+        "other work uses 1.0 cores · 1 token: 1 thread · 4 to 7 tokens: 2 threads"
     )
     hints.update(dataclasses.replace(idle, threads=ThreadFigures(1, 1, 1, None)))
     assert hints.hint("adaptive_threads") == "one thread computes every step"
