@@ -228,7 +228,9 @@ class Application(QObject):
         gpus = snapshot.gpus if self.bridge.is_remote else None
         if gpus != self._gpus_elsewhere:
             self._gpus_elsewhere = gpus
-            self._show_gpus(snapshot.time, gpus or (), gpus or ())
+            gpus = gpus or ()
+            # which of its parts CUDA shows there, if any, nobody tells: those have no numbers
+            self._show_gpus(snapshot.time, gpus, tuple(gpu for gpu in gpus if not gpu.part_of))
 
     def _show_gpus(
         self, at: float, gpus: tuple[GpuFigures, ...], usable: tuple[GpuFigures, ...]

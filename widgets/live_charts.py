@@ -9,7 +9,14 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
 
-from engine.snapshot import EngineSnapshot, GpuFigures, MemorySnapshot, Part, StepRecord
+from engine.snapshot import (
+    EngineSnapshot,
+    GpuFigures,
+    MemorySnapshot,
+    Part,
+    StepRecord,
+    undivided,
+)
 from widgets.charts.clock import RedrawClock
 from widgets.charts.latency_chart import LatencyChart
 from widgets.charts.marks import MarkLog
@@ -235,7 +242,7 @@ class LiveCharts(QWidget):
         if not gpus:
             return
         self.memory.set_available("gpu", True)
-        self.memory.append("gpu", at, sum(gpu.used for gpu in gpus) / GIB)
+        self.memory.append("gpu", at, sum(gpu.used for gpu in undivided(gpus)) / GIB)
         if self._gpu is None:
             self._gpu = GpuCharts(self.clock, self._time.now)
             self._join(self._gpu.load, self._gpu.power)

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QScrollArea, QStackedL
 
 from app.panels.memory_account import Compared, MemoryAccount, MemoryFigures
 from app.units import format_bytes
-from engine.snapshot import EngineSnapshot, GpuFigures
+from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
 from widgets.elided_line import ElidedLine
 from widgets.parts_bar import Part, PartsBar
@@ -108,7 +108,7 @@ class MemoryPanel(QFrame):
 
     def update_gpus(self, gpus: tuple[GpuFigures, ...]) -> None:
         """Memory in use on each GPU."""
-        gpus = _undivided(gpus)
+        gpus = undivided(gpus)
         if gpus != self._gpus:
             self._gpus = gpus
             if self.isVisible():
@@ -205,12 +205,6 @@ def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
         used = f"{format_bytes(gpu.used)} of {format_bytes(gpu.total)}"
         rows.append(Part(gpu.name, "preempted", gpu.used / total, (used, own, others)))
     return rows
-
-
-def _undivided(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
-    """The memory of a GPU that is divided is that of its parts."""
-    divided = {gpu.part_of for gpu in gpus if gpu.part_of}
-    return tuple(gpu for gpu in gpus if gpu.uuid not in divided)
 
 
 def _process_words(gpus: Sequence[GpuFigures]) -> str:

@@ -7,7 +7,13 @@ are 0 to 1.
 
 from engine.snapshot.blocks import BLOCK_CACHED, BLOCK_FREE, BlockDetails, BlockSnapshot
 from engine.snapshot.engine import Counters, EngineSnapshot, Part, Sample, Told
-from engine.snapshot.memory import GpuFigures, GpuProcess, MemoryPlan, MemorySnapshot
+from engine.snapshot.memory import (
+    GpuFigures,
+    GpuProcess,
+    MemoryPlan,
+    MemorySnapshot,
+    undivided,
+)
 from engine.snapshot.model import ModelInfo
 from engine.snapshot.packed import PackedEntries, entry_of, packed, unpacked
 from engine.snapshot.requests import (
@@ -52,5 +58,6 @@ __all__ = [
     "Told",
     "entry_of",
     "packed",
+    "undivided",
     "unpacked",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -82,3 +83,9 @@ class GpuFigures:
     def others(self) -> int:
         """What other programs hold, and the driver itself."""
         return max(0, self.used - (self.own or 0))
+
+
+def undivided(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
+    """The memory of a GPU that is divided is that of its parts."""
+    divided = {gpu.part_of for gpu in gpus if gpu.part_of}
+    return tuple(gpu for gpu in gpus if gpu.uuid not in divided)

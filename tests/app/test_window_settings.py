@@ -302,6 +302,10 @@ def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
         told((card,))
         application.gpu.figures.emit(2.0, (own,))
         assert memory._gpus == (card,) and panel.machine.gpus == (card.name,)
+        divided = dataclasses.replace(card, uuid="GPU-0")
+        part = GpuFigures("A part", 18 * 2**30, 2**30, uuid="MIG-0", part_of="GPU-0")
+        told((divided, part))
+        assert memory._gpus == (part,) and panel.machine.gpus == (card.name,)
         away = False
         told(())
         assert memory._gpus == () and panel.machine.gpus == ()

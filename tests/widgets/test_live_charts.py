@@ -190,6 +190,16 @@ def test_what_a_gpu_does_not_tell_is_not_drawn(charts: LiveCharts) -> None:
     assert charts.memory.data.history["gpu"].last()[1] == pytest.approx(1.0)
 
 
+def test_the_memory_of_a_divided_gpu_is_counted_once(charts: LiveCharts) -> None:
+    now = time.perf_counter()
+    charts.update_snapshot(snapshot(now))
+    whole = dataclasses.replace(CARD, uuid="GPU-0")
+    part = GpuFigures("A part", total=8 * GIB, used=2 * GIB, uuid="MIG-0", part_of="GPU-0")
+    other = dataclasses.replace(part, uuid="MIG-1", used=3 * GIB)
+    charts.update_gpus(now, (whole, part, other))
+    assert charts.memory.data.history["gpu"].last()[1] == pytest.approx(5.0)
+
+
 def test_a_mark_stands_in_every_chart_at_the_engines_time(charts: LiveCharts) -> None:
     charts.update_snapshot(snapshot(5000.0))  # another clock than ours
     charts.mark("max_num_seqs 8 → 16")
