@@ -73,7 +73,7 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 
 
 _OF_GPU = ("enforce_eager",)
-_OF_CPU = ("num_threads", "adaptive_threads")
+_OF_CPU = ("adaptive_threads",)  # the number is also that of loading
 
 
 def only_with(name: str) -> str:

@@ -28,6 +28,8 @@ PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 _DOUBLED = 8
 """So often a pause becomes twice as long: by then it is the longest in any case."""
+IDLE_S = 2.0
+"""Without a step for so long, what a trial has of the time before is no comparison any more."""
 SHIFT = 1.5
 """Steps so many times as long, or as short, as at the last trial: conditions have changed."""
 _WEIGHT = 0.1  # of the last step in the running mean
@@ -95,6 +97,7 @@ class Search:
         self.place = place
         self._here = self.best  # of it what the last step was allowed to have
         self._trial: Trial | None = None
+        self._last_step = -math.inf
         self._is_down = True  # where the next trial looks first
         self._num_steps = 0
         self._mean: float | None = None
@@ -112,7 +115,9 @@ class Search:
         with fewer: others may keep a core for good."""
         self._here = min(self.best, most)
         trial = self._trial
-        if trial is not None and (trial.here != self._here or trial.other > most):
+        if trial is not None and (
+            trial.here != self._here or trial.other > most or now - self._last_step > IDLE_S
+        ):
             self._trial = None
         if self._trial is None and self._num_steps >= WARM_UP and now >= self._next_trial:
             self._begin(now, most)
@@ -120,6 +125,7 @@ class Search:
 
     def learn(self, count: int, seconds: float, now: float) -> None:
         """A step with `count` threads took so long."""
+        self._last_step = now
         if self._trial is not None:
             if count == self._trial.count:
                 self._trial.add(seconds)

@@ -198,6 +198,20 @@ def test_beside_a_program_that_keeps_a_core_fewer_are_tried_too(fewer: float, fo
     assert runs.search.best == 8, "with all cores free again"
 
 
+def test_a_trial_does_not_go_on_after_a_pause() -> None:
+    """A reply ends in the middle of one; in the next, an hour later, all steps are slower."""
+    runs = Runs(2)
+    before, after = {1: 0.004, 2: 0.003}, {1: 0.008, 2: 0.006}
+    while 1 not in runs.run(1, even(before)):
+        pass
+    runs.run(2, even(before))
+    runs.now += 3600
+    used = runs.run(12, even(after))
+    assert used[0] == 2, "it begins anew, with what is taken for best"
+    runs.run(200, even(after))
+    assert runs.search.best == 2
+
+
 # -- what other programs use ---------------------------------------------------------------------
 
 
