@@ -76,10 +76,7 @@ class KeptFocus(QObject):
             step = _STEPS.get(event.key(), 0)
             following = _following(lost, step) if step else None
             if following is not None:
-                reasons = Qt.FocusReason
-                following.setFocus(
-                    reasons.TabFocusReason if step > 0 else reasons.BacktabFocusReason
-                )
+                following.setFocus(_REASONS[step])
                 _bring_to_sight(following)
                 return True
         return False
