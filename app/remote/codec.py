@@ -14,7 +14,13 @@ import msgspec
 
 from app.remote.forms import ArrayForm
 from app.remote.protocol import MAX_ID, ProtocolError
-from app.remote.settings import asked_config, checked_changes, config_values, told_config
+from app.remote.settings import (
+    asked_config,
+    checked_changes,
+    config_values,
+    told_config,
+    wanted_values,
+)
 from app.remote.snapshots import (
     STEP,
     Here,
@@ -139,7 +145,7 @@ def write_command(command: WireCommand) -> Message:
     """Raises ValueError for Stop, which is never sent."""
     match command:
         case m.Load(config):
-            return "load", _encode({"config": config_values(config)})
+            return "load", _encode({"config": wanted_values(config)})
         case m.AddRequest(request_id, prompt, params, begin_with):
             return "add", _encode(_AddRequest(request_id, prompt, params, begin_with))  # type: ignore[arg-type]
         case m.Reconfigure(changes):

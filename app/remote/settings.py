@@ -15,6 +15,12 @@ def config_values(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SETTINGS if hasattr(config, name)}
 
 
+def wanted_values(config: EngineConfig) -> dict[str, Any]:
+    """What a window asks for: a setting at its default is not named, so that a server that does not
+    know it yet need not refuse."""
+    return {name: pair[0] for name, pair in config.differences(EngineConfig()).items()}
+
+
 def told_config(values: Mapping[str, Any]) -> EngineConfig:
     """What the server says of itself. A setting that this version does not know is left out: no
     view shows it. Raises ProtocolError."""

@@ -23,6 +23,7 @@ from app.remote.codec import (
 )
 from app.remote.protocol import ProtocolError, read_answer, read_frame, read_hello
 from engine import messages as m
+from engine.config import EngineConfig
 from engine.snapshot import (
     BlockSnapshot,
     EngineSnapshot,
@@ -38,6 +39,12 @@ pack = msgspec.msgpack.encode
 @given(COMMANDS)
 def test_commands_come_as_they_went(command: m.Command) -> None:
     assert read_command(*write_command(command)) == command
+
+
+def test_a_server_that_does_not_know_a_new_setting_can_load_a_model() -> None:
+    """What is left at its default is not named."""
+    _, body = write_command(m.Load(EngineConfig(model="/m", block_size=32)))
+    assert msgspec.msgpack.decode(body) == {"config": {"model": "/m", "block_size": 32}}
 
 
 def test_every_command_but_stop_can_be_sent() -> None:
