@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,3 +106,22 @@ def chat_in(folder: Path, state: str = "ready") -> Iterator[Chat]:
 def chat(qtbot: QtBot, tmp_path: Path) -> Iterator[Chat]:
     with chat_in(tmp_path) as made:
         yield made
+
+
+def kill_when_it_says(word: str, script: str, folder: Path) -> None:
+    """Run a program on the chats of `folder`, and kill it at its first line, which is `word`."""
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == f"{word}\n"
+    finally:
+        child.kill()
+        child.wait(60)
+        child.stdout.close()

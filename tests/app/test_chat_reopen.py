@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from pytestqt.qtbot import QtBot
 
-from tests.app.chat_fixtures import chat_in
+from tests.app.chat_fixtures import chat_in, kill_when_it_says
 
 SCRIPT = """
 import sys
@@ -40,21 +37,7 @@ app.exec()
 
 
 def test_reopening_after_a_kill(qtbot: QtBot, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )
-    assert child.stdout is not None
-    try:
-        assert child.stdout.readline() == "saved\n"
-    finally:
-        child.kill()
-        child.wait(60)
-        child.stdout.close()
+    kill_when_it_says("saved", SCRIPT, tmp_path)
     with chat_in(tmp_path) as chat:
         assert chat.titles == ["First question"]
         chat.controller.open(chat.page.list.records[0].id)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.chat.draft import KEEP_AT_LEAST_S, KEEP_DELAY_MS
 from app.storage import NEW, ChatStore
-from tests.app.chat_fixtures import Chat, chat, chat_in
+from tests.app.chat_fixtures import Chat, chat, chat_in, kill_when_it_says
 
 __all__ = ["chat"]
 
@@ -202,21 +199,7 @@ app.exec()
 def test_a_killed_program_loses_nothing_that_was_written_a_second_before(
     qtbot: QtBot, tmp_path: Path
 ) -> None:
-    root = Path(__file__).parents[2]
-    child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )
-    assert child.stdout is not None
-    try:
-        assert child.stdout.readline() == "now\n"
-    finally:
-        child.kill()
-        child.wait(60)
-        child.stdout.close()
+    kill_when_it_says("now", SCRIPT, tmp_path)
     store = ChatStore(tmp_path / "chats.sqlite3")
     (kept,) = store.unsent().values()
     store.close()

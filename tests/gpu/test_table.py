@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("triton")
@@ -18,32 +18,14 @@ from engine.kernels.packed import PackedWeights, fits
 from engine.kernels.packed_codes import Plan
 from engine.quantization.codes import TableCodes
 from engine.quantization.rounding import round_nf4
-from tests.gpu.conftest import HAS_GPU
+from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
 from tests.gpu.references import TOLERANCE, poison, random_rows, random_table, relative_error
-
-SCALE = 8 if HAS_GPU else 1
-DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32])
-ROWS = {"one row": 1, "few rows": 5, "tile": 21, "stripes": 3}
-quick = settings(
-    max_examples=60 if HAS_GPU else 8, deadline=None, derandomize=not HAS_GPU,
-    phases=[Phase.explicit, Phase.generate],  # to find a smaller example would take minutes
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
-seeds = st.integers(0, 2**31)
 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh memory holds NaN: what no kernel wrote is seen."""
     poison(monkeypatch)
-
-
-def assert_plain(weights: PackedWeights, plain: torch.Tensor) -> None:
-    """Bit by bit but for bfloat16 in the interpreter, which cuts off where it should round."""
-    if HAS_GPU or weights.dtype is not torch.bfloat16:
-        assert torch.equal(weights.dense().cpu(), plain.to(weights.dtype))
-    else:
-        assert torch.allclose(weights.dense().float(), plain, rtol=2**-7, atol=0)
 
 
 @quick
