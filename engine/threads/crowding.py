@@ -33,7 +33,6 @@ class Crowding:
     OSError or RuntimeError where there are none, and then nothing is ever said."""
 
     def __init__(self, clock: Callable[[], float], read: Callable[[], Used] | None = None) -> None:
-        self._clock = clock
         self._read = read or Accounts().read
         self._others: float | None = None
         self.latest: float | None = None  # what `others` said last

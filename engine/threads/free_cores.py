@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from engine.loading.request import Progress
 from engine.threads.crowding import FIRST_S, Crowding, allowed_cores
 
 _MORE = 0.65
@@ -39,9 +40,6 @@ class FreeCores:
         if wanted < self.latest or left >= self.latest + _MORE:
             self.latest = wanted
         return self.latest
-
-
-Progress = Callable[[str, int, int], None]
 
 
 def while_loading(

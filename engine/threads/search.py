@@ -51,7 +51,6 @@ class Trial:
         self._turns = once if is_short else once * 2
         self._seconds: dict[int, list[float]] = {here: [], other: []}
         self._next = 0
-        self._skipped = 0
 
     @property
     def count(self) -> int:
@@ -95,7 +94,7 @@ class Search:
     def __init__(self, counts: Sequence[int], place: int) -> None:
         self._counts = counts
         self.place = place
-        self._here = self.best  # of it what the last step was allowed to have
+        self._here = self.best  # or what the last step was allowed to have, if that is less
         self._trial: Trial | None = None
         self._last_step = -math.inf
         self._is_down = True  # where the next trial looks first
