@@ -13,11 +13,19 @@ from transformers import PretrainedConfig
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
-from engine.attention.backends import make_backend
+from engine.attention.backends import divided, make_backend
+from engine.attention.divided import DividedAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.devices import is_cuda, resolve_device
-from engine.errors import ConfigError, OutOfMemoryError, is_out_of_memory, let_go
+from engine.device_map import AUTO
+from engine.devices import CPU, is_cuda, resolve_device
+from engine.errors import (
+    ConfigError,
+    DraftModelError,
+    OutOfMemoryError,
+    is_out_of_memory,
+    let_go,
+)
 from engine.graphs import capture_for, most_rows, sizes_for
 from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
@@ -27,7 +35,7 @@ from engine.loading.footprint import measured_parts
 from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, free_memory, machine_info, machine_name
 from engine.memory import blocks_of, plan_memory, shrunk
-from engine.model_runner import ModelRunner, probe_kv
+from engine.model_runner import ModelRunner, make_runner, probe_kv
 from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
@@ -66,12 +74,33 @@ class Assembly:
 
     @property
     def weights_bytes(self) -> int:
-        """Of the model and of the draft model beside it, measured."""
-        return self.loaded.weights_bytes + (self.draft.weights_bytes if self.draft else 0)
+        """On the device, of the model and of the draft model beside it, measured."""
+        own = self.loaded.bytes_on[self.loaded.device_map.device]
+        return own + (self.draft.weights_bytes if self.draft else 0)
 
     @property
     def cache_bytes(self) -> int:
+        """On the device."""
         return self.runner.backend.nbytes + (self.proposer.cache_bytes if self.proposer else 0)
+
+    @property
+    def host_layers(self) -> int:
+        """That the CPU computes beside a GPU; what follows is of these, in RAM."""
+        return self.loaded.device_map.host_layers
+
+    @property
+    def host_weights_bytes(self) -> int:
+        return self.loaded.bytes_on[CPU] if self.host_layers else 0
+
+    @property
+    def cpu_weights_bytes(self) -> int | None:
+        """That the CPU computes with; None where a GPU computes all."""
+        return self.loaded.bytes_on.get(CPU)
+
+    @property
+    def host_cache_bytes(self) -> int:
+        backend = self.runner.backend
+        return backend.host_nbytes if isinstance(backend, DividedAttention) else 0
 
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
@@ -162,8 +191,8 @@ def _build(
     if is_cuda(config.device):
         torch.cuda.set_device(config.device)  # kernels of Triton's are launched on this thread's
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
-    source = draft_source(config, checkpoint, tokenizer)
     plan = plan_memory(checkpoint, config)
+    source = draft_source(config, checkpoint, tokenizer, plan.host_layers)
     check_architecture(checkpoint.config, resolve_class(checkpoint))
     loaded = load_model(
         checkpoint,
@@ -173,6 +202,7 @@ def _build(
         load_format=config.load_format,
         seed=config.seed,
         max_model_len=config.max_model_len,
+        host_layers=plan.host_layers,
         progress=progress,
         cancelled=cancelled,
     )
@@ -185,7 +215,7 @@ def _build(
         step_bytes, plan = _measured_plan(config, checkpoint, loaded, layers, draft)
     plan = with_layers(plan, layers, config)
     cache, proposer, plan, notices = _caches_that_fit(config, layers, draft, plan)
-    runner = ModelRunner(loaded.model, cache, config.device)
+    runner = make_runner(loaded.model, cache, config.device)
     capture_steps(runner, proposer, config, plan, progress)
     info = _describe(config, checkpoint, tokenizer, loaded, layers)
     info = dataclasses.replace(info, notices=(*info.notices, *notices))
@@ -217,12 +247,15 @@ def _measured_plan(
 ) -> tuple[int, MemoryPlan]:
     """What the largest step was seen to need on the GPU, and the plan of what is free there now
     that the weights are. OutOfMemoryError where not even the step fits."""
+    dtype, host_layers = DTYPES[config.dtype], loaded.device_map.host_layers
+
+    def make_cache(num_blocks: int) -> PagedBackend:
+        return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
+
     try:
         activations = measure_activations(
-            loaded.model, config, checkpoint.config.vocab_size,
-            lambda num_blocks: make_backend(config, layers, num_blocks, DTYPES[config.dtype]),
-            config.device,
-        )  # fmt: skip
+            loaded.model, config, checkpoint.config.vocab_size, make_cache, config.device
+        )
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -233,18 +266,29 @@ def _measured_plan(
             "Choose a smaller token budget per step, fewer running requests or fewer bits a "
             "weight, or close other programs on the GPU.",
         ) from error
-    held = loaded.weights_bytes + (draft.weights_bytes if draft else 0)
-    return activations, plan_memory(checkpoint, config, in_use=held, activations=activations)
+    held = loaded.bytes_on[config.device] + (draft.weights_bytes if draft else 0)
+    on_host = loaded.bytes_on[CPU] if host_layers else 0
+    return activations, plan_memory(
+        checkpoint, config, in_use=held, host_in_use=on_host, activations=activations,
+        host_layers=host_layers,
+    )  # fmt: skip
 
 
 def draft_source(
-    config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer
+    config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer, host_layers: int
 ) -> Checkpoint | None:
     """The checkpoint of the draft model or head, checked against the model's; None where there is
-    none."""
+    none. host_layers: of the model, beside a GPU."""
     if config.speculative_method == "draft_model":
         return check_draft(config, checkpoint, tokenizer)
     if config.speculative_method == "eagle3":
+        if host_layers:
+            raise DraftModelError(
+                "An EAGLE-3 head drafts from hidden states and embeddings of the whole model on "
+                f"one device, and the CPU has {host_layers} layers of {checkpoint.name}.",
+                "Use the method draft_model or ngram, or bring all layers to the GPU: fewer bits a "
+                "weight, a shorter context.",
+            )
         return check_head(config, checkpoint)
     return None
 
@@ -255,11 +299,14 @@ def build_caches(
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     try:
-        cache = make_backend(config, layers, plan.num_blocks, DTYPES[config.dtype])
+        cache = make_backend(
+            config, layers, plan.num_blocks, DTYPES[config.dtype], host_layers=plan.host_layers
+        )
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
-            f"The KV cache of {plan.kv_cache / 2**30:.2f} GiB could not be allocated: {error}",
+            f"The KV cache of {(plan.kv_cache + plan.host_kv_cache) / 2**30:.2f} GiB could not be "
+            f"allocated: {error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
 
@@ -340,16 +387,19 @@ def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) 
 def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig) -> MemoryPlan:
     """The plan in blocks of the size that the loaded model really stores: what was predicted from
     its config alone may differ for an architecture that nobody has met."""
+
+    def per_block(part: dict[int, LayerSpec]) -> int:
+        widths = KVWidths.sum(layer.widths for layer in part.values())
+        return config.block_size * widths.bytes_per_token(config.kv_dtype, itemsize)
+
     itemsize = DTYPES[config.dtype].itemsize
-    widths = KVWidths.sum(layer.widths for layer in layers.values())
-    per_token = widths.bytes_per_token(config.kv_dtype, itemsize)
-    per_block = per_token * config.block_size + plan.draft_bytes_per_block
-    if per_block == plan.bytes_per_block:
+    first, rest = divided(layers, plan.host_layers)
+    host, own = per_block(first) if first else 0, per_block(rest) + plan.draft_bytes_per_block
+    if (own, host) == (plan.bytes_per_block, plan.host_bytes_per_block):
         return plan
-    blocks = max(1, plan.kv_cache // per_block)
-    return dataclasses.replace(
-        plan, bytes_per_block=per_block, num_blocks=blocks, kv_cache=blocks * per_block
-    )
+    blocks = max(1, (plan.kv_cache + plan.host_kv_cache) // (own + host))
+    plan = dataclasses.replace(plan, bytes_per_block=own, host_bytes_per_block=host)
+    return plan.with_blocks(blocks)
 
 
 def release_memory() -> None:
@@ -369,6 +419,8 @@ def _describe(
     text = checkpoint.config
     first = layers[min(layers)]
     notices = list(loaded.notices)
+    if loaded.device_map.is_divided:
+        notices.append(_division(config, loaded.device_map.host_layers, len(layers)))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
     if without_triton:
         notices.append(
@@ -408,6 +460,16 @@ def _describe(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
         device_name=machine_name(config.device),
+    )
+
+
+def _division(config: EngineConfig, host_layers: int, count: int) -> str:
+    why = ""
+    if config.gpu_layers == AUTO:
+        why = f": the memory of {config.device} does not suffice for more"
+    return (
+        f"{count - host_layers} of {count} layers are computed on {config.device}{why}. The CPU "
+        f"computes the other {host_layers}, which takes longer than all else together."
     )
 
 

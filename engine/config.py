@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from engine.device_map import AUTO, check_gpu_layers
+from engine.device_map import CHOICES as GPU_LAYERS
 from engine.devices import CHOICES as DEVICES
 from engine.devices import check_device
 from engine.errors import ConfigError
@@ -104,6 +106,13 @@ class EngineConfig:
         "Where the model runs. auto: the first NVIDIA GPU that can be used, else the CPU; cuda:0, "
         "cuda:1 and so on name one.",
         choices=DEVICES, check_other=check_device,
+    )
+    gpu_layers: str = _setting(
+        str, AUTO, Change.RELOAD, "GPU layers",
+        "How many of the model's layers an NVIDIA GPU computes. The CPU computes those before "
+        "them, and their part of the KV cache is in RAM. auto: all, or as many as fit where the "
+        "memory of the GPU does not suffice for all.",
+        choices=GPU_LAYERS, check_other=check_gpu_layers,
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Number format",

@@ -425,7 +425,7 @@ class LLMEngine:
             self._threads = self._new_threads()
 
     def _new_threads(self) -> StepThreads:
-        return StepThreads(self.config, self.model_info.weights_bytes, self._clock)
+        return StepThreads(self.config, self._host.assembly.cpu_weights_bytes, self._clock)
 
     def _refit(self, config: EngineConfig, plan: MemoryPlan) -> None:
         places = plan.num_blocks * config.block_size

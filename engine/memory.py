@@ -7,28 +7,22 @@ total                                                    the machine's, or the c
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 import torch
 
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import EngineConfig
+from engine.device_map import host_layers_of
 from engine.devices import is_cuda
-from engine.errors import OutOfMemoryError, UnsupportedModelError
+from engine.divided_plan import less_than_a_block, plan_divided
+from engine.errors import OutOfMemoryError
 from engine.graphs import room_for
-from engine.kv_dtype import KVDtype, KVWidths
-from engine.layers.rotary import bytes_of_tables
-from engine.loading.architecture import describe_checkpoint
 from engine.loading.checkpoint import Checkpoint
 from engine.machine import free_memory
-from engine.quantization.scheme import PLAIN, Scheme, scheme_of
+from engine.model_sizes import ModelSizes, head_sizes, model_sizes, sizes_of
 from engine.snapshot import MemoryPlan
 from engine.speculation.draft_source import draft_dtype, open_draft
-from engine.speculation.eagle3.shape import read_shape
 
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
@@ -36,83 +30,58 @@ _SHRINK = 0.8  # of a cache's blocks are left where there is less memory than wa
 _FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSizes:
-    """The numbers of a model that decide its memory. `kv`: what a token takes in all layers, which
-    may differ in heads and head dimensions; `table_rows`: bytes per position of each rotary table,
-    which has as many rows as the context that is served, at most `longest`."""
-
-    weights: int
-    kv: KVWidths
-    itemsize: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    head_dim: int
-    vocab_size: int
-    table_rows: tuple[int, ...] = ()
-    longest: int | None = None
-
-    def loaded_bytes(self, max_model_len: int) -> int:
-        """Weights with their rotary tables: what a loaded model takes."""
-        length = min(max_model_len, self.longest or max_model_len)
-        return self.weights + bytes_of_tables(self.table_rows, length)
-
-    def kv_bytes_per_token(self, dtype: KVDtype) -> int:
-        return self.kv.bytes_per_token(dtype, self.itemsize)
-
-
 def plan_memory(
     checkpoint: Checkpoint,
     config: EngineConfig,
     *,
     in_use: int = 0,
+    host_in_use: int = 0,
     memory: tuple[int, int] | None = None,
+    host_memory: tuple[int, int] | None = None,
     activations: int | None = None,
+    host_layers: int | None = None,
 ) -> MemoryPlan:
     """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
-    `in_use`: bytes that this engine holds now and gives back first. `memory`: (free, total) in
-    bytes of the device, measured if None. `activations`: bytes of a step, estimated if None; what
-    a GPU holds beside its steps is added.
+    `in_use`, `host_in_use`: bytes that this engine holds now on the device, and in RAM beside a
+    GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
+    None. `activations`: bytes of a step, estimated if None; what a GPU holds beside its steps is
+    added. `host_layers`: of a model that is loaded; None: what the configuration says, or as few as
+    make it fit.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
     free, total = memory or free_memory(config.device)
-    scheme = scheme_of(config, checkpoint.quantization, checkpoint.name)
-    sizes = model_sizes(checkpoint, getattr(torch, config.dtype), scheme)
+    sizes = sizes_of(checkpoint, config)
     draft = None
     if config.speculative_method == "draft_model":
         source = open_draft(config)
         draft = model_sizes(source, getattr(torch, draft_dtype(config, source)))
     elif config.speculative_method == "eagle3":
         draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
-    return plan(
-        sizes, config, free=min(free + in_use, total), total=total, draft=draft,
-        activations=activations,
-    )  # fmt: skip
+    if host_layers is None:
+        count = len(sizes.layer_weights)
+        host_layers = host_layers_of(config.device, config.gpu_layers, count)
+
+    def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
+        return plan(
+            sizes, config, free=min(free + in_use, total), total=total, draft=draft,
+            activations=activations,
+        )  # fmt: skip
+
+    if host_layers == 0:
+        return on_device(sizes, config)
+    ram, all_ram = host_memory or free_memory()
+
+    def on_host(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
+        return plan(sizes, config, free=min(ram + host_in_use, all_ram), total=all_ram)
+
+    draft_kv = 0 if draft is None else _draft_kv_bytes(draft, config)
+    return plan_divided(sizes, config, host_layers, on_device, on_host, draft_kv)
 
 
-def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype, scheme: Scheme = PLAIN) -> ModelSizes:
-    """Count a checkpoint's sizes in `dtype` on its class, without reading weights; they are held as
-    `scheme` says, or as they are stored."""
-    settings = json.dumps(checkpoint.raw_config.get("quantization_config"), default=str)
-    key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False), settings)
-    return _sizes(_Held(checkpoint, key), dtype, scheme)
-
-
-def head_sizes(head: Checkpoint, target: Checkpoint, dtype: torch.dtype) -> ModelSizes:
-    """The sizes of an EAGLE-3 head, which computes in the dtype of its model."""
-    shape = read_shape(head, target)
-    return ModelSizes(
-        weights=shape.num_parameters * dtype.itemsize,
-        kv=KVWidths(shape.kv_width, shape.kv_width, shape.num_kv_heads),
-        itemsize=dtype.itemsize,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_heads=shape.num_heads,
-        head_dim=shape.head_dim,
-        vocab_size=shape.draft_vocab_size,
-    )
+def _draft_kv_bytes(draft: ModelSizes, config: EngineConfig) -> int:
+    """In each block."""
+    return config.block_size * draft.kv_bytes_per_token(config.kv_dtype)
 
 
 def plan(
@@ -137,7 +106,7 @@ def plan(
     draft_weights = draft_per_block = 0
     if draft is not None:
         draft_weights = draft.loaded_bytes(config.max_model_len)
-        draft_per_block = config.block_size * draft.kv_bytes_per_token(config.kv_dtype)
+        draft_per_block = _draft_kv_bytes(draft, config)
     per_token = sizes.kv_bytes_per_token(config.kv_dtype)
     bytes_per_block = config.block_size * per_token + draft_per_block
     weights = sizes.loaded_bytes(config.max_model_len) + draft_weights
@@ -145,12 +114,7 @@ def plan(
     if config.kv_cache_memory_bytes is not None:
         num_blocks = config.kv_cache_memory_bytes // bytes_per_block
         if num_blocks < 1:
-            raise OutOfMemoryError(
-                f"The KV cache of {config.kv_cache_memory_bytes:,} bytes is smaller than one "
-                f"block of {bytes_per_block:,} bytes.",
-                f"Set kv_cache_memory_bytes to at least {bytes_per_block:,}, or choose smaller "
-                "blocks.",
-            )
+            raise less_than_a_block(config.kv_cache_memory_bytes, bytes_per_block)
         needed = base + num_blocks * bytes_per_block
         if needed > limit:
             raise _does_not_fit(
@@ -202,9 +166,7 @@ def shrunk(plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
     """The plan with a fifth fewer blocks, but `least_blocks`; None where it has no more than so
     many."""
     blocks = max(least_blocks, int(plan.num_blocks * _SHRINK))
-    if blocks >= plan.num_blocks:
-        return None
-    return replace(plan, num_blocks=blocks, kv_cache=blocks * plan.bytes_per_block)
+    return None if blocks >= plan.num_blocks else plan.with_blocks(blocks)
 
 
 def held_beside_steps(sizes: ModelSizes, config: EngineConfig) -> int:
@@ -269,36 +231,3 @@ def _does_not_fit(
 
 def _gib(size: int) -> str:
     return f"{size / GIB:.2f} GiB"
-
-
-class _Held:
-    """A checkpoint as a cache key, equal where folder and config are."""
-
-    def __init__(self, checkpoint: Checkpoint, key: tuple[Path, str, str]) -> None:
-        self.checkpoint = checkpoint
-        self._key = key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and self._key == other._key
-
-
-@lru_cache(maxsize=8)
-def _sizes(held: _Held, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
-    report = describe_checkpoint(held.checkpoint, dtype=dtype, scheme=scheme)
-    if not report.supported:
-        raise UnsupportedModelError(report.reason)
-    return ModelSizes(
-        weights=report.weights_bytes,
-        kv=KVWidths.sum(layer.widths for layer in report.kv_layout),
-        itemsize=dtype.itemsize,
-        hidden_size=report.hidden_size,
-        intermediate_size=report.intermediate_size,
-        num_heads=report.num_heads,
-        head_dim=report.head_dim,
-        vocab_size=report.vocab_size,
-        table_rows=report.table_rows,
-        longest=report.context_length,
-    )

@@ -20,7 +20,7 @@ from engine.assembly import (
     with_steps,
 )
 from engine.block_pool import BlockPool, root_hash
-from engine.config import EngineConfig
+from engine.config import Change, EngineConfig
 from engine.devices import is_cuda
 from engine.errors import InferdeckError, OutOfMemoryError, let_go
 from engine.graphs import most_rows
@@ -99,13 +99,20 @@ class ModelHost:
 
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
-        taken = 0
+        assembly, taken, in_ram = self.assembly, 0, 0
         if config.device == self.config.device:
-            taken = self.assembly.weights_bytes + self.assembly.cache_bytes
-        of = checkpoint or self.assembly.checkpoint
-        measured = self.assembly.step_bytes if self._has_same_steps(config) else None
-        plan = plan_memory(of, config, in_use=taken, activations=measured)
-        return with_layers(plan, self.assembly.layers, config)
+            taken = assembly.weights_bytes + assembly.cache_bytes
+            in_ram = assembly.host_weights_bytes + assembly.host_cache_bytes
+        stays = config.change_class(self.config) is not Change.RELOAD
+        plan = plan_memory(
+            checkpoint or assembly.checkpoint,
+            config,
+            in_use=taken,
+            host_in_use=in_ram,
+            activations=assembly.step_bytes if self._has_same_steps(config) else None,
+            host_layers=assembly.host_layers if stays else None,
+        )
+        return with_layers(plan, assembly.layers, config)
 
     def _has_same_steps(self, config: EngineConfig) -> bool:
         """Whether a step needs on the GPU what it was measured to need. (Blocks and what they hold
@@ -116,7 +123,7 @@ class ModelHost:
         return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
                     "device", "dtype", "quantization", "max_model_len", "block_size",
                     "kv_cache_dtype", "speculative_method",
-                    "num_speculative_tokens"} & set(changed)  # fmt: skip
+                    "num_speculative_tokens", "gpu_layers"} & set(changed)  # fmt: skip
 
     def use(self, config: EngineConfig) -> None:
         """Take over live settings; graphs are captured for more running requests."""
@@ -247,7 +254,7 @@ class ModelHost:
         self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
     ) -> None:
         assembly = self.assembly
-        source = draft_source(config, assembly.checkpoint, self.tokenizer)
+        source = draft_source(config, assembly.checkpoint, self.tokenizer, assembly.host_layers)
         assembly.drop_drafting()
         if source is None or _draft_of(config) != _draft_of(self.config):
             assembly.draft = None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine import graphs
+from engine.attention.divided import DividedAttention
 from engine.attention.interface import (
     AttentionBackend,
     AttentionOptions,
@@ -28,7 +29,7 @@ class ModelRunner:
         self, model: nn.Module, backend: AttentionBackend, device: torch.device | str = "cpu"
     ) -> None:
         self.model = model
-        _without_padding_check(model)
+        without_padding_check(model)
         self.backend = backend
         self.device = torch.device(device)
         self.graphs: DecodeGraphs | None = None
@@ -95,7 +96,7 @@ class ModelRunner:
             self.graphs = None
 
 
-def _without_padding_check(model: nn.Module) -> None:
+def without_padding_check(model: nn.Module) -> None:
     """Some models of transformers (GPT-2) look in every step whether their input is padded, to warn
     of it. Ours never is, and looking would mean to wait for the device."""
     for module in model.modules():
@@ -104,6 +105,30 @@ def _without_padding_check(model: nn.Module) -> None:
 
 
 _PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
+
+
+class DividedRunner(ModelRunner):
+    """Of a model whose first layers are on the CPU (see `engine.device_map`). A step is launched on
+    the GPU as soon as these are computed; none is launched ahead, for the CPU needs the tokens of
+    the one before it, and none is replayed. backend: a DividedAttention."""
+
+    def __init__(self, model: nn.Module, backend: DividedAttention) -> None:
+        super().__init__(model, backend, "cpu")  # where a step begins
+
+    @torch.inference_mode()
+    def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        self.backend.begin_step(batch)
+        assert isinstance(self.backend, DividedAttention)
+        rows = self.backend.staged.logits_indices
+        with active(self.backend):
+            return forward(self.model, batch.input_ids, batch.positions, rows)
+
+
+def make_runner(model: nn.Module, backend: AttentionBackend, device: str) -> ModelRunner:
+    """What runs a model that has this cache."""
+    if isinstance(backend, DividedAttention):
+        return DividedRunner(model, backend)
+    return ModelRunner(model, backend, device)
 
 
 class _NoCache:
@@ -140,8 +165,19 @@ def forward(model: nn.Module, input_ids: Tensor, positions: Tensor, rows: Tensor
 def probe_kv(model: nn.Module) -> dict[int, LayerSpec]:
     """What each layer stores in the KV cache, seen in a forward pass of one token."""
     probe = KVProbe()
-    device = next(model.parameters()).device
-    one = torch.zeros(1, dtype=torch.int64, device=device)
     with active(probe):
-        forward(model, one, one, one)
+        compute_one(model)
     return probe.layers
+
+
+def compute_one(model: nn.Module) -> Tensor:
+    """Logits [1, vocab] of a pass over one token."""
+    begins, ends = ends_of(model)
+    one = torch.zeros(1, dtype=torch.int64, device=begins)
+    return forward(model, one, one, one.to(ends))
+
+
+def ends_of(model: nn.Module) -> tuple[torch.device, torch.device]:
+    """Where a step begins, and where its logits come out."""
+    first, *_, last = model.parameters()
+    return first.device, last.device

@@ -180,4 +180,6 @@ def observe_memory(
         free=free,
         total=total,
         wasted=waste(scheduler.running, blocks.block_size) * bytes_per_token,
+        host_weights=assembly.host_weights_bytes,
+        host_kv_cache=assembly.host_cache_bytes,
     )

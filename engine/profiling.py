@@ -16,7 +16,7 @@ from engine.allocator import give_back
 from engine.attention.interface import AttentionBackend
 from engine.batch import Span, pack
 from engine.config import EngineConfig
-from engine.model_runner import ModelRunner
+from engine.model_runner import ModelRunner, make_runner
 from engine.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 
@@ -62,7 +62,7 @@ def measure_activations(
     """Bytes at the peak of the largest step on a GPU, sampling included, with a margin, and of the
     backend's scratch memory. The cache that it is run with is made by `make_cache` and freed."""
     spans = largest_step(config)
-    runner = ModelRunner(model, make_cache(blocks_of(spans)), device)
+    runner = make_runner(model, make_cache(blocks_of(spans)), device)
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -25,9 +25,11 @@ def reads_freely(device: torch.device) -> bool:
 
 
 def upload(
-    values: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None
+    values: Sequence[Any] | NDArray[Any] | Tensor,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """A tensor of `values` on `device`."""
+    """A tensor of `values`, which are on the host, on `device`."""
     tensor = torch.as_tensor(values, dtype=dtype)
     if device.type == "cpu":
         return tensor

@@ -56,7 +56,7 @@ def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candida
     import torch
 
     from engine.loading.checkpoint import Checkpoint
-    from engine.memory import head_sizes, model_sizes
+    from engine.model_sizes import head_sizes, model_sizes
     from engine.speculation.draft_source import check_draft, check_head, draft_dtype
     from engine.speculation.eagle3.shape import read_shape
     from engine.tokenization import Tokenizer

@@ -139,7 +139,7 @@ def look_at(config: EngineConfig) -> Checkpoint:
     weights = {
         ("stored" if stored and method == "none" else method, head): predicted_bytes(
             opened, reference, dtype, Scheme(method, group, head)
-        )
+        ).total
         for method in (("none",) if stored else ("none", *ROUNDED))
         for head in SETTINGS[HEAD].choices
     }

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from engine.attention.interface import KVProbe, active
 from engine.errors import UnsupportedModelError
-from engine.model_runner import forward
+from engine.model_runner import compute_one, ends_of, forward
 
 
 class Head:
@@ -32,7 +32,7 @@ class Head:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._parent, self._name, self._body = _find_body(model)
-        self._device = _device(model)
+        _, self._device = ends_of(model)
         self._stand_in = _StandIn()
         self._states: Tensor | None = None
         self._hook = self._body.register_forward_hook(self._hold)
@@ -133,8 +133,7 @@ def _find_body(model: nn.Module) -> tuple[nn.Module, str, nn.Module]:
     ]
     try:
         with active(KVProbe()):
-            one = torch.zeros(1, dtype=torch.int64, device=_device(model))
-            forward(model, one, one, one)
+            compute_one(model)
     finally:
         for hook in hooks:
             hook.remove()
@@ -142,10 +141,6 @@ def _find_body(model: nn.Module) -> tuple[nn.Module, str, nn.Module]:
         if place[2] in called:
             return place
     raise _unsupported(model)
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 def _unsupported(model: nn.Module) -> UnsupportedModelError:

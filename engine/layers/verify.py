@@ -90,7 +90,7 @@ def _short_body(model: nn.Module) -> Iterator[nn.Module]:
     """The model without its head, cut to one layer of each structure, with plain attention."""
     body: nn.Module = model.base_model  # type: ignore[assignment]
     config: Any = model.config
-    parent, name, layers = _layers(body, config.num_hidden_layers)
+    parent, name, layers = list_of_layers(body, config.num_hidden_layers)
     before = config._attn_implementation
     with _lock:
         parent._modules[name] = nn.ModuleList(_distinct(layers))
@@ -102,7 +102,7 @@ def _short_body(model: nn.Module) -> Iterator[nn.Module]:
             parent._modules[name] = layers
 
 
-def _layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]:
+def list_of_layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]:
     """The list of decoder layers, and where it stands."""
     for parent in body.modules():
         for name, child in parent._modules.items():
@@ -118,15 +118,20 @@ def unchecked_layers(model: nn.Module) -> list[nn.Module]:
     """The layers that the check does not run, because others have their structure."""
     body: nn.Module = model.base_model  # type: ignore[assignment]
     config: Any = model.config
-    _, _, layers = _layers(body, config.num_hidden_layers)
+    _, _, layers = list_of_layers(body, config.num_hidden_layers)
     checked = {id(layer) for layer in _distinct(layers)}
     return [layer for layer in layers if id(layer) not in checked]
 
 
 def _distinct(layers: nn.ModuleList) -> list[nn.Module]:
-    """The first layer of each structure (classes of its modules), in order."""
-    found: dict[tuple[str, ...], nn.Module] = {}
-    for layer in layers:
+    """The first layer of each structure (classes of its modules) on each device, in order; where
+    some have memory, of these."""
+    devices = [next(layer.parameters()).device for layer in layers]
+    some_have = any(device.type != "meta" for device in devices)
+    found: dict[torch.device, dict[tuple[str, ...], nn.Module]] = {}
+    for layer, device in zip(layers, devices, strict=True):
+        if device.type == "meta" and some_have:
+            continue
         structure = tuple(f"{n}:{type(m).__name__}" for n, m in layer.named_modules())
-        found.setdefault(structure, layer)
-    return list(found.values())[:_MAX_LAYERS]
+        found.setdefault(device, {}).setdefault(structure, layer)
+    return [layer for kinds in found.values() for layer in list(kinds.values())[:_MAX_LAYERS]]

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from engine.device_map import DeviceMap
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
-from engine.layers.swap import Swap
+from engine.layers.swap import Swap, restore_all
 from engine.layers.verify import keep_what_agrees, unchecked_layers
 from engine.loading.architecture import build_on_meta
 from engine.loading.dummy import DummyFiller
@@ -21,6 +22,7 @@ from engine.loading.materialise import DtypePlan, Slots, allocate, compute_buffe
 from engine.loading.prepare import Prepared, prepare
 
 _VOCAB_SIZE = 128
+_POOL_NUMBERS = 1 << 18  # a MiB: few against the weights of a layer
 
 
 def kinds_that_agree(
@@ -28,17 +30,18 @@ def kinds_that_agree(
 ) -> tuple[frozenset[str], dict[str, str]]:
     """(kinds of replacements that may stay, kind -> outcome in words), as `device` computes."""
     with torch.random.fork_rng(devices=[]):
-        prepared = prepare(build_on_meta(_with_small_vocabulary(config)), lambda kind: True, device)
+        small = build_on_meta(_with_small_vocabulary(config))
+        prepared = prepare(small, lambda kind: True, DeviceMap(device))
         model = prepared.model
         slots = _of_checked_layers(prepared)
         tied = getattr(model, "all_tied_weights_keys", {})
-        allocate(slots, {n: s for n, s in tied.items() if n in slots}, dtype, device,
-                 DtypePlan.of(model))  # fmt: skip
-        filler = DummyFiller(0, float(config.hidden_size) ** -0.5, dtype, 1 << 20)
+        own_tied = {n: s for n, s in tied.items() if n in slots}
+        allocate(slots, own_tied, dtype, DeviceMap(device), DtypePlan.of(model))
+        filler = DummyFiller(0, float(config.hidden_size) ** -0.5, dtype, _POOL_NUMBERS)
         for name, slot in slots.items():
             if name not in tied:
                 filler.fill(name, slot.view())
-        compute_buffers(model, device)
+        compute_buffers(model, DeviceMap(device))
         for name in slots:
             prepared.bind(name)
         tables: list[Swap] = list(table_swaps(model, max_model_len, dtype))
@@ -46,6 +49,7 @@ def kinds_that_agree(
         for swap in swaps:
             swap.apply()
         stay, outcomes = keep_what_agrees(model, swaps, dtype)
+        restore_all(stay)  # a module that holds its own method would keep its memory for a while
     if not tables and has_rotary(model):
         outcomes[TABLE] = "original (computed in each step)"
     return frozenset(swap.kind for swap in stay), outcomes

@@ -56,6 +56,8 @@ class LayerKV(NamedTuple):
 class ModelReport:
     """What is known of a model before its weights are loaded. Sizes are bytes.
 
+    Of `weights_bytes`, `layer_bytes` are in each layer and `embedding_bytes` in the input
+    embeddings, which are the output head too where it `is_tied`.
     `quantization` names the format of quantized weights ("" for plain ones). `reason` says why a
     model is not supported; where even the config could not be used, the
     numbers are 0.
@@ -79,6 +81,9 @@ class ModelReport:
     vocab_size: int = 0
     context_length: int | None = None
     weights_bytes: int = 0
+    layer_bytes: tuple[int, ...] = ()
+    embedding_bytes: int = 0
+    is_tied: bool = False
     kv_bytes_per_token: int = 0
     kv_layout: tuple[LayerKV, ...] = ()
     table_rows: tuple[int, ...] = ()
@@ -127,7 +132,7 @@ def describe_checkpoint(
         resolve_class(checkpoint)
         model = build_on_meta(checkpoint.config)
         stored = checkpoint.quantization
-        weights_bytes = predicted_bytes(checkpoint, model, dtype, scheme or Scheme())
+        weights = predicted_bytes(checkpoint, model, dtype, scheme or Scheme())
     except InferdeckError as error:
         return ModelReport(**basics, supported=False, reason=str(error))
     config, layout = checkpoint.config, kv_layout(model)
@@ -145,7 +150,10 @@ def describe_checkpoint(
         head_dim=layout[0].key_dim,
         vocab_size=int(config.vocab_size),
         context_length=checkpoint.max_position_embeddings,
-        weights_bytes=weights_bytes,
+        weights_bytes=weights.total,
+        layer_bytes=weights.layers,
+        embedding_bytes=weights.embeddings,
+        is_tied=weights.is_tied,
         quantization="" if stored is None else stored.title,
         kv_bytes_per_token=KVWidths.sum(layer.widths for layer in layout).bytes_per_token(
             PLAIN, dtype.itemsize

@@ -17,18 +17,18 @@ from engine.kernels.select import blocked_choices
 def block_weights(
     model: nn.Module,
     dtype: torch.dtype,
-    device: str,
     progress: Callable[[str, int, int], None],
     cancelled: Callable[[], bool],
 ) -> int:
-    """Arrange the weights of linear layers for the CPU's products where that pays; how many were.
+    """Arrange the weights of linear layers on the CPU for its products where that pays; how many
+    were.
 
     One after the other, so that memory rises by one weight at most. A weight that something else
     reads too (an embedding that the head is tied to) stays plain, and so does one that blocks would
     make larger.
     Raises LoadCancelled.
     """
-    if device != "cpu" or not blocked_choices(dtype):
+    if not blocked_choices(dtype):
         return 0
     uses = Counter(
         p.data_ptr() for m in model.modules() for p in m.parameters(recurse=False) if p.numel()
@@ -39,6 +39,7 @@ def block_weights(
         if isinstance(m, Linear)
         and m.held is None  # asking what is held for its weight would make it plain
         and m.weight.dtype is dtype
+        and m.weight.device.type == "cpu"
         and uses[m.weight.data_ptr()] == 1
         and blocked.fits(m.weight)
     ]

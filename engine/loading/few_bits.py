@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from engine.device_map import DeviceMap
 from engine.errors import CheckpointError, LoadCancelled
 from engine.kernels.held import hold, hold_expert
 from engine.kernels.linear import Linear
@@ -97,14 +98,15 @@ def fill_all(
     values: Values,
     scheme: Scheme,
     dtype: torch.dtype,
-    device: str,
+    device_map: DeviceMap,
     cancelled: Callable[[], bool],
 ) -> None:
-    """Onto `device`. Raises LoadCancelled between two layers."""
+    """Raises LoadCancelled between two layers."""
     for target in wanted:
         if cancelled():
             raise LoadCancelled("Loading was cancelled.")
-        fill(target, values, scheme, dtype, torch.device(device))
+        device = torch.device(device_map.of(target.names[0]))
+        fill(target, values, scheme, dtype, device)
 
 
 def outcome(model: nn.Module) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from engine.device_map import DeviceMap
+from engine.devices import CPU
 from engine.errors import UnsupportedModelError
 from engine.kernels import int4
 from engine.kernels.int8_rows import CHUNK_ROWS
 from engine.kernels.native.library import library, remedy
+from engine.layers.crossing import cross
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
 from engine.loading.agreement import kinds_that_agree
@@ -26,6 +29,7 @@ from engine.loading.materialise import (
     Slots,
     allocate,
     compute_buffers,
+    copy_tied,
     freeze_rotary,
 )
 from engine.loading.prepare import Prepared, prepare
@@ -53,12 +57,12 @@ def build_few_bits(
 ) -> Built:
     """Raises as `load_model`."""
     reference = build_on_meta(request.checkpoint.config)
-    if torch.device(request.device).type == "cpu":
+    on_cpu = CPU in request.device_map.devices
+    if on_cpu:
         request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
         library()
     request.progress("Checking", 0, 0)
-    config, dtype = request.checkpoint.config, request.dtype
-    agreed, kernels = kinds_that_agree(config, request.max_model_len, dtype, request.device)
+    agreed, kernels = _agreed(request)
     shapes = weights_to_hold(reference)
     if scheme.method == "none" and stored is None:  # the head alone
         shapes = {}
@@ -68,25 +72,34 @@ def build_few_bits(
     else:
         prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
     if stored is None:
-        notices += _slow_groups(scheme, request.device)
-    if torch.device(request.device).type == "cpu":
+        notices += _slow_groups(scheme, request.device_map.devices)
+    if on_cpu:
         notices += _without_compiler()
     model = prepared.model
-    compute_buffers(model, request.device)
+    compute_buffers(model, request.device_map)
     notices += freeze_rotary(model, request.max_model_len)
+    cross(model, request.device_map)
     if TABLE in agreed:
-        for swap in list(table_swaps(model, request.max_model_len, dtype)):
+        for swap in list(table_swaps(model, request.max_model_len, request.dtype)):
             swap.apply()
     return Built(model, notices, kernels)
 
 
-def _slow_groups(scheme: Scheme, device: str) -> list[str]:
+def _agreed(request: LoadRequest) -> tuple[frozenset[str], dict[str, str]]:
+    """`kinds_that_agree` on every device."""
+    config, dtype = request.checkpoint.config, request.dtype
+    devices = request.device_map.devices
+    found = [kinds_that_agree(config, request.max_model_len, dtype, name) for name in devices]
+    outcomes = {kind: outcome for _, kernels in found for kind, outcome in kernels.items()}
+    return frozenset.intersection(*(kinds for kinds, _ in found)), outcomes
+
+
+def _slow_groups(scheme: Scheme, devices: Sequence[str]) -> list[str]:
     size = scheme.group_size
     if scheme.method != "int4" or size in int4.GROUP_SIZES:
         return []
-    if device != "cpu" and size % min(int4.GROUP_SIZES) == 0:
-        return []
-    if device == "cpu" and library() and size % 2 == 0:
+    on_cpu, on_gpu = library() and size % 2 == 0, size % min(int4.GROUP_SIZES) == 0
+    if all(on_cpu if name == CPU else on_gpu for name in devices):
         return []
     *sizes, last = map(str, int4.GROUP_SIZES)
     return [
@@ -125,30 +138,35 @@ def _read(
         check_spare_biases(weights, reader)
         notices += untie_different(weights, reader)
         values = DiskValues(weights, matrices, prepared, reference, reader)
-        head = _head(prepared, scheme, to_hold, notices, request.device)
+        head = _head(prepared, scheme, to_hold, notices, request.device_map)
         slots = _plain_slots(prepared, wanted, head)
         tied = {n: source for n, source in weights.tied.items() if n in slots}
-        allocate(slots, tied, request.dtype, request.device, DtypePlan.of(reference))
+        allocate(slots, tied, request.dtype, request.device_map, DtypePlan.of(reference))
         elsewhere = set(prepared.slots) - set(slots)
         stream(weights, slots, reference, reader, elsewhere)
+        copy_tied(slots, tied, request.device_map)
         if head is not None:
             hold_head(
-                prepared.model, head, weights.tied, values.chunks, request.dtype, request.device
+                prepared.model, head, weights.tied, values.chunks, request.dtype, request.device_map
             )
         fill_all(
-            values.in_order(wanted), values, scheme, request.dtype, request.device,
+            values.in_order(wanted), values, scheme, request.dtype, request.device_map,
             request.cancelled,
         )  # fmt: skip
     return prepared, notices
 
 
 def _head(
-    prepared: Prepared, scheme: Scheme, to_hold: Shapes, notices: list[str], device: str
+    prepared: Prepared,
+    scheme: Scheme,
+    to_hold: Shapes,
+    notices: list[str],
+    device_map: DeviceMap,
 ) -> Head | None:
     """Head and embeddings, where the scheme asks for them in int8 and they can be."""
     if scheme.head == "none":
         return None
-    found = find_head(prepared.model, device)
+    found = find_head(prepared.model, device_map)
     if isinstance(found, Head):
         return None if found.head_name in to_hold else found
     notices.append(f"Output head and embeddings stay plain: {found}.")
@@ -174,20 +192,22 @@ def _fill_dummy(
     prepared = _prepared(request, agreed, shapes)
     wanted = targets(prepared, shapes)
     notices: list[str] = []
-    head = _head(prepared, scheme, shapes, notices, request.device)
+    head = _head(prepared, scheme, shapes, notices, request.device_map)
     slots = _plain_slots(prepared, wanted, head)
     all_tied: Mapping[str, str] = getattr(reference, "all_tied_weights_keys", {})
     tied = {name: source for name, source in all_tied.items() if name in slots}
-    allocate(slots, tied, request.dtype, request.device, DtypePlan.of(reference))
+    allocate(slots, tied, request.dtype, request.device_map, DtypePlan.of(reference))
     fill_dummy(
         slots, frozenset(tied), seed=request.seed, std=request.std, dtype=request.dtype,
         progress=request.progress, cancelled=request.cancelled,
     )  # fmt: skip
+    copy_tied(slots, tied, request.device_map)
     filler = DummyFiller(request.seed, request.std, request.dtype, 1 << 22)
     progress, total = request.progress, len(wanted)
 
     def values(name: str, expert: int | None) -> list[Tensor]:
-        tensor = torch.empty(shapes[name][-2:], dtype=request.dtype, device=request.device)
+        device = request.device_map.of(name)
+        tensor = torch.empty(shapes[name][-2:], dtype=request.dtype, device=device)
         filler.fill(name, tensor)
         return [tensor]
 
@@ -195,15 +215,18 @@ def _fill_dummy(
         count, width = reference.get_parameter(name).shape
         for start in range(0, count, CHUNK_ROWS):
             rows = min(CHUNK_ROWS, count - start)
-            tensor = torch.empty(rows, width, dtype=request.dtype, device=request.device)
+            device = request.device_map.of(name)
+            tensor = torch.empty(rows, width, dtype=request.dtype, device=device)
             filler.fill(name, tensor)
             yield tensor
 
     if head is not None:
-        hold_head(prepared.model, head, all_tied, chunks, request.dtype, request.device)
+        hold_head(prepared.model, head, all_tied, chunks, request.dtype, request.device_map)
     for done, target in enumerate(wanted):
         progress("Filling with random weights", done, total)
-        fill_all([target], values, scheme, request.dtype, request.device, request.cancelled)
+        fill_all(
+            [target], values, scheme, request.dtype, request.device_map, request.cancelled
+        )
     return prepared, notices
 
 
@@ -213,7 +236,7 @@ def _prepared(request: LoadRequest, agreed: frozenset[str], to_hold: Shapes) -> 
     prepared = prepare(
         build_on_meta(request.checkpoint.config),
         lambda kind: kind in agreed and (kind != EXPERTS or with_experts),
-        request.device,
+        request.device_map,
     )
     if with_experts and EXPERTS not in agreed:
         raise UnsupportedModelError(

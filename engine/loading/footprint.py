@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -26,25 +27,62 @@ class Parts(NamedTuple):
     expert_parameters: int
 
 
+class Predicted(NamedTuple):
+    """Bytes of weights before they are loaded: of each layer, of the input embeddings, and of all
+    else. is_tied: whether the output head is those embeddings."""
+
+    layers: tuple[int, ...]
+    embeddings: int
+    others: int
+    is_tied: bool
+
+    @property
+    def total(self) -> int:
+        return sum(self.layers) + self.embeddings + self.others
+
+
 def predicted_bytes(
     checkpoint: Checkpoint, reference: nn.Module, dtype: torch.dtype, scheme: Scheme
-) -> int:
+) -> Predicted:
     """Weights of `reference`, the unmodified class on the meta device, held as `scheme` says (or as
     the checkpoint stores them)."""
     plan = DtypePlan.of(reference)
     tied = getattr(reference, "all_tied_weights_keys", {})
     named = {n: p for n, p in reference.named_parameters() if n not in tied}
-    total = sum(p.numel() * plan.dtype_of(n, dtype).itemsize for n, p in named.items())
+    found = {n: p.numel() * plan.dtype_of(n, dtype).itemsize for n, p in named.items()}
     shapes, like = _held(checkpoint, reference, scheme)
-    for shape in shapes:
+    for name, shape in shapes.items():
         outputs, inputs = shape[-2:]
         each = like.bytes_of(outputs, inputs, dtype) - outputs * inputs * dtype.itemsize
-        total += math.prod(shape[:-2]) * each
+        found[name] = found.get(name, 0) + math.prod(shape[:-2]) * each
     if scheme.head == "int8":
         for name in _head_names(reference) & set(named):
             rows, width = named[name].shape
-            total += rows * (width + 4) - rows * width * dtype.itemsize
-    return total
+            found[name] += rows * (width + 4) - rows * width * dtype.itemsize
+    return _by_place(found, reference)
+
+
+def _by_place(found: Mapping[str, int], reference: nn.Module) -> Predicted:
+    config: Any = reference.config
+    layers = [0] * config.num_hidden_layers
+    ends = _head_names(reference, outputs=False)
+    embeddings = others = 0
+    for name, size in found.items():
+        index = layer_of(name)
+        if name in ends:
+            embeddings += size
+        elif index is not None and index < len(layers):
+            layers[index] += size
+        else:
+            others += size
+    tied = getattr(reference, "all_tied_weights_keys", {})
+    return Predicted(tuple(layers), embeddings, others, bool(_head_names(reference) & set(tied)))
+
+
+def layer_of(name: str) -> int | None:
+    """The layer that a tensor belongs to, by its name: the first number in it, as in
+    "model.layers.3.self_attn.q_proj.weight"."""
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
 def measured_parts(model: nn.Module) -> Parts:
@@ -63,21 +101,24 @@ def measured_parts(model: nn.Module) -> Parts:
 
 def _held(
     checkpoint: Checkpoint, reference: nn.Module, scheme: Scheme
-) -> tuple[list[tuple[int, ...]], Scheme]:
-    """Shapes of the weights in few bits, and the rounding whose bytes they take."""
+) -> tuple[Mapping[str, tuple[int, ...]], Scheme]:
+    """Shapes of the weights in few bits by their names (on disk, where they are stored so), and the
+    rounding whose bytes they take."""
     stored = checkpoint.quantization
     if stored is None:
         shapes = weights_to_hold(reference) if scheme.method != "none" else {}
-        return list(shapes.values()), scheme
+        return shapes, scheme
     if not checkpoint.tensors:  # random weights of a quantized model's shape
-        return list(weights_to_hold(reference).values()), scheme_like(stored)
+        return weights_to_hold(reference), scheme_like(stored)
     _, matrices = stored.split(checkpoint.tensors)
-    return [matrix.shape for matrix in matrices.values()], scheme_like(stored)
+    return {name: matrix.shape for name, matrix in matrices.items()}, scheme_like(stored)
 
 
-def _head_names(reference: nn.Module) -> set[str]:
-    ends = (reference.get_output_embeddings(), reference.get_input_embeddings())  # type: ignore[operator]
-    modules = {id(module) for module in ends}
+def _head_names(reference: nn.Module, outputs: bool = True) -> set[str]:
+    """Of the weights of input embeddings, and of the output head."""
+    modules = {id(reference.get_input_embeddings())}  # type: ignore[operator]
+    if outputs:
+        modules.add(id(reference.get_output_embeddings()))  # type: ignore[operator]
     return {f"{path}.weight" for path, m in reference.named_modules() if id(m) in modules}
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from engine.device_map import DeviceMap
 from engine.kernels import int8
 from engine.kernels.int8_rows import (
     CHUNK_ROWS,
@@ -23,6 +24,8 @@ from engine.kernels.native.weights import NativeWeights
 from engine.kernels.rows8 import Int8Rows
 from engine.kernels.select import uses_triton
 from engine.loading.safetensors_file import TensorInfo
+
+_CPU = DeviceMap("cpu")
 
 Chunks = Callable[[str], Iterator[Tensor]]
 """name -> plain rows of that weight, CHUNK_ROWS at a time."""
@@ -42,9 +45,9 @@ class Head:
         return {self.head_name, self.embedding_name} - set(tied)
 
 
-def find_head(model: nn.Module, device: torch.device | str = "cpu") -> Head | str:
-    """Head and embeddings of a model; or why they cannot be held in int8 on `device`."""
-    device = torch.device(device)
+def find_head(model: nn.Module, device_map: DeviceMap = _CPU) -> Head | str:
+    """Head and embeddings of a model; or why they cannot be held in int8 where they are."""
+    device = torch.device(device_map.device)
     if device.type == "cpu" and library() is None and not int8.is_supported():
         return "this CPU's integer products are not exact"
     if device.type != "cpu" and not uses_triton(device):
@@ -65,18 +68,20 @@ def hold_head(
     tied: Mapping[str, str],
     chunks: Chunks,
     dtype: torch.dtype,
-    device: torch.device | str = "cpu",
+    device_map: DeviceMap = _CPU,
 ) -> None:
-    device = torch.device(device)
+    """Both are one where they are tied, unless they are on two devices."""
+    device = torch.device(device_map.of(found.head_name))
+    lookup_device = torch.device(device_map.of(found.embedding_name))
     is_tied = bool({found.head_name, found.embedding_name} & set(tied))
-    (name,) = found.names(tied) if is_tied else (found.head_name,)
-    held = _held(found.head, chunks(name), dtype, device)
+    (head_name,) = found.names(tied) if is_tied else (found.head_name,)
+    held = _held(found.head, chunks(head_name), dtype, device)
     found.head.hold(held)
     source: RowsAndProduct | Int8Table = held
-    if not is_tied:
-        rows = (plain.to(device) for plain in chunks(found.embedding_name))
-        source = Int8Table(rows, dtype)
-    embedding = HeldEmbedding(found.embedding, source, device)
+    if not is_tied or lookup_device != device:
+        rows = chunks(head_name if is_tied else found.embedding_name)
+        source = Int8Table((plain.to(lookup_device) for plain in rows), dtype)
+    embedding = HeldEmbedding(found.embedding, source, lookup_device)
     model.set_input_embeddings(embedding)  # type: ignore[operator]
 
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from engine.device_map import DeviceMap
+from engine.devices import CPU
 from engine.errors import ConfigError
 from engine.kernels.native.library import library
 from engine.kernels.native.plain import FORMATS
 from engine.kernels.select import Choice, blocked_choices, linear_choices
+from engine.layers.crossing import cross
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
 from engine.layers.verify import keep_what_agrees
@@ -26,9 +29,11 @@ from engine.loading.materialise import (
     DtypePlan,
     allocate,
     compute_buffers,
+    copy_tied,
     freeze_rotary,
     weight_bytes,
 )
+from engine.loading.placing import place
 from engine.loading.prepare import Prepared, prepare
 from engine.loading.request import Built, Cancelled, LoadRequest, Progress
 from engine.loading.streaming import left_out_notices, stream, untie_different
@@ -41,13 +46,19 @@ ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loadin
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory, in eval mode, without gradients. `weights_bytes` is measured."""
+    """A model in memory, in eval mode, without gradients. `bytes_on` each of its devices are
+    measured."""
 
     model: nn.Module
-    weights_bytes: int
+    bytes_on: dict[str, int]
+    device_map: DeviceMap
     notices: list[str] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
     kv_layout: tuple[LayerKV, ...] = ()
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(self.bytes_on.values())
 
 
 def load_model(
@@ -58,11 +69,13 @@ def load_model(
     load_format: str,
     seed: int,
     max_model_len: int,
+    host_layers: int = 0,
     scheme: Scheme = PLAIN,
     progress: Progress = lambda stage, done, total: None,
     cancelled: Cancelled = lambda: False,
 ) -> LoadedModel:
-    """Load `checkpoint` in `dtype` onto `device`.
+    """Load `checkpoint` in `dtype` onto `device`, but for the first `host_layers` of its layers
+    and what comes before them, which go to the CPU.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
     `scheme`: how weights that the checkpoint stores as plain numbers are held.
@@ -74,8 +87,9 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.name} was opened without its weights.", 'Use load format "dummy".'
         )
+    device_map = place(build_on_meta(checkpoint.config), device, host_layers)
     request = LoadRequest(
-        checkpoint, dtype, device, load_format, seed, max_model_len, progress, cancelled
+        checkpoint, dtype, device_map, load_format, seed, max_model_len, progress, cancelled
     )
     stored = checkpoint.quantization
     if stored is None and scheme.is_plain:
@@ -83,15 +97,17 @@ def load_model(
     else:
         built = build_few_bits(request, scheme, stored)
     model = built.model
-    blocked = block_weights(model, dtype, device, progress, cancelled)
-    plain = _linear_outcome(dtype, device, blocked)
+    blocked = block_weights(model, dtype, progress, cancelled)
+    each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
+    plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
     few_bits = outcome(model)
     built.kernels["linear"] = f"{few_bits}; others: {plain}" if few_bits else plain
     model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
     model.eval().requires_grad_(False)
     return LoadedModel(
         model,
-        weight_bytes(model),
+        weight_bytes(model, device_map),
+        device_map,
         built.notices,
         built.kernels,
         kv_layout(build_on_meta(checkpoint.config)),
@@ -100,32 +116,35 @@ def load_model(
 
 def _build_plain(request: LoadRequest) -> Built:
     """The model with its weights as numbers of `request.dtype`."""
-    checkpoint, dtype, device = request.checkpoint, request.dtype, request.device
+    checkpoint, dtype, device_map = request.checkpoint, request.dtype, request.device_map
     progress, cancelled = request.progress, request.cancelled
     notices: list[str] = []
-    if torch.device(device).type == "cpu" and dtype in FORMATS:
+    if CPU in device_map.devices and dtype in FORMATS:
         progress("Compiling", 0, 0)  # a few seconds, once on a machine
         library()
     # `reference` keeps the class's own names and shapes; `model` gets the replacements
     reference = build_on_meta(checkpoint.config)
-    prepared = prepare(build_on_meta(checkpoint.config), device=device)
+    prepared = prepare(build_on_meta(checkpoint.config), device_map=device_map)
     model = prepared.model
     if request.load_format == "dummy":
         tied = dict(getattr(reference, "all_tied_weights_keys", {}))
-        allocate(prepared.slots, tied, dtype, device, DtypePlan.of(model))
+        allocate(prepared.slots, tied, dtype, device_map, DtypePlan.of(model))
         fill_dummy(
             prepared.slots, frozenset(tied), seed=request.seed, std=request.std, dtype=dtype,
             progress=progress, cancelled=cancelled,
         )  # fmt: skip
+        copy_tied(prepared.slots, tied, device_map)
     else:
         weights = map_weights(checkpoint, reference)
         notices += left_out_notices(weights)
         with TensorReader(weights.total_bytes, progress, cancelled) as reader:
             notices += untie_different(weights, reader)
-            allocate(prepared.slots, weights.tied, dtype, device, DtypePlan.of(model))
+            allocate(prepared.slots, weights.tied, dtype, device_map, DtypePlan.of(model))
             stream(weights, prepared.slots, reference, reader)
-    compute_buffers(model, device)
+            copy_tied(prepared.slots, weights.tied, device_map)
+    compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)
+    cross(model, device_map)
     progress("Checking", 0, 0)
     kernels = _check(prepared, request.max_model_len, dtype, notices)
     # with `prepared` go the originals, whose weights are views of those that may be arranged

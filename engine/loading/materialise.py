@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from engine.device_map import DeviceMap
 from engine.errors import OutOfMemoryError, UnsupportedModelError
 from engine.kernels.int8_rows import HeldEmbedding
 from engine.kernels.linear import Linear
@@ -53,25 +54,43 @@ def own_slots(model: nn.Module) -> Slots:
 
 
 def allocate(
-    slots: Slots, tied: Mapping[str, str], dtype: torch.dtype, device: str, keep: DtypePlan
+    slots: Slots,
+    tied: Mapping[str, str],
+    dtype: torch.dtype,
+    device_map: DeviceMap,
+    keep: DtypePlan,
 ) -> None:
-    """Memory for every tensor that is still on the meta device; tied names share one tensor.
+    """Memory for every tensor that is still on the meta device; tied names share one tensor, where
+    they are on one device.
 
     Floating-point tensors get `dtype`, but for those that `keep` asks to stay in float32.
     Raises OutOfMemoryError with the bytes that could not be had.
     """
     for name, slot in slots.items():
-        if name in tied:
+        if _shares(name, tied, device_map):
             continue
         tensor: torch.Tensor = getattr(slot.module, slot.attribute)
         if not tensor.is_meta:
             continue
         wanted = keep.dtype_of(name, dtype) if tensor.is_floating_point() else tensor.dtype
-        _set(slot.module, slot.attribute, _empty(tensor.shape, wanted, device, name))
+        _set(slot.module, slot.attribute, _empty(tensor.shape, wanted, device_map.of(name), name))
     for name, source in tied.items():
-        if source in slots:  # a name may be tied to one that is itself absent from the class
+        # a name may be tied to one that is itself absent from the class
+        if source in slots and _shares(name, tied, device_map):
             target = slots[name]
             _set(target.module, target.attribute, slots[source].view())
+
+
+def copy_tied(slots: Slots, tied: Mapping[str, str], device_map: DeviceMap) -> None:
+    """Tied names on two devices have a tensor each, with the same values."""
+    for name, source in tied.items():
+        if source in slots and not _shares(name, tied, device_map):
+            slots[name].view().copy_(slots[source].view())
+
+
+def _shares(name: str, tied: Mapping[str, str], device_map: DeviceMap) -> bool:
+    """Whether a name has no tensor of its own."""
+    return name in tied and device_map.of(name) == device_map.of(tied[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +125,7 @@ def _pattern(names: Any) -> re.Pattern[str] | None:
     return re.compile("|".join(rf"((^|\.){glob}($|\.))" for glob in globs))
 
 
-def compute_buffers(model: nn.Module, device: str) -> None:
+def compute_buffers(model: nn.Module, device_map: DeviceMap) -> None:
     """Real values for buffers that are not saved (rotary frequencies, embedding scales).
 
     The class's own `_init_weights` computes them, as in from_pretrained; parameters are flagged
@@ -121,7 +140,7 @@ def compute_buffers(model: nn.Module, device: str) -> None:
             continue
         for name in names:
             meta = module.get_buffer(name)
-            value = torch.empty_like(meta, device=device)
+            value = torch.empty_like(meta, device=device_map.of(f"{path}.{name}"))
             value.fill_(float("nan") if value.is_floating_point() else 0)
             _set(module, name, value)
         for parameter in module.parameters(recurse=False):
@@ -180,13 +199,20 @@ def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | 
     setattr(module, f"{prefix}attention_scaling", scaling)
 
 
-def weight_bytes(model: nn.Module) -> int:
-    """Bytes of memory behind all parameters and buffers, each storage counted once."""
-    tensors = [*model.parameters(), *model.buffers()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    kinds = (Linear, HeldExperts, HeldEmbedding)
-    held = [module.held_bytes for module in model.modules() if isinstance(module, kinds)]
-    return sum(storages.values()) + sum(held)
+def weight_bytes(model: nn.Module, device_map: DeviceMap) -> dict[str, int]:
+    """Bytes of memory behind all parameters and buffers on each device, each storage counted
+    once."""
+    found = dict.fromkeys(device_map.devices, 0)
+    seen = set()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            found[device_map.of(name)] += storage.nbytes()
+    for path, module in model.named_modules():
+        if isinstance(module, (Linear, HeldExperts, HeldEmbedding)):
+            found[device_map.of(path)] += module.held_bytes
+    return found
 
 
 def _empty(shape: torch.Size, dtype: torch.dtype, device: str, name: str) -> torch.Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from engine.device_map import DeviceMap
 from engine.kernels.linear import Linear
 from engine.kernels.ops import fuses_residual
 from engine.layers.attention import KIND as ATTENTION
@@ -27,6 +28,8 @@ from engine.layers.residual import residual_swaps
 from engine.layers.rotary import APPLY, apply_swaps
 from engine.layers.swap import Swap, apply_all
 from engine.loading.materialise import Slot, Slots, own_slots
+
+_CPU = DeviceMap("cpu")
 
 
 @dataclass
@@ -55,10 +58,11 @@ class Prepared:
 def prepare(
     model: nn.Module,
     wanted: Callable[[str], bool] = lambda kind: kind != EXPERTS,
-    device: str = "cpu",
+    device_map: DeviceMap = _CPU,
 ) -> Prepared:
-    """Replace what is known to go faster on `device`, of the kinds that are wanted. All of it can
-    be taken back but for the linears, which compute the same and choose among implementations."""
+    """Replace what is known to go faster where it will be, of the kinds that are wanted. All of it
+    can be taken back but for the linears, which compute the same and choose among
+    implementations."""
     slots = own_slots(model)
     _use_own_linears(model, slots)
     prepared = Prepared(model, slots, dict(slots))
@@ -79,8 +83,12 @@ def prepare(
     prepared.swaps += whole
     if wanted(APPLY):
         prepared.swaps += [swap for swap in apply_swaps(model) if id(swap.module) not in replaced]
-    if fuses_residual(device) and wanted(RESIDUAL):
-        prepared.swaps += residual_swaps(model)
+    if wanted(RESIDUAL):
+        prepared.swaps += [
+            swap
+            for swap in residual_swaps(model)
+            if fuses_residual(device_map.of(paths[id(swap.module)]))
+        ]
     for swap in list(experts_swaps(model)) if wanted(EXPERTS) else ():
         path = f"{paths[id(swap.parent)]}.{swap.name}"
         for name, _ in swap.replacement.named_parameters():  # the biases, which stay plain

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from engine.device_map import DeviceMap
 from engine.loading.checkpoint import Checkpoint
 
 Progress = Callable[[str, int, int], None]
@@ -21,7 +22,7 @@ class LoadRequest:
 
     checkpoint: Checkpoint
     dtype: torch.dtype
-    device: str
+    device_map: DeviceMap
     load_format: str
     seed: int
     max_model_len: int

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from engine.device_map import DeviceMap
 from engine.errors import LoadCancelled, UnsupportedModelError
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.materialise import compute_buffers, freeze_rotary
@@ -156,7 +157,7 @@ class Decoder:
             return inside or name in buffers
 
         self._fill(is_wanted)
-        compute_buffers(self.model, "cpu")
+        compute_buffers(self.model, DeviceMap("cpu"))
         freeze_rotary(self.model, length)
 
     def _fill(self, is_wanted: Callable[[str], bool]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """How the memory was planned before loading. `limit` is what the engine may use in all.
-    `key_dtype`, `value_dtype`: what the model's keys and values are stored in."""
+    `key_dtype`, `value_dtype`: what the model's keys and values are stored in.
+
+    Where the CPU computes the first `host_layers` of a model beside a GPU, all of this is of the
+    GPU, and what begins with `host_` is of the machine's memory: each block has a part in both."""
 
     total: int
     free: int
@@ -24,6 +27,26 @@ class MemoryPlan:
     draft_bytes_per_block: int = 0  # part of bytes_per_block
     key_dtype: str = ""
     value_dtype: str = ""
+    host_layers: int = 0
+    host_free: int = 0
+    host_limit: int = 0
+    host_weights: int = 0
+    host_activations: int = 0
+    host_kv_cache: int = 0
+    host_bytes_per_block: int = 0
+
+    def with_blocks(self, num_blocks: int) -> MemoryPlan:
+        """With a cache of another size."""
+        return replace(
+            self,
+            num_blocks=num_blocks,
+            kv_cache=num_blocks * self.bytes_per_block,
+            host_kv_cache=num_blocks * self.host_bytes_per_block,
+        )
+
+    @property
+    def host_predicted(self) -> int:
+        return self.host_weights + self.host_activations + self.host_kv_cache
 
     @property
     def predicted(self) -> int:
@@ -33,7 +56,8 @@ class MemoryPlan:
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
     """Measured now. kv_used and kv_cached are parts of kv_cache; `other` is the rest of the
-    process (resident size less weights and the touched KV cache), which includes the window."""
+    process (resident size less weights and the touched KV cache), which includes the window. Of a
+    model that is divided all of this is of the GPU, and what begins with `host_` is in RAM."""
 
     plan: MemoryPlan
     weights: int
@@ -45,6 +69,8 @@ class MemorySnapshot:
     free: int
     total: int
     wasted: int = 0
+    host_weights: int = 0
+    host_kv_cache: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from engine.attention.backends import make_backend
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
+from engine.device_map import DeviceMap
 from engine.errors import CheckpointError, UnsupportedModelError
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
@@ -123,7 +124,7 @@ def _load_head(
         name=source.name,
         model=head,
         dtype=dtype,
-        weights_bytes=weight_bytes(head),
+        weights_bytes=sum(weight_bytes(head, DeviceMap(config.device)).values()),
         layers=head.kv_layers,
         vocab_size=shape.vocab_size,
         max_model_len=config.max_model_len,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 
 from engine.config import EngineConfig
-from engine.devices import is_cuda
 from engine.snapshot import ThreadFigures, ThreadsOf
 from engine.threads.crowding import Crowding
 from engine.threads.free_cores import FreeCores
@@ -22,14 +21,15 @@ BYTES_PER_THREAD = 32 * 2**20
 
 
 class StepThreads:
-    """Of steps that are computed on the CPU; on a GPU it does nothing. config: with num_threads
-    resolved; weights_bytes: of the model; clock: the engine's. crowding, num_cores, apply (which
-    sets the number for the thread that calls) are replaced in tests."""
+    """Of steps that are computed on the CPU, in whole or in part; where a GPU computes all of it,
+    nothing is done. config: with num_threads resolved; weights_bytes: that the CPU reads in a step,
+    None where it computes nothing; clock: the engine's. crowding, num_cores, apply (which sets the
+    number for the thread that calls) are replaced in tests."""
 
     def __init__(
         self,
         config: EngineConfig,
-        weights_bytes: int,
+        weights_bytes: int | None,
         clock: Callable[[], float],
         *,
         crowding: Crowding | None = None,
@@ -37,11 +37,11 @@ class StepThreads:
         apply: Callable[[int], None] = torch.set_num_threads,
     ) -> None:
         self._apply = apply
-        self._most = 0 if is_cuda(config.device) else config.num_threads or 1
+        self._most = 0 if weights_bytes is None else config.num_threads or 1
         self._free = FreeCores(self._most, crowding or Crowding(clock), num_cores)
         self._used = 0
         self._counts = counts(self._most)
-        wanted = min(self._most, -(-weights_bytes // BYTES_PER_THREAD))
+        wanted = min(self._most, -(-(weights_bytes or 0) // BYTES_PER_THREAD))
         self._start = bisect_left(self._counts, wanted)
         self._searches: dict[int, Search] = {}
         self._kind = 0  # of the step that runs: its tokens' bit length; 0: not compared

@@ -31,7 +31,7 @@ OTHER: dict[str, Any] = {
     "watermark": 0.1, "block_size": 32, "kv_cache_memory_bytes": 2**30,
     "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
     "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
-    "enforce_eager": True,
+    "enforce_eager": True, "gpu_layers": "20",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 

@@ -16,7 +16,8 @@ from engine.errors import OutOfMemoryError
 from engine.graphs import room_for
 from engine.kv_dtype import KVWidths
 from engine.loading.checkpoint import Checkpoint
-from engine.memory import ModelSizes, max_useful_blocks, model_sizes, plan, plan_memory
+from engine.memory import max_useful_blocks, plan, plan_memory
+from engine.model_sizes import ModelSizes, model_sizes
 from tests.engine.tiny_models import make_model
 
 GIB = 2**30

@@ -128,11 +128,11 @@ class Taken:
         self.most, self.tried = most, list[int]()
         make = assembly.make_backend
 
-        def limited(config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype) -> Any:
+        def limited(config: Any, layers: Any, num_blocks: int, *rest: Any, **more: Any) -> Any:
             self.tried.append(num_blocks)
             if self.most is not None and num_blocks > self.most:
                 raise torch.OutOfMemoryError(SIZE)
-            return make(config, layers, num_blocks, dtype)
+            return make(config, layers, num_blocks, *rest, **more)
 
         monkeypatch.setattr(assembly, "make_backend", limited)
 

@@ -209,8 +209,9 @@ def generate(tmp_path: Path, stand_in: pytest.MonkeyPatch) -> Callable[..., list
             tiny_models.save(tiny_models.make_model(family), folder)
 
         def by_varlen(
-            config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype
-        ) -> GPUAttention:
+            config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype,
+            **_: Any,
+        ) -> GPUAttention:  # fmt: skip
             assert config.max_model_len is not None
             return GPUAttention(
                 layers, num_blocks, config.block_size, dtype, config.kv_dtype, device=CPU,

@@ -193,8 +193,9 @@ def generate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
             folders[family] = tiny_models.save(model, tmp_path_factory.mktemp(family))
 
         def by_triton(
-            config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype
-        ) -> GPUAttention:
+            config: EngineConfig, layers: dict[int, LayerSpec], num_blocks: int, dtype: torch.dtype,
+            **_: Any,
+        ) -> GPUAttention:  # fmt: skip
             assert config.max_model_len is not None and implementation is not None
             return backend(
                 layers, num_blocks, config.block_size, dtype, config.kv_dtype,

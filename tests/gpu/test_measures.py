@@ -143,7 +143,7 @@ def test_nothing_is_compiled_while_a_wave_is_measured(
         return rest[1].zero_()
 
     def make_backend(
-        config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype
+        config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype, **_: Any
     ) -> GPUAttention:
         return GPUAttention(
             layers, num_blocks, config.block_size, dtype, device=CPU, implementation="triton",

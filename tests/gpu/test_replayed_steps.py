@@ -48,7 +48,9 @@ def engine_on_kernels(
     """The backend with its tables in the interpreter, captured by a stand-in that runs what it
     captured again."""
 
-    def on_kernels(config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype) -> Any:
+    def on_kernels(
+        config: EngineConfig, layers: Any, num_blocks: int, dtype: torch.dtype, **_: Any
+    ) -> Any:
         return GPUAttention(
             layers, num_blocks, config.block_size, dtype, config.kv_dtype,
             device=torch.device("cpu"), max_num_seqs=most_rows(config), max_model_len=64,

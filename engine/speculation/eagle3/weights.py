@@ -67,7 +67,7 @@ def load_head(
     else:
         _read(head, result, progress, cancelled)
     result.to(device)
-    block_weights(result, dtype, device, progress, cancelled)
+    block_weights(result, dtype, progress, cancelled)
     return result.eval().requires_grad_(False)
 
 

@@ -99,7 +99,7 @@ def test_switched_off_all_threads_compute_everything() -> None:
 def test_a_gpu_is_left_alone() -> None:
     set_: list[int] = []
     config = EngineConfig(num_threads=4, device="cuda:0")
-    threads = StepThreads(config, 2**40, lambda: 0.0, apply=set_.append)
+    threads = StepThreads(config, None, lambda: 0.0, apply=set_.append)
     assert threads.begin(1, 0.0) == 0
     threads.ended(1.0, 1.0)
     threads.rest()

@@ -1,0 +1,110 @@
+"""Plans the memory of a model of which the CPU computes the first layers beside a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from engine.config import SETTINGS, EngineConfig
+from engine.devices import CPU
+from engine.errors import OutOfMemoryError
+from engine.model_sizes import ModelSizes
+from engine.snapshot import MemoryPlan
+
+PlanPart = Callable[[ModelSizes, EngineConfig], MemoryPlan]
+"""The plan of a part of the model in the memory of one device. Raises OutOfMemoryError."""
+
+
+def plan_divided(
+    sizes: ModelSizes,
+    config: EngineConfig,
+    host_layers: int | None,
+    on_gpu: PlanPart,
+    on_host: PlanPart,
+    draft_kv_bytes: int = 0,
+) -> MemoryPlan:
+    """The plan with `host_layers` on the CPU; with None, with as few as it takes. draft_kv_bytes:
+    of a draft model in each block, on the GPU.
+
+    Both parts have the same blocks, so that the smaller of both memories decides how many there
+    are. Raises OutOfMemoryError; where no division fits, with the numbers of the whole model on the
+    GPU.
+    """
+    if host_layers is not None:
+        return _plan(sizes, config, host_layers, on_gpu, on_host, draft_kv_bytes)
+    try:
+        return on_gpu(sizes, config)
+    except OutOfMemoryError as error:
+        problem = error
+    for count in range(1, len(sizes.layer_weights)):
+        try:
+            return _plan(sizes, config, count, on_gpu, on_host, draft_kv_bytes)
+        except OutOfMemoryError:
+            continue
+    raise OutOfMemoryError(
+        f"{problem.cause} With fewer layers on the GPU it does not fit either.", problem.remedy
+    )
+
+
+def _plan(
+    sizes: ModelSizes,
+    config: EngineConfig,
+    host_layers: int,
+    on_gpu: PlanPart,
+    on_host: PlanPart,
+    draft_kv_bytes: int,
+) -> MemoryPlan:
+    gpu_sizes, host_sizes = sizes.on_gpu(host_layers), sizes.on_host(host_layers)
+    gpu_config = config.replace(enforce_eager=True)  # such steps are not captured
+    host_config = config.replace(
+        device=CPU, speculative_method="off",
+        gpu_memory_utilization=SETTINGS["gpu_memory_utilization"].default,  # is said of the GPU
+    )  # fmt: skip
+    if config.kv_cache_memory_bytes is not None:  # of both parts together
+        parts = [_kv_bytes(part, config) for part in (gpu_sizes, host_sizes)]
+        parts[0] += draft_kv_bytes
+        blocks = config.kv_cache_memory_bytes // sum(parts)
+        if blocks < 1:
+            raise less_than_a_block(config.kv_cache_memory_bytes, sum(parts))
+        gpu_config, host_config = (
+            part.replace(kv_cache_memory_bytes=blocks * size)
+            for part, size in zip((gpu_config, host_config), parts, strict=True)
+        )
+    layers = len(sizes.layer_weights)
+    try:
+        gpu = on_gpu(gpu_sizes, gpu_config)
+    except OutOfMemoryError as error:
+        where = f"{layers - host_layers} of {layers} layers on {config.device}"
+        raise OutOfMemoryError(
+            f"{where}: {error.cause}", f"Choose fewer GPU layers (gpu_layers). {error.remedy}"
+        ) from error
+    try:
+        host = on_host(host_sizes, host_config)
+    except OutOfMemoryError as error:
+        where = f"{host_layers} of {layers} layers on the CPU"
+        raise OutOfMemoryError(
+            f"{where}: {error.cause}", f"Choose more GPU layers (gpu_layers). {error.remedy}"
+        ) from error
+    divided = replace(
+        gpu,
+        host_layers=host_layers,
+        host_free=host.free,
+        host_limit=host.limit,
+        host_weights=host.weights,
+        host_activations=host.activations,
+        host_bytes_per_block=host.bytes_per_block,
+    )
+    return divided.with_blocks(min(gpu.num_blocks, host.num_blocks))
+
+
+def less_than_a_block(cache_bytes: int, bytes_per_block: int) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"The KV cache of {cache_bytes:,} bytes is smaller than one block of "
+        f"{bytes_per_block:,} bytes.",
+        f"Set kv_cache_memory_bytes to at least {bytes_per_block:,}, or choose smaller blocks.",
+    )
+
+
+def _kv_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
+    """Of a block in a part of the model."""
+    return config.block_size * sizes.kv_bytes_per_token(config.kv_dtype)

@@ -1,0 +1,130 @@
+"""The numbers of a model that decide its memory, known before its weights are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import UnsupportedModelError
+from engine.kv_dtype import KVDtype, KVWidths
+from engine.layers.rotary import bytes_of_tables
+from engine.loading.architecture import describe_checkpoint
+from engine.loading.checkpoint import Checkpoint
+from engine.quantization.scheme import PLAIN, Scheme, scheme_of
+from engine.speculation.eagle3.shape import read_shape
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """The numbers of a model that decide its memory. `kv`: what a token takes in all layers, which
+    may differ in heads and head dimensions; `table_rows`: bytes per position of each rotary table,
+    which has as many rows as the context that is served, at most `longest`. Of the weights,
+    `layer_weights` are in each layer and `embeddings` in those of the input, which are the output
+    head too where it `is_tied`; `layer_kv`: what each layer takes of `kv`."""
+
+    weights: int
+    kv: KVWidths
+    itemsize: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    head_dim: int
+    vocab_size: int
+    table_rows: tuple[int, ...] = ()
+    longest: int | None = None
+    layer_weights: tuple[int, ...] = ()
+    layer_kv: tuple[KVWidths, ...] = ()
+    embeddings: int = 0
+    is_tied: bool = False
+
+    def loaded_bytes(self, max_model_len: int) -> int:
+        """Weights with their rotary tables: what a loaded model takes."""
+        length = min(max_model_len, self.longest or max_model_len)
+        return self.weights + bytes_of_tables(self.table_rows, length)
+
+    def kv_bytes_per_token(self, dtype: KVDtype) -> int:
+        return self.kv.bytes_per_token(dtype, self.itemsize)
+
+    def on_host(self, host_layers: int) -> ModelSizes:
+        """The part of so many layers and what comes before them (see `engine.device_map`)."""
+        weights = self.embeddings + sum(self.layer_weights[:host_layers])
+        kv = KVWidths.sum(self.layer_kv[:host_layers])
+        return replace(self, weights=weights, kv=kv, vocab_size=0)
+
+    def on_gpu(self, host_layers: int) -> ModelSizes:
+        """The part that is left. A tied head has weights of its own there."""
+        elsewhere = sum(self.layer_weights[:host_layers])
+        elsewhere += 0 if self.is_tied else self.embeddings
+        kv = KVWidths.sum(self.layer_kv[host_layers:])
+        return replace(self, weights=self.weights - elsewhere, kv=kv, table_rows=())
+
+
+def sizes_of(checkpoint: Checkpoint, config: EngineConfig) -> ModelSizes:
+    """Of a model as `config` holds its weights."""
+    scheme = scheme_of(config, checkpoint.quantization, checkpoint.name)
+    return model_sizes(checkpoint, getattr(torch, config.dtype), scheme)
+
+
+def model_sizes(checkpoint: Checkpoint, dtype: torch.dtype, scheme: Scheme = PLAIN) -> ModelSizes:
+    """Count a checkpoint's sizes in `dtype` on its class, without reading weights; they are held as
+    `scheme` says, or as they are stored."""
+    settings = json.dumps(checkpoint.raw_config.get("quantization_config"), default=str)
+    key = (checkpoint.path, checkpoint.config.to_json_string(use_diff=False), settings)
+    return _sizes(_Held(checkpoint, key), dtype, scheme)
+
+
+def head_sizes(head: Checkpoint, target: Checkpoint, dtype: torch.dtype) -> ModelSizes:
+    """The sizes of an EAGLE-3 head, which computes in the dtype of its model."""
+    shape = read_shape(head, target)
+    return ModelSizes(
+        weights=shape.num_parameters * dtype.itemsize,
+        kv=KVWidths(shape.kv_width, shape.kv_width, shape.num_kv_heads),
+        itemsize=dtype.itemsize,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.draft_vocab_size,
+    )
+
+
+class _Held:
+    """A checkpoint as a cache key, equal where folder and config are."""
+
+    def __init__(self, checkpoint: Checkpoint, key: tuple[Path, str, str]) -> None:
+        self.checkpoint = checkpoint
+        self._key = key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and self._key == other._key
+
+
+@lru_cache(maxsize=8)
+def _sizes(held: _Held, dtype: torch.dtype, scheme: Scheme) -> ModelSizes:
+    report = describe_checkpoint(held.checkpoint, dtype=dtype, scheme=scheme)
+    if not report.supported:
+        raise UnsupportedModelError(report.reason)
+    return ModelSizes(
+        weights=report.weights_bytes,
+        kv=KVWidths.sum(layer.widths for layer in report.kv_layout),
+        itemsize=dtype.itemsize,
+        hidden_size=report.hidden_size,
+        intermediate_size=report.intermediate_size,
+        num_heads=report.num_heads,
+        head_dim=report.head_dim,
+        vocab_size=report.vocab_size,
+        table_rows=report.table_rows,
+        longest=report.context_length,
+        layer_weights=report.layer_bytes,
+        layer_kv=tuple(layer.widths for layer in report.kv_layout),
+        embeddings=report.embedding_bytes,
+        is_tied=report.is_tied,
+    )

@@ -1,0 +1,211 @@
+"""A model whose first layers are computed by the CPU: the tokens of one that is on one device."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine import EngineConfig, LLMEngine, SamplingParams
+from engine.errors import DraftModelError, OutOfMemoryError
+from tests.engine import tiny_heads, tiny_models
+from tests.gpu.simulated.machine import machine
+
+torch.set_num_threads(1)
+
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22], [30] * 17]
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
+    SamplingParams(temperature=0.9, seed=3, top_k=20, max_tokens=7, ignore_eos=True, logprobs=3),
+    SamplingParams(temperature=0.7, seed=1, min_p=0.02, repetition_penalty=1.2, max_tokens=5),
+]
+Make = Callable[..., LLMEngine]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    names = ("llama", "gemma2", "gpt2", "gpt_oss", "qwen3_moe")
+    return {n: tiny_models.save(tiny_models.make_model(n), folder / n) for n in names}
+
+
+@pytest.fixture
+def make(models: dict[str, Path]) -> Iterator[Make]:
+    engines: list[LLMEngine] = []
+
+    def build(family: str = "llama", **changes: Any) -> LLMEngine:
+        config = EngineConfig(
+            model=str(models[family]), device="cuda:0", dtype="float32", num_threads=1,
+            kv_cache_memory_bytes=2**18, max_num_seqs=3, max_num_batched_tokens=16,
+            max_model_len=64, gpu_layers="1",
+        )  # fmt: skip
+        engines.append(LLMEngine(config.replace(**changes)))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        engine.shutdown()
+
+
+def tokens_of(engine: LLMEngine) -> list[list[int]]:
+    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
+    engine.check_integrity()
+    return found
+
+
+def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make()
+    assert "1 of 2 layers are computed on cuda:0" in " ".join(engine.model_info.notices)
+    assert not engine.looks_ahead and engine.plan.host_layers == 1
+    outcomes = {k: t for k, t in engine.model_info.kernels.items() if t.startswith("original")}
+    assert not outcomes  # both halves were compared with what was replaced in them
+    before = machine.waits
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert tokens_of(engine) == wanted
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert machine.waits == before
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "gpt_oss", "qwen3_moe"])
+def test_families(make: Make, family: str) -> None:
+    """Tied embeddings, windows, learned positions, sinks, experts."""
+    wanted = tokens_of(make(family, device="cpu"))
+    engine = make(family)
+    before = machine.waits
+    assert tokens_of(engine) == wanted
+    assert machine.waits == before
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"quantization": "int4"}),
+        ("llama", {"quantization": "int8", "quantization_head": "int8"}),
+        ("gemma2", {"quantization": "nf4", "quantization_head": "int8"}),
+        ("qwen3_moe", {"quantization": "int4", "dtype": "bfloat16"}),
+        ("llama", {"kv_cache_dtype": "int8"}),
+        ("llama", {"kv_cache_dtype": "k=fp8,v=int8"}),
+    ],
+)
+def test_few_bits_in_both_halves(make: Make, family: str, changes: dict[str, Any]) -> None:
+    """What both devices round is the same; products differ by their order."""
+    whole, divided = make(family, device="cpu", **changes), make(family, **changes)
+    for engine in (whole, divided):
+        found = tokens_of(engine)
+        assert all(tokens for tokens in found)
+    halves = divided.snapshot().memory
+    assert halves.host_weights > 0 and halves.weights > 0
+    assert halves.host_kv_cache == halves.kv_cache == divided.plan.host_kv_cache
+
+
+def test_logits_of_both_halves(make: Make) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=2)
+    found = []
+    for changes in ({"device": "cpu"}, {}):
+        engine = make(**changes)
+        outputs = engine.generate(PROMPTS, params)
+        found.append([[one.logprob for one in out.logprobs] for out in outputs])
+    torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_drafts_change_no_token(make: Make, method: str, models: dict[str, Path]) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make(
+        speculative_method=method, speculative_adaptive=False, num_speculative_tokens=2,
+        prompt_lookup_min=1, speculative_model=str(models["llama"]),
+    )  # fmt: skip
+    assert tokens_of(engine) == wanted
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.drafted > 0
+
+
+def test_a_head_that_reads_hidden_states_is_refused(
+    make: Make, models: dict[str, Path], tmp_path: Path
+) -> None:
+    head = tiny_heads.make_head(tiny_models.make_model("llama"), layer_ids=(0, 1, 1))
+    folder = str(tiny_heads.save(head, tmp_path / "head"))
+    with pytest.raises(DraftModelError, match="the CPU has 1 layers of llama"):
+        make(speculative_method="eagle3", speculative_model=folder)
+    engine = make()
+    wanted = tokens_of(engine)
+    with pytest.raises(DraftModelError):
+        engine.reconfigure(speculative_method="eagle3", speculative_model=folder)
+    assert tokens_of(engine) == wanted
+
+
+def test_layers_move_while_requests_run(make: Make) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make()
+    ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
+    found: dict[str, list[int]] = {request_id: [] for request_id in ids}
+    changes: list[dict[str, Any]] = [
+        {"block_size": 32}, {"gpu_layers": "all"}, {"gpu_layers": "1"}, {"device": "cpu"},
+        {"device": "cuda:0", "gpu_layers": "auto"},
+    ]  # fmt: skip
+    layers = []
+    while engine.has_unfinished:
+        for event in engine.step():
+            found[event.request_id] += event.token_ids
+        if changes:
+            engine.reconfigure(**changes.pop(0))
+            layers.append(engine.plan.host_layers)
+    assert layers == [1, 0, 1, 0, 0] and list(found.values()) == wanted
+
+
+def test_unloading_gives_all_memory_back(make: Make) -> None:
+    gc.collect()
+    before = machine.allocated
+    engine = make()
+    tokens_of(engine)
+    assert machine.allocated > before + 2**17
+    engine.shutdown()
+    gc.collect()
+    assert machine.allocated <= before + 4096  # the tables of an empty sampler
+
+
+def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others leave room for one of both layers."""
+    config = {"gpu_layers": "auto", "max_num_batched_tokens": 16}
+    whole = make(**config)
+    assert whole.plan.host_layers == 0
+    wanted = tokens_of(whole)
+    plan = whole.plan
+    whole.shutdown()
+    needed = plan.predicted + plan.reserve - 40_000  # of the weights, 77 KB are in a layer
+    monkeypatch.setattr(machine, "others", machine.free + machine.others - needed)
+    engine = make(**config)
+    assert engine.plan.host_layers == 1
+    assert "does not suffice for more" in " ".join(engine.model_info.notices)
+    assert tokens_of(engine) == wanted
+    with pytest.raises(OutOfMemoryError, match="are needed"):
+        make(gpu_layers="all")
+
+
+def test_memory_that_is_refused_at_any_moment_costs_nobody_a_token(make: Make) -> None:
+    engine = make()
+    asked = machine.asked
+    wanted = tokens_of(engine)
+    times = machine.asked - asked
+
+    @settings(max_examples=6, suppress_health_check=list(HealthCheck))
+    @given(first=st.integers(1, times), count=st.integers(1, 2))
+    def refused(first: int, count: int) -> None:
+        engine.reconfigure(kv_cache_memory_bytes=2**18 + first)  # the cache as large as before
+        start = machine.asked + first
+        machine.denied = frozenset(range(start, start + count))
+        try:
+            assert tokens_of(engine) == wanted
+        finally:
+            machine.denied = frozenset()
+
+    refused()
