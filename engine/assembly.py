@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
@@ -27,14 +26,13 @@ from engine.errors import (
     let_go,
 )
 from engine.graphs import capture_for, most_rows, sizes_for
-from engine.kernels.triton.support import problem as triton_problem
 from engine.kv_dtype import KVWidths
 from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
-from engine.loading.footprint import measured_parts
 from engine.loading.loader import LoadedModel, load_model
-from engine.machine import default_dtype, free_memory, machine_info, machine_name
+from engine.machine import default_dtype, free_memory, machine_info
 from engine.memory import blocks_of, plan_memory, shrunk
+from engine.model_description import model_info, with_steps
 from engine.model_runner import ModelRunner, make_runner, probe_kv
 from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
@@ -49,8 +47,8 @@ from engine.trial import check_architecture
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
 
-_ATTENTION = "paged attention"  # in a model's description
-_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
+_MOVED_AT_ONCE = 16
+"""Of a model's layers, one in so many goes to the CPU where memory was planned too closely."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -183,7 +181,7 @@ def _build(
 ) -> Assembly:
     keep_freed()
     register()
-    assert config.num_threads is not None and config.max_model_len is not None
+    assert config.num_threads is not None
     if config.adaptive_threads:
         progress = while_loading(progress, config.num_threads)
     else:
@@ -192,6 +190,43 @@ def _build(
         torch.cuda.set_device(config.device)  # kernels of Triton's are launched on this thread's
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
     plan = plan_memory(checkpoint, config)
+    while True:
+        try:
+            return _follow(plan, config, checkpoint, tokenizer, progress, cancelled)
+        except (OutOfMemoryError, RuntimeError) as error:
+            problem = error
+        let_go(problem)  # and of what was loaded so far
+        release_memory()
+        plan = _with_fewer_on_the_gpu(plan, config, checkpoint, problem)
+
+
+def _with_fewer_on_the_gpu(
+    plan: MemoryPlan, config: EngineConfig, checkpoint: Checkpoint, error: Exception
+) -> MemoryPlan:
+    """What is tried after a plan for which the memory did not suffice: its step was estimated, and
+    others may have taken some since. Raises `error` where there is nothing else."""
+    if config.gpu_layers != AUTO or not is_cuda(config.device) or not is_out_of_memory(error):
+        raise error
+    count: int = checkpoint.config.num_hidden_layers
+    more = plan.host_layers + max(1, count // _MOVED_AT_ONCE)
+    if more >= count:
+        raise error
+    try:
+        return plan_memory(checkpoint, config, host_layers=more)
+    except OutOfMemoryError:
+        raise error from None
+
+
+def _follow(
+    plan: MemoryPlan,
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> Assembly:
+    """Load the model as it was planned, measure, and make its cache."""
+    assert config.max_model_len is not None, "resolved before"
     source = draft_source(config, checkpoint, tokenizer, plan.host_layers)
     check_architecture(checkpoint.config, resolve_class(checkpoint))
     loaded = load_model(
@@ -217,7 +252,7 @@ def _build(
     cache, proposer, plan, notices = _caches_that_fit(config, layers, draft, plan)
     runner = make_runner(loaded.model, cache, config.device)
     capture_steps(runner, proposer, config, plan, progress)
-    info = _describe(config, checkpoint, tokenizer, loaded, layers)
+    info = model_info(config, checkpoint, tokenizer, loaded, layers)
     info = dataclasses.replace(info, notices=(*info.notices, *notices))
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()
@@ -305,8 +340,8 @@ def build_caches(
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
-            f"The KV cache of {(plan.kv_cache + plan.host_kv_cache) / 2**30:.2f} GiB could not be "
-            f"allocated: {error}",
+            f"The KV cache of {plan.cache_bytes_in_all / 2**30:.2f} GiB could not be allocated: "
+            f"{error}",
             "Choose a smaller cache or context length, or close other programs.",
         ) from error
 
@@ -335,7 +370,7 @@ def _caches_that_fit(
     if wanted is plan:
         return cache, proposer, plan, []
     text = (
-        f"The KV cache has {wanted.num_blocks:,} blocks ({wanted.kv_cache / 2**30:.2f} GiB) and "
+        f"The KV cache has {wanted.num_blocks:,} blocks ({wanted.cache_bytes_in_all / 2**30:.2f} GiB) and "
         f"not {plan.num_blocks:,}: the memory of {config.device} that was free when it was planned "
         "is in use."
     )
@@ -365,25 +400,6 @@ def capture_steps(
         proposer.capture(config.max_num_seqs, longest)
 
 
-def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
-    """The description with what attends and what was captured, in place of what it said of that
-    before."""
-    captured = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
-    old = (_ATTENTION, *captured)
-    kernels = {name: text for name, text in info.kernels.items() if name not in old}
-    if attention := getattr(runner.backend, "description", ""):
-        kernels[_ATTENTION] = attention
-    notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
-    for name, graphs in captured.items():
-        if graphs is not None and graphs.summary:
-            kernels[name] = f"CUDA graphs: {graphs.summary}"
-        if graphs is not None and graphs.problem:
-            of = " of the draft model" if name == "draft" else ""
-            without = f"Those{of} are" if graphs.summary else f"Every step{of} is"
-            notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
-    return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
-
-
 def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig) -> MemoryPlan:
     """The plan in blocks of the size that the loaded model really stores: what was predicted from
     its config alone may differ for an architecture that nobody has met."""
@@ -397,7 +413,7 @@ def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineCo
     host, own = per_block(first) if first else 0, per_block(rest) + plan.draft_bytes_per_block
     if (own, host) == (plan.bytes_per_block, plan.host_bytes_per_block):
         return plan
-    blocks = max(1, (plan.kv_cache + plan.host_kv_cache) // (own + host))
+    blocks = max(1, plan.cache_bytes_in_all // (own + host))
     plan = dataclasses.replace(plan, bytes_per_block=own, host_bytes_per_block=host)
     return plan.with_blocks(blocks)
 
@@ -407,81 +423,3 @@ def release_memory() -> None:
     gc.unfreeze()
     gc.collect()
     give_back()
-
-
-def _describe(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
-    loaded: LoadedModel,
-    layers: dict[int, LayerSpec],
-) -> ModelInfo:
-    text = checkpoint.config
-    first = layers[min(layers)]
-    notices = list(loaded.notices)
-    if loaded.device_map.is_divided:
-        notices.append(_division(config, loaded.device_map.host_layers, len(layers)))
-    without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
-    if without_triton:
-        notices.append(
-            f"{without_triton}: torch's own operations compute attention and weights in few bits."
-        )
-    if tokenizer.notice:
-        notices.append(tokenizer.notice)
-    num_experts, experts_per_token = _experts(text)
-    parts = measured_parts(loaded.model)
-    if config.load_format == "dummy":
-        notices.append("Random weights: replies are noise, speed and memory are real.")
-    return ModelInfo(
-        name=checkpoint.name,
-        path=str(checkpoint.path),
-        architecture=checkpoint.architecture,
-        dtype=config.dtype,
-        device=config.device,
-        num_parameters=checkpoint.num_parameters,
-        weights_bytes=loaded.weights_bytes,
-        num_layers=len(layers),
-        hidden_size=text.hidden_size,
-        num_heads=text.num_attention_heads,
-        num_kv_heads=first.num_kv_heads,
-        head_dim=first.key_dim,
-        vocab_size=text.vocab_size,
-        max_model_len=config.max_model_len or 0,
-        is_dummy=config.load_format == "dummy",
-        has_chat_template=tokenizer.has_chat_template,
-        kernels=dict(loaded.kernels),
-        notices=tuple(notices),
-        quantization=_quantization(config, checkpoint),
-        output_bytes=parts.output,
-        lookup_bytes=parts.lookup,
-        expert_bytes=parts.experts if num_experts else 0,
-        num_lookup_parameters=text.vocab_size * text.hidden_size if parts.lookup else 0,
-        num_expert_parameters=parts.expert_parameters if num_experts else 0,
-        num_experts=num_experts,
-        experts_per_token=experts_per_token,
-        device_name=machine_name(config.device),
-    )
-
-
-def _division(config: EngineConfig, host_layers: int, count: int) -> str:
-    why = ""
-    if config.gpu_layers == AUTO:
-        why = f": the memory of {config.device} does not suffice for more"
-    return (
-        f"{count - host_layers} of {count} layers are computed on {config.device}{why}. The CPU "
-        f"computes the other {host_layers}, which takes longer than all else together."
-    )
-
-
-def _experts(text: PretrainedConfig) -> tuple[int, int]:
-    """(experts of a layer, those that a token uses); (0, 0) for a model without."""
-    names = ("num_experts", "num_local_experts", "n_routed_experts")
-    count = next((n for name in names if (n := getattr(text, name, None))), 0)
-    return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
-
-
-def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
-    """How the weights of linear layers are held, for people; "" for plain numbers."""
-    if checkpoint.quantization is not None:
-        return checkpoint.quantization.title
-    return scheme_of(config, None, checkpoint.name).title

@@ -55,7 +55,7 @@ from engine.messages import (
     Unload,
     Unloaded,
 )
-from engine.peaks import measure_peaks
+from engine.peaks import peaks_for
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -269,10 +269,9 @@ class EngineThread(threading.Thread):
             return PeaksMeasured(None, "No model is loaded.")
         if engine.has_unfinished:
             return PeaksMeasured(None, "The engine is busy.")
-        config = engine.config
         try:
-            peaks = measure_peaks(
-                config.dtype, config.num_threads or 1, config.device, self._stopping.is_set
+            peaks = peaks_for(
+                engine.config, engine.model_info, engine.plan.host_layers, self._stopping.is_set
             )
             return PeaksMeasured(peaks)
         except (MemoryError, RuntimeError) as error:

@@ -170,7 +170,7 @@ class ModelHost:
         text = (
             f"The memory of {self.config.device} ran out in {steps} ({why}). The KV cache was made "
             f"smaller{often}, {first:,} → {plan.num_blocks:,} blocks "
-            f"({plan.kv_cache / 2**30:.2f} GiB); no request was lost."
+            f"({plan.cache_bytes_in_all / 2**30:.2f} GiB); no request was lost."
         )
         self._say(text, in_place_of="")
         self.shrinking = Shrinking(times, first, text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.allocator import give_back
@@ -16,6 +16,9 @@ from engine.machine import free_memory, machine_name
 
 if TYPE_CHECKING:
     import torch
+
+    from engine.config import EngineConfig
+    from engine.snapshot import ModelInfo
 
 SUM_BYTES, LEAST_SUM_BYTES = 2**30, 2**28
 """Read by the sum: far more than any cache holds."""
@@ -28,7 +31,7 @@ _MOST_PRODUCTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Measured on `machine` (`engine.machine.machine_name`) with `num_threads` threads.
+    """Measured on `machine` (what `ModelInfo.device_name` says) with `num_threads` threads.
     `flops_per_s` is that of a large product in `dtype` (in float32 where the machine widens it).
     measured_at: seconds since 1970."""
 
@@ -38,6 +41,39 @@ class Peaks:
     num_threads: int
     machine: str
     measured_at: float
+
+
+def in_series(gpu: Peaks, cpu: Peaks, host_share: float, machine: str) -> Peaks:
+    """Of a model whose first layers the CPU computes, one device after the other. host_share: of
+    what a step reads and computes, the fraction that is the CPU's."""
+
+    def together(gpu_rate: float, cpu_rate: float) -> float:
+        return 1.0 / ((1.0 - host_share) / gpu_rate + host_share / cpu_rate)
+
+    return replace(
+        gpu,
+        read_bytes_per_s=together(gpu.read_bytes_per_s, cpu.read_bytes_per_s),
+        flops_per_s=together(gpu.flops_per_s, cpu.flops_per_s),
+        machine=machine,
+    )
+
+
+def peaks_for(
+    config: EngineConfig,
+    model: ModelInfo,
+    host_layers: int = 0,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Peaks:
+    """What the device, or both devices, of a loaded model can do; see `measure_peaks`. host_layers:
+    that the CPU computes beside a GPU."""
+    threads = config.num_threads or 1
+    peaks = measure_peaks(config.dtype, threads, config.device, cancelled)
+    if not host_layers:
+        return peaks
+    in_layers = model.body_bytes + model.expert_bytes
+    share = host_layers / model.num_layers * in_layers / (in_layers + model.output_bytes)
+    on_cpu = measure_peaks(config.dtype, threads, CPU, cancelled)
+    return in_series(peaks, on_cpu, share, model.device_name)
 
 
 class PeaksCancelledError(RuntimeError):

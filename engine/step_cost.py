@@ -208,5 +208,5 @@ def total(costed: Iterable[CostedStep]) -> Split:
 def model_cost(snapshot: EngineSnapshot) -> ModelCost:
     """Of the model that a snapshot shows; drafting is a time of its own, and not counted here."""
     blocks, plan = snapshot.blocks, snapshot.memory.plan
-    own = plan.bytes_per_block - plan.draft_bytes_per_block
+    own = plan.block_bytes_in_all - plan.draft_bytes_per_block
     return ModelCost.of(snapshot.model, own / max(1, blocks.block_size))

@@ -73,7 +73,7 @@ def opened(side: Side, need: Need, progress: Progress, cancelled: Cancelled) -> 
         check(cancelled)
         if side.config.kv_cache_memory_bytes is None and _room(engine) < need.window:
             # an architecture that stores more than its config tells
-            needed = _num_blocks(config, need) * engine.plan.bytes_per_block
+            needed = _num_blocks(config, need) * engine.plan.block_bytes_in_all
             engine.reconfigure(kv_cache_memory_bytes=needed)
         room = _room(engine)
         if room < need.window:
@@ -94,7 +94,7 @@ def with_cache(side: Side, need: Need) -> EngineConfig:
         return config
     longest = min(need.longest, side.max_model_len)
     small = config.replace(max_model_len=longest, max_num_seqs=need.num_sequences)
-    per_block = plan_memory(side.checkpoint, small).bytes_per_block
+    per_block = plan_memory(side.checkpoint, small).block_bytes_in_all
     return config.replace(
         kv_cache_memory_bytes=_num_blocks(config, need) * per_block,
         max_num_seqs=min(config.max_num_seqs, need.num_sequences),
@@ -120,7 +120,7 @@ def facts_of(engine: LLMEngine, speed: Speed | None) -> ModelFacts:
         dtype=info.dtype,
         num_parameters=info.num_parameters,
         weights_bytes=info.weights_bytes,
-        kv_bytes_per_token=plan.bytes_per_block / engine.config.block_size,
+        kv_bytes_per_token=plan.block_bytes_in_all / engine.config.block_size,
         config=engine.config.as_dict(),
         notices=info.notices,
         speed=speed,

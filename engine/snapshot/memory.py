@@ -45,6 +45,15 @@ class MemoryPlan:
         )
 
     @property
+    def block_bytes_in_all(self) -> int:
+        """Of a block's parts on both devices."""
+        return self.bytes_per_block + self.host_bytes_per_block
+
+    @property
+    def cache_bytes_in_all(self) -> int:
+        return self.kv_cache + self.host_kv_cache
+
+    @property
     def host_predicted(self) -> int:
         return self.host_weights + self.host_activations + self.host_kv_cache
 

@@ -14,7 +14,8 @@ class ModelInfo:
     a token uses `experts_per_token` out of `num_experts`. `quantization`: how weights of linear
     layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
     layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
-    `device_name`: the make of `device`, with its cores where that is the CPU.
+    `device_name`: the make of `device`, with its cores where that is the CPU, and with the layers
+    that the CPU computes beside a GPU.
     """
 
     name: str

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import EngineConfig, LLMEngine, SamplingParams
+from engine import EngineConfig, LLMEngine, SamplingParams, assembly
 from engine.errors import DraftModelError, OutOfMemoryError
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.simulated.machine import machine
@@ -209,3 +209,24 @@ def test_memory_that_is_refused_at_any_moment_costs_nobody_a_token(make: Make) -
             machine.denied = frozenset()
 
     refused()
+
+
+def test_a_plan_that_was_too_close_moves_another_layer(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that needs more than was estimated is seen when it is measured."""
+    wanted = tokens_of(make(device="cpu"))
+    measure = assembly.measure_activations
+    seen: list[int] = []
+
+    def costly(model: Any, *rest: Any) -> int:
+        seen.append(len(seen))
+        return 2**30 if len(seen) == 1 else measure(model, *rest)
+
+    monkeypatch.setattr(assembly, "measure_activations", costly)
+    engine = make(gpu_layers="auto")
+    assert engine.plan.host_layers == 1 and len(seen) == 2
+    assert tokens_of(engine) == wanted
+    seen.clear()
+    with pytest.raises(OutOfMemoryError, match="1.00 GiB"):
+        make(gpu_layers="all")

@@ -1,0 +1,128 @@
+"""Describes a loaded model: what it is, what computes it, and what its user should know of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from transformers import PretrainedConfig
+
+from engine.attention.interface import LayerSpec
+from engine.config import EngineConfig
+from engine.device_map import AUTO
+from engine.devices import is_cuda
+from engine.kernels.triton.support import problem as triton_problem
+from engine.loading.checkpoint import Checkpoint
+from engine.loading.footprint import measured_parts
+from engine.loading.loader import LoadedModel
+from engine.machine import machine_name
+from engine.model_runner import ModelRunner
+from engine.quantization.scheme import scheme_of
+from engine.snapshot import ModelInfo
+from engine.speculation.proposer import Proposer
+from engine.tokenization import Tokenizer
+
+_ATTENTION = "paged attention"  # in a model's description
+_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
+
+
+def model_info(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    loaded: LoadedModel,
+    layers: dict[int, LayerSpec],
+) -> ModelInfo:
+    text = checkpoint.config
+    first = layers[min(layers)]
+    notices = list(loaded.notices)
+    if loaded.device_map.is_divided:
+        notices.append(_division(config, loaded.device_map.host_layers, len(layers)))
+    without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
+    if without_triton:
+        notices.append(
+            f"{without_triton}: torch's own operations compute attention and weights in few bits."
+        )
+    if tokenizer.notice:
+        notices.append(tokenizer.notice)
+    num_experts, experts_per_token = _experts(text)
+    parts = measured_parts(loaded.model)
+    if config.load_format == "dummy":
+        notices.append("Random weights: replies are noise, speed and memory are real.")
+    return ModelInfo(
+        name=checkpoint.name,
+        path=str(checkpoint.path),
+        architecture=checkpoint.architecture,
+        dtype=config.dtype,
+        device=config.device,
+        num_parameters=checkpoint.num_parameters,
+        weights_bytes=loaded.weights_bytes,
+        num_layers=len(layers),
+        hidden_size=text.hidden_size,
+        num_heads=text.num_attention_heads,
+        num_kv_heads=first.num_kv_heads,
+        head_dim=first.key_dim,
+        vocab_size=text.vocab_size,
+        max_model_len=config.max_model_len or 0,
+        is_dummy=config.load_format == "dummy",
+        has_chat_template=tokenizer.has_chat_template,
+        kernels=dict(loaded.kernels),
+        notices=tuple(notices),
+        quantization=_quantization(config, checkpoint),
+        output_bytes=parts.output,
+        lookup_bytes=parts.lookup,
+        expert_bytes=parts.experts if num_experts else 0,
+        num_lookup_parameters=text.vocab_size * text.hidden_size if parts.lookup else 0,
+        num_expert_parameters=parts.expert_parameters if num_experts else 0,
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
+        device_name=_devices_name(config, loaded.device_map.host_layers, len(layers)),
+    )
+
+
+def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
+    name = machine_name(config.device)
+    return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
+
+
+def _division(config: EngineConfig, host_layers: int, count: int) -> str:
+    why = ""
+    if config.gpu_layers == AUTO:
+        why = f": the memory of {config.device} does not suffice for more"
+    return (
+        f"{count - host_layers} of {count} layers are computed on {config.device}{why}. The CPU "
+        f"computes the other {host_layers}, which takes longer than all else together."
+    )
+
+
+def _experts(text: PretrainedConfig) -> tuple[int, int]:
+    """(experts of a layer, those that a token uses); (0, 0) for a model without."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((n for name in names if (n := getattr(text, name, None))), 0)
+    return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
+
+
+def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
+    """How the weights of linear layers are held, for people; "" for plain numbers."""
+    if checkpoint.quantization is not None:
+        return checkpoint.quantization.title
+    return scheme_of(config, None, checkpoint.name).title
+
+
+def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
+    """The description with what attends and what was captured, in place of what it said of that
+    before."""
+    captured = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
+    old = (_ATTENTION, *captured)
+    kernels = {name: text for name, text in info.kernels.items() if name not in old}
+    if attention := getattr(runner.backend, "description", ""):
+        kernels[_ATTENTION] = attention
+    notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
+    for name, graphs in captured.items():
+        if graphs is not None and graphs.summary:
+            kernels[name] = f"CUDA graphs: {graphs.summary}"
+        if graphs is not None and graphs.problem:
+            of = " of the draft model" if name == "draft" else ""
+            without = f"Those{of} are" if graphs.summary else f"Every step{of} is"
+            notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+    return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))
