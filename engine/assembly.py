@@ -370,9 +370,9 @@ def _caches_that_fit(
     if wanted is plan:
         return cache, proposer, plan, []
     text = (
-        f"The KV cache has {wanted.num_blocks:,} blocks ({wanted.cache_bytes_in_all / 2**30:.2f} GiB) and "
-        f"not {plan.num_blocks:,}: the memory of {config.device} that was free when it was planned "
-        "is in use."
+        f"The KV cache has {wanted.num_blocks:,} blocks "
+        f"({wanted.cache_bytes_in_all / 2**30:.2f} GiB) and not {plan.num_blocks:,}: the memory "
+        f"of {config.device} that was free when it was planned is in use."
     )
     return cache, proposer, wanted, [text]
 

@@ -33,7 +33,7 @@ class Change(StrEnum):
 class Setting:
     """One declared engine setting. `minimum`/`maximum` are inclusive; None means unbounded.
     `check_other`: raises ConfigError for what is none of the choices and is not allowed either;
-    None: nothing else is."""
+    None: nothing else is. `other`: how what else is allowed is written."""
 
     name: str
     type: type
@@ -47,6 +47,7 @@ class Setting:
     unit: str = ""
     optional: bool = False
     check_other: Callable[[Any], None] | None = None
+    other: str = ""
 
     @property
     def flag(self) -> str:
@@ -105,14 +106,14 @@ class EngineConfig:
         str, "auto", Change.RELOAD, "Device",
         "Where the model runs. auto: the first NVIDIA GPU that can be used, else the CPU; cuda:0, "
         "cuda:1 and so on name one.",
-        choices=DEVICES, check_other=check_device,
+        choices=DEVICES, check_other=check_device, other="cuda:N",
     )
     gpu_layers: str = _setting(
         str, AUTO, Change.RELOAD, "GPU layers",
         "How many of the model's layers an NVIDIA GPU computes. The CPU computes those before "
         "them, and their part of the KV cache is in RAM. auto: all, or as many as fit where the "
         "memory of the GPU does not suffice for all.",
-        choices=GPU_LAYERS, check_other=check_gpu_layers,
+        choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Number format",
@@ -247,7 +248,7 @@ class EngineConfig:
         "What keys and values are stored in. auto: the model's precision; fp8 (e4m3) and int8: 8 "
         "bits and a scale for each token and head, so that the cache holds about twice the "
         "tokens. Each may have its own: k=int8,v=fp8.",
-        choices=KV_DTYPES, check_other=check_kv_dtype,
+        choices=KV_DTYPES, check_other=check_kv_dtype, other="k=K,v=V",
     )
     kv_cache_memory_bytes: int | None = _setting(
         int, None, Change.CACHE_REBUILD, "Cache size",

@@ -94,7 +94,8 @@ def _parse(setting: Setting, text: str) -> Any:
 
 def _metavar(setting: Setting) -> str:
     if setting.choices:
-        return "{" + ",".join(setting.choices) + "}"
+        others = (setting.other,) if setting.other else ()
+        return "{" + ",".join((*setting.choices, *others)) + "}"
     if setting.name == "model":
         return "DIR"
     if setting.unit == "bytes":
