@@ -247,12 +247,13 @@ def _follow(
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
     if is_cuda(config.device):
         progress("Measuring what a step needs", 0, 0)
-        step_bytes, plan = _measured_plan(config, checkpoint, loaded, layers, draft)
+        step_bytes, measured = _measured_plan(config, checkpoint, loaded, layers, draft)
+        plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
     plan = with_layers(plan, layers, config)
     cache, proposer, plan, notices = _caches_that_fit(config, layers, draft, plan)
     runner = make_runner(loaded.model, cache, config.device)
     capture_steps(runner, proposer, config, plan, progress)
-    info = model_info(config, checkpoint, tokenizer, loaded, layers)
+    info = model_info(config, checkpoint, tokenizer, loaded, layers, plan)
     info = dataclasses.replace(info, notices=(*info.notices, *notices))
     # What lives as long as the model need not be looked at in every collection.
     gc.collect()

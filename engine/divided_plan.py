@@ -11,6 +11,8 @@ from engine.errors import OutOfMemoryError
 from engine.model_sizes import ModelSizes
 from engine.snapshot import MemoryPlan
 
+_SHORTEST_CONTEXT = 2048  # that is proposed
+
 PlanPart = Callable[[ModelSizes, EngineConfig], MemoryPlan]
 """The plan of a part of the model in the memory of one device. Raises OutOfMemoryError."""
 
@@ -38,12 +40,29 @@ def plan_divided(
         problem = error
     for count in range(1, len(sizes.layer_weights)):
         try:
-            return _plan(sizes, config, count, on_gpu, on_host, draft_kv_bytes)
+            found = _plan(sizes, config, count, on_gpu, on_host, draft_kv_bytes)
         except OutOfMemoryError:
             continue
+        return replace(found, undivided_model_len=_undivided_len(sizes, config, on_gpu))
     raise OutOfMemoryError(
         f"{problem.cause} With fewer layers on the GPU it does not fit either.", problem.remedy
     )
+
+
+def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) -> int:
+    """The longest context, a power of two, with which the whole model fits on the GPU; 0 where none
+    that is of use does, or a cache of a certain size is wanted."""
+    if config.kv_cache_memory_bytes is not None:
+        return 0
+    assert config.max_model_len is not None, "resolved before"
+    length = 1 << (config.max_model_len - 1).bit_length() - 1
+    while length >= _SHORTEST_CONTEXT:
+        try:
+            on_gpu(sizes, config.replace(max_model_len=length))
+            return length
+        except OutOfMemoryError:
+            length //= 2
+    return 0
 
 
 def _plan(

@@ -18,7 +18,7 @@ from engine.loading.loader import LoadedModel
 from engine.machine import machine_name
 from engine.model_runner import ModelRunner
 from engine.quantization.scheme import scheme_of
-from engine.snapshot import ModelInfo
+from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.proposer import Proposer
 from engine.tokenization import Tokenizer
 
@@ -32,12 +32,14 @@ def model_info(
     tokenizer: Tokenizer,
     loaded: LoadedModel,
     layers: dict[int, LayerSpec],
+    plan: MemoryPlan,
 ) -> ModelInfo:
+    """`plan`: which was followed when it was loaded."""
     text = checkpoint.config
     first = layers[min(layers)]
     notices = list(loaded.notices)
     if loaded.device_map.is_divided:
-        notices.append(_division(config, loaded.device_map.host_layers, len(layers)))
+        notices.append(_division(config, plan, len(layers)))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
     if without_triton:
         notices.append(
@@ -85,13 +87,16 @@ def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
 
 
-def _division(config: EngineConfig, host_layers: int, count: int) -> str:
-    why = ""
+def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
+    host = plan.host_layers
+    why = longer = ""
     if config.gpu_layers == AUTO:
-        why = f": the memory of {config.device} does not suffice for more"
+        why = f": its memory does not suffice for more with a context of {config.max_model_len:,}"
+    if plan.undivided_model_len:
+        longer = f" With a context of {plan.undivided_model_len:,} all layers would fit."
     return (
-        f"{count - host_layers} of {count} layers are computed on {config.device}{why}. The CPU "
-        f"computes the other {host_layers}, which takes longer than all else together."
+        f"{count - host} of {count} layers are computed on {config.device}{why}. The CPU computes "
+        f"the other {host}, which takes longer than all else together.{longer}"
     )
 
 

@@ -12,7 +12,9 @@ class MemoryPlan:
     `key_dtype`, `value_dtype`: what the model's keys and values are stored in.
 
     Where the CPU computes the first `host_layers` of a model beside a GPU, all of this is of the
-    GPU, and what begins with `host_` is of the machine's memory: each block has a part in both."""
+    GPU, and what begins with `host_` is of the machine's memory: each block has a part in both.
+    `undivided_model_len`: tokens of a context with which all layers would fit on the GPU, where one
+    was looked for and found."""
 
     total: int
     free: int
@@ -28,6 +30,7 @@ class MemoryPlan:
     key_dtype: str = ""
     value_dtype: str = ""
     host_layers: int = 0
+    undivided_model_len: int = 0
     host_free: int = 0
     host_limit: int = 0
     host_weights: int = 0
