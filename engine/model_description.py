@@ -96,7 +96,7 @@ def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
         longer = f" With a context of {plan.undivided_model_len:,} all layers would fit."
     return (
         f"{count - host} of {count} layers are computed on {config.device}{why}. The CPU computes "
-        f"the other {host}, which takes longer than all else together.{longer}"
+        f"the other {host}, which is slower.{longer}"
     )
 
 

@@ -91,7 +91,9 @@ class Scores:
         found = score(logprobs, targets)
         self._keep("candidate", found.logprob)
         if reference is not None:
-            expected_logprobs = log_probabilities(reference[0].logits(reference[1]))
+            # the two sides may be on two devices
+            expected_logits = reference[0].logits(reference[1]).to(logprobs.device)
+            expected_logprobs = log_probabilities(expected_logits)
             expected = score(expected_logprobs, targets)
             kl = divergence(expected_logprobs, logprobs)
             self._keep("reference", expected.logprob)
