@@ -18,6 +18,7 @@ from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.device_map import AUTO
 from engine.devices import CPU, is_cuda, resolve_device
+from engine.divided_runner import make_runner
 from engine.errors import (
     ConfigError,
     DraftModelError,
@@ -33,7 +34,7 @@ from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, free_memory, machine_info
 from engine.memory import blocks_of, plan_memory, shrunk
 from engine.model_description import model_info, with_steps
-from engine.model_runner import ModelRunner, make_runner, probe_kv
+from engine.model_runner import ModelRunner, probe_kv
 from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo
@@ -102,7 +103,7 @@ class Assembly:
 
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
-        self.loaded = dataclasses.replace(self.loaded, model=nn.Module())
+        self.loaded = dataclasses.replace(self.loaded, model=nn.Module(), crossing=None)
         self.drop_drafting()
         self.draft = None
         self.runner.drop()
@@ -251,7 +252,7 @@ def _follow(
         plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
     plan = with_layers(plan, layers, config)
     cache, proposer, plan, notices = _caches_that_fit(config, layers, draft, plan)
-    runner = make_runner(loaded.model, cache, config.device)
+    runner = make_runner(loaded.model, cache, config.device, loaded.crossing)
     capture_steps(runner, proposer, config, plan, progress)
     info = model_info(config, checkpoint, tokenizer, loaded, layers, plan)
     info = dataclasses.replace(info, notices=(*info.notices, *notices))
@@ -285,12 +286,13 @@ def _measured_plan(
     that the weights are. OutOfMemoryError where not even the step fits."""
     dtype, host_layers = DTYPES[config.dtype], loaded.device_map.host_layers
 
-    def make_cache(num_blocks: int) -> PagedBackend:
-        return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
+    def runner(num_blocks: int) -> ModelRunner:
+        cache = make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
+        return make_runner(loaded.model, cache, config.device, loaded.crossing)
 
     try:
         activations = measure_activations(
-            loaded.model, config, checkpoint.config.vocab_size, make_cache, config.device
+            config, checkpoint.config.vocab_size, runner, config.device
         )
     except RuntimeError as error:
         if not is_out_of_memory(error):
@@ -387,7 +389,7 @@ def capture_steps(
 ) -> None:
     """Capture the steps in which everybody decodes, and those of the draft model, where the device
     can and the user lets it."""
-    if config.enforce_eager or capture_for(runner.device) is None:
+    if config.enforce_eager or capture_for(torch.device(config.device)) is None:
         return
     assert config.max_model_len is not None, "resolved before"
     progress("Capturing the decoding steps", 0, 0)

@@ -74,8 +74,7 @@ def _plan(
     draft_kv_bytes: int,
 ) -> MemoryPlan:
     gpu_sizes, host_sizes = sizes.on_gpu(host_layers), sizes.on_host(host_layers)
-    gpu_config = config.replace(enforce_eager=True)  # such steps are not captured
-    host_config = config.replace(
+    gpu_config, host_config = config, config.replace(
         device=CPU, speculative_method="off",
         gpu_memory_utilization=SETTINGS["gpu_memory_utilization"].default,  # is said of the GPU
     )  # fmt: skip

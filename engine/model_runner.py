@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from engine import graphs
-from engine.attention.divided import DividedAttention
 from engine.attention.interface import (
     AttentionBackend,
     AttentionOptions,
@@ -72,9 +71,14 @@ class ModelRunner:
         graphs, self.was_replayed = self.graphs, False
         if graphs is not None and taps in (None, graphs.taps) and graphs.fits(batch):
             self.was_replayed = True
-            return graphs.execute(batch, drawn, is_tapped=taps is not None)
+            return self._replay(graphs, batch, drawn, taps)
         with taps or nullcontext():
             return self.execute_eagerly(batch, drawn)
+
+    def _replay(
+        self, graphs: DecodeGraphs, batch: Batch, drawn: Tensor | None, taps: Taps | None
+    ) -> Tensor:
+        return graphs.execute(batch, drawn, is_tapped=taps is not None)
 
     @torch.inference_mode()
     def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
@@ -105,30 +109,6 @@ def without_padding_check(model: nn.Module) -> None:
 
 
 _PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
-
-
-class DividedRunner(ModelRunner):
-    """Of a model whose first layers are on the CPU (see `engine.device_map`). A step is launched on
-    the GPU as soon as these are computed; none is launched ahead, for the CPU needs the tokens of
-    the one before it, and none is replayed. backend: a DividedAttention."""
-
-    def __init__(self, model: nn.Module, backend: DividedAttention) -> None:
-        super().__init__(model, backend, "cpu")  # where a step begins
-
-    @torch.inference_mode()
-    def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
-        self.backend.begin_step(batch)
-        assert isinstance(self.backend, DividedAttention)
-        rows = self.backend.staged.logits_indices
-        with active(self.backend):
-            return forward(self.model, batch.input_ids, batch.positions, rows)
-
-
-def make_runner(model: nn.Module, backend: AttentionBackend, device: str) -> ModelRunner:
-    """What runs a model that has this cache."""
-    if isinstance(backend, DividedAttention):
-        return DividedRunner(model, backend)
-    return ModelRunner(model, backend, device)
 
 
 class _NoCache:

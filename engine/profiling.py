@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
 
 from engine.allocator import give_back
-from engine.attention.interface import AttentionBackend
 from engine.batch import Span, pack
 from engine.config import EngineConfig
-from engine.model_runner import ModelRunner, make_runner
+from engine.model_runner import ModelRunner
 from engine.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 
-MakeCache = Callable[[int], AttentionBackend]
-"""A cache of so many blocks."""
+MakeRunner = Callable[[int], ModelRunner]
+"""With a cache of so many blocks."""
 
 MARGIN = 1.1
 """For what a step with other lengths splits differently, and for fragments of freed memory."""
@@ -53,16 +51,15 @@ def blocks_of(spans: list[Span]) -> int:
 
 
 def measure_activations(
-    model: nn.Module,
     config: EngineConfig,
     vocab_size: int,
-    make_cache: MakeCache,
+    make_runner: MakeRunner,
     device: str,
 ) -> int:
     """Bytes at the peak of the largest step on a GPU, sampling included, with a margin, and of the
-    backend's scratch memory. The cache that it is run with is made by `make_cache` and freed."""
+    backend's scratch memory. What it is run with is made by `make_runner` and freed."""
     spans = largest_step(config)
-    runner = make_runner(model, make_cache(blocks_of(spans)), device)
+    runner = make_runner(blocks_of(spans))
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

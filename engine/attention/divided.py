@@ -23,7 +23,7 @@ class DividedAttention:
     """host, gpu: of the layers that they hold. device: of `gpu`."""
 
     def __init__(self, host: CPUAttention, gpu: GPUAttention, device: torch.device) -> None:
-        self._parts: tuple[CPUAttention, GPUAttention] = (host, gpu)
+        self.host, self.gpu = host, gpu
         self._of: dict[int, PagedBackend] = {
             **dict.fromkeys(host.caches, host), **dict.fromkeys(gpu.caches, gpu)
         }  # fmt: skip
@@ -34,16 +34,16 @@ class DividedAttention:
     @property
     def nbytes(self) -> int:
         """On the GPU."""
-        return self._parts[1].nbytes
+        return self.gpu.nbytes
 
     @property
     def host_nbytes(self) -> int:
-        return self._parts[0].nbytes
+        return self.host.nbytes
 
     @property
     def workspace_bytes(self) -> int:
         """What is taken on the GPU beside the cache."""
-        return self._parts[1].workspace_bytes
+        return self.gpu.workspace_bytes
 
     @property
     def staged(self) -> Batch:
@@ -53,14 +53,13 @@ class DividedAttention:
 
     def begin_step(self, batch: Batch) -> None:
         """`batch` is on the host."""
-        host, gpu = self._parts
-        host.begin_step(batch)
+        self.host.begin_step(batch)
         self._staged = self._staging.copy(batch)
-        gpu.begin_step(self._staged)
+        self.gpu.begin_step(self._staged)
 
     def clear_blocks(self, blocks: list[int]) -> None:
-        for part in self._parts:
-            part.clear_blocks(blocks)
+        self.host.clear_blocks(blocks)
+        self.gpu.clear_blocks(blocks)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""

@@ -15,7 +15,7 @@ from engine.errors import ConfigError
 from engine.kernels.native.library import library
 from engine.kernels.native.plain import FORMATS
 from engine.kernels.select import Choice, blocked_choices, linear_choices
-from engine.layers.crossing import cross
+from engine.layers.crossing import Crossing
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
 from engine.layers.verify import keep_what_agrees
@@ -47,13 +47,14 @@ ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loadin
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in memory, in eval mode, without gradients. `bytes_on` each of its devices are
-    measured."""
+    measured. `crossing`: of a model that is divided."""
 
     model: nn.Module
     bytes_on: dict[str, int]
     device_map: DeviceMap
     notices: list[str] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
+    crossing: Crossing | None = None
     kv_layout: tuple[LayerKV, ...] = ()
 
     @property
@@ -110,6 +111,7 @@ def load_model(
         device_map,
         built.notices,
         built.kernels,
+        built.crossing,
         kv_layout(build_on_meta(checkpoint.config)),
     )
 
@@ -144,11 +146,11 @@ def _build_plain(request: LoadRequest) -> Built:
             copy_tied(prepared.slots, weights.tied, device_map)
     compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)
-    cross(model, device_map)
+    crossing = Crossing(model, device_map) if device_map.is_divided else None
     progress("Checking", 0, 0)
     kernels = _check(prepared, request.max_model_len, dtype, notices)
     # with `prepared` go the originals, whose weights are views of those that may be arranged
-    return Built(model, notices, kernels)
+    return Built(model, notices, kernels, crossing)
 
 
 def _check(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from engine.device_map import DeviceMap
+from engine.layers.crossing import Crossing
 from engine.loading.checkpoint import Checkpoint
 
 Progress = Callable[[str, int, int], None]
@@ -36,8 +37,10 @@ class LoadRequest:
 
 
 class Built(NamedTuple):
-    """A model with its weights; `kernels`: what computes what, in words."""
+    """A model with its weights; `kernels`: what computes what, in words. `crossing`: of one that is
+    divided."""
 
     model: nn.Module
     notices: list[str]
     kernels: dict[str, str]
+    crossing: Crossing | None = None

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from engine import EngineConfig, LLMEngine, SamplingParams, assembly
 from engine.errors import DraftModelError, OutOfMemoryError
+from engine.loading.checkpoint import Checkpoint
+from engine.memory import plan_memory
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.simulated.machine import machine
 
@@ -59,9 +61,11 @@ def tokens_of(engine: LLMEngine) -> list[list[int]]:
     return found
 
 
-def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make) -> None:
+@pytest.mark.parametrize("changes", [{}, {"enforce_eager": True}])
+def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make, changes: dict[str, Any]) -> None:
     wanted = tokens_of(make(device="cpu"))
-    engine = make()
+    engine = make(**changes)
+    assert ("decode" in engine.model_info.kernels) == (not changes), engine.model_info.notices
     assert "1 of 2 layers are computed on cuda:0" in " ".join(engine.model_info.notices)
     assert not engine.looks_ahead and engine.plan.host_layers == 1
     outcomes = {k: t for k, t in engine.model_info.kernels.items() if t.startswith("original")}
@@ -80,6 +84,7 @@ def test_families(make: Make, family: str) -> None:
     """Tied embeddings, windows, learned positions, sinks, experts."""
     wanted = tokens_of(make(family, device="cpu"))
     engine = make(family)
+    assert "decode" in engine.model_info.kernels, engine.model_info.notices
     before = machine.waits
     assert tokens_of(engine) == wanted
     assert machine.waits == before
@@ -179,7 +184,7 @@ def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
     whole = make(**config)
     assert whole.plan.host_layers == 0
     wanted = tokens_of(whole)
-    plan = whole.plan
+    plan = plan_memory(Checkpoint.open(whole.config.model), whole.config)
     whole.shutdown()
     needed = plan.predicted + plan.reserve - 40_000  # of the weights, 77 KB are in a layer
     monkeypatch.setattr(machine, "others", machine.free + machine.others - needed)
@@ -228,5 +233,5 @@ def test_a_plan_that_was_too_close_moves_another_layer(
     assert engine.plan.host_layers == 1 and len(seen) == 2
     assert tokens_of(engine) == wanted
     seen.clear()
-    with pytest.raises(OutOfMemoryError, match="1.00 GiB"):
+    with pytest.raises(OutOfMemoryError, match=r"1\.00 GiB"):
         make(gpu_layers="all")

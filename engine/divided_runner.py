@@ -1,0 +1,132 @@
+"""Runs a model whose first layers are on the CPU (see `engine.device_map`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from engine import graphs
+from engine.attention.divided import DividedAttention
+from engine.attention.interface import AttentionBackend, active
+from engine.batch import Batch, Span, pack
+from engine.errors import UnsupportedModelError
+from engine.graphs import DecodeGraphs, Taps
+from engine.layers.crossing import Crossing
+from engine.layers.verify import TOLERANCE
+from engine.model_runner import ModelRunner, forward
+
+
+class DividedRunner(ModelRunner):
+    """A step is launched on the GPU as soon as the CPU has computed its layers. None is launched
+    ahead, for the CPU needs the tokens of the one before it. Where everybody decodes the GPU's half
+    is replayed. backend: a DividedAttention; device: of the GPU."""
+
+    def __init__(
+        self, model: nn.Module, backend: AttentionBackend, crossing: Crossing, device: str
+    ) -> None:
+        super().__init__(model, backend, "cpu")  # where a step begins
+        self._halves: Crossing | None = crossing
+        self._gpu = torch.device(device)
+        self._is_checked = False
+
+    @property
+    def _cache(self) -> DividedAttention:
+        assert isinstance(self.backend, DividedAttention)
+        return self.backend
+
+    @property
+    def _crossing(self) -> Crossing:
+        assert self._halves is not None, "dropped"
+        return self._halves
+
+    def drop(self) -> None:
+        super().drop()
+        self._halves = None  # which knows the layers
+
+    @torch.inference_mode()
+    def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        self.backend.begin_step(batch)
+        return self._pass(batch, self._cache.staged.logits_indices)
+
+    def _pass(self, batch: Batch, rows: Tensor) -> Tensor:
+        with active(self.backend):
+            return forward(self.model, batch.input_ids, batch.positions, rows)
+
+    # -- captured steps ---------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def capture(
+        self,
+        sizes: Sequence[int],
+        block_size: int,
+        num_blocks: int = 0,
+        taps: Taps | None = None,
+    ) -> None:
+        """As `ModelRunner.capture`, of the GPU's half of the steps."""
+        self.release_graphs()
+        capture = graphs.capture_for(self._gpu)
+        if capture is None:
+            return
+        made = DecodeGraphs(self._compute_on_gpu, self._cache.gpu, block_size, self._gpu)
+        try:
+            most = max(sizes)
+            self._crossing.open(most, lambda: self._pass(_tokens(most), _ROW))
+            made.capture(sizes, capture, num_blocks)
+            if made.sizes and not self._is_checked:
+                self._check(made, block_size)
+        except UnsupportedModelError as error:
+            made.release()
+            made.problem = f"its step cannot be captured: {error.cause}"
+        if not made.sizes:
+            self._crossing.close()
+        self.graphs = made
+
+    def _check(self, made: DecodeGraphs, block_size: int) -> None:
+        """Whether both halves come to the whole: a class may compute anything between its layers.
+        Once, while the cache is empty still: it writes to the first block."""
+        one = pack([Span([1], 0, [0], 1)], block_size)
+        expected = self.execute_eagerly(one).clone()
+        found = self._replay(made, one, None, None)
+        difference = float((found - expected).float().norm() / expected.float().norm())
+        if not difference <= TOLERANCE[expected.dtype]:  # also NaN
+            raise UnsupportedModelError(f"its halves differ from the whole by {difference:.1e}")
+        self._is_checked = True
+
+    def _compute_on_gpu(self, batch: Batch) -> Tensor:
+        """`batch` is on the GPU, which is given its tokens by the CPU's half."""
+        return self._crossing.compute_on_gpu(
+            lambda: self._pass(_tokens(batch.num_tokens), batch.logits_indices)
+        )
+
+    @torch.inference_mode()
+    def _replay(
+        self, graphs: DecodeGraphs, batch: Batch, drawn: Tensor | None, taps: Taps | None
+    ) -> Tensor:
+        self._cache.host.begin_step(batch)
+        self._crossing.compute_on_cpu(lambda: self._pass(batch, _ROW))
+        return graphs.execute(batch)
+
+    def release_graphs(self) -> None:
+        if self.graphs is not None:
+            self._crossing.close()
+        super().release_graphs()
+
+
+_ROW = torch.zeros(1, dtype=torch.int64)  # of a half that has no logits
+
+
+def _tokens(count: int) -> Batch:
+    """Any, where nobody looks at them."""
+    none = torch.zeros(count, dtype=torch.int64)
+    return Batch(none, none, none, none, list(range(count + 1)), [1] * count, [[]] * count, 1)
+
+
+def make_runner(
+    model: nn.Module, backend: AttentionBackend, device: str, crossing: Crossing | None
+) -> ModelRunner:
+    """What runs a model that has this cache. crossing: of a model that is divided."""
+    if crossing is not None:
+        return DividedRunner(model, backend, crossing, device)
+    return ModelRunner(model, backend, device)
