@@ -195,27 +195,27 @@ def _build(
         try:
             return _follow(plan, config, checkpoint, tokenizer, progress, cancelled)
         except (OutOfMemoryError, RuntimeError) as error:
+            more = _more_host_layers(plan, config, checkpoint)
+            if more is None or not is_out_of_memory(error):
+                raise
             problem = error
         let_go(problem)  # and of what was loaded so far
         release_memory()
-        plan = _with_fewer_on_the_gpu(plan, config, checkpoint, problem)
+        try:
+            plan = plan_memory(checkpoint, config, host_layers=more)
+        except OutOfMemoryError:
+            raise problem from None
 
 
-def _with_fewer_on_the_gpu(
-    plan: MemoryPlan, config: EngineConfig, checkpoint: Checkpoint, error: Exception
-) -> MemoryPlan:
-    """What is tried after a plan for which the memory did not suffice: its step was estimated, and
-    others may have taken some since. Raises `error` where there is nothing else."""
-    if config.gpu_layers != AUTO or not is_cuda(config.device) or not is_out_of_memory(error):
-        raise error
+def _more_host_layers(plan: MemoryPlan, config: EngineConfig, checkpoint: Checkpoint) -> int | None:
+    """How many layers the CPU gets after a plan for which the memory did not suffice: its step was
+    estimated, and others may have taken some since. None where that is not to be tried."""
+    is_free = config.gpu_layers == AUTO and is_cuda(config.device)
+    if not is_free or config.speculative_method == "eagle3":
+        return None
     count: int = checkpoint.config.num_hidden_layers
     more = plan.host_layers + max(1, count // _MOVED_AT_ONCE)
-    if more >= count:
-        raise error
-    try:
-        return plan_memory(checkpoint, config, host_layers=more)
-    except OutOfMemoryError:
-        raise error from None
+    return more if more < count else None
 
 
 def _follow(

@@ -88,7 +88,9 @@ def load_model(
         raise ConfigError(
             f"{checkpoint.name} was opened without its weights.", 'Use load format "dummy".'
         )
-    device_map = place(build_on_meta(checkpoint.config), device, host_layers)
+    device_map = DeviceMap(device)
+    if host_layers:
+        device_map = place(build_on_meta(checkpoint.config), device, host_layers)
     request = LoadRequest(
         checkpoint, dtype, device_map, load_format, seed, max_model_len, progress, cancelled
     )

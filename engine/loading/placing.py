@@ -15,11 +15,9 @@ from engine.model_runner import forward, without_padding_check
 
 
 def place(reference: nn.Module, device: str, host_layers: int) -> DeviceMap:
-    """`reference`, the unmodified class on the meta device, with so many of its layers on the CPU
-    and all else on `device`. Raises UnsupportedModelError for a class whose embeddings are not
-    found."""
-    if not host_layers:
-        return DeviceMap(device)
+    """`reference`, the unmodified class on the meta device, with so many of its layers (at least
+    one), and what comes before them, on the CPU and all else on `device`. Raises
+    UnsupportedModelError for a class of which that is not found out."""
     config: Any = reference.config
     parent, name, layers = list_of_layers(reference, config.num_hidden_layers)
     paths = {id(module): path for path, module in reference.named_modules()}
