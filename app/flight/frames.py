@@ -198,6 +198,7 @@ def _config(config: Any) -> Json:
 
 
 _MEMORY = tuple(f.name for f in dataclasses.fields(MemorySnapshot) if f.name != "plan")
+_FEWEST_MEMORY = _MEMORY.index("host_weights")  # what is in RAM was added later
 
 
 # Reading --------------------------------------------------------------------------------------
@@ -235,7 +236,7 @@ class _Reader:
 
     def _snapshot(self, line: Json) -> EngineSnapshot:
         plan = self._as_before("plan", line, lambda values: MemoryPlan(**values))
-        memory = dict(zip(_MEMORY, line["memory"], strict=True))
+        memory = _read_memory(line["memory"])
         return EngineSnapshot(
             time=line["time"],
             step_index=line["step_index"],
@@ -286,6 +287,12 @@ class _Reader:
             tables=tuple(tuple(table) for table in values["tables"]),
             **arrays,
         )
+
+
+def _read_memory(values: list[int]) -> dict[str, int]:
+    if not _FEWEST_MEMORY <= len(values) <= len(_MEMORY):
+        raise ValueError(f"not a frame: {len(values)} figures of memory")
+    return dict(zip(_MEMORY, values, strict=False))  # older recordings have not the last ones
 
 
 def _read_ended(line: Json) -> messages.OutputEvent:

@@ -41,7 +41,10 @@ Here = Callable[[float], float]
 """A time of the server's clock in ours."""
 
 STEP = ArrayForm(StepRecord)
-_MEMORY = tuple(f.name for f in dataclasses.fields(MemorySnapshot) if f.name != "plan")
+_IN_RAM = ("host_weights", "host_kv_cache")  # of a model that is divided: later than the others
+_MEMORY = tuple(
+    f.name for f in dataclasses.fields(MemorySnapshot) if f.name not in ("plan", *_IN_RAM)
+)
 _KEPT = ("config", "model", "plan")
 
 
@@ -84,6 +87,7 @@ class WireSnapshot(msgspec.Struct, array_like=True):
     told: Told | None
     gpus: tuple[GpuFigures, ...] | None = None
     threads: ThreadFigures | None = None
+    in_ram: tuple[int, int] = (0, 0)
 
 
 class SnapshotWriter:
@@ -116,6 +120,7 @@ class SnapshotWriter:
             told=s.told,
             gpus=self._changed("gpus", s.gpus),
             threads=s.threads,
+            in_ram=(s.memory.host_weights, s.memory.host_kv_cache),
         )
 
     def _changed(self, name: str, value: Any) -> Any:
@@ -152,7 +157,11 @@ class SnapshotReader:
             model=self._kept("model", wire.model),
             requests=requests,
             blocks=self._blocks.read(wire.blocks),
-            memory=MemorySnapshot(plan, **dict(zip(_MEMORY, wire.memory, strict=True))),
+            memory=MemorySnapshot(
+                plan,
+                **dict(zip(_MEMORY, wire.memory, strict=True)),
+                **dict(zip(_IN_RAM, wire.in_ram, strict=True)),
+            ),
             counters=wire.counters,
             steps=read_steps(wire.steps, here),
             ttft=read_samples(wire.ttft, here),

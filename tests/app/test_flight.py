@@ -130,6 +130,24 @@ def test_a_recording_from_before_gpus_were_watched_is_read() -> None:
         assert isinstance(frame.event, m.SnapshotEvent) and frame.event.snapshot.gpus == ()
 
 
+def test_a_divided_model_is_recorded_and_recordings_from_before_are_read() -> None:
+    divided = synthetic.divided_snapshot(1.0)
+    line = json.loads(encode([Frame(1.0, m.SnapshotEvent(divided))]))
+    (frame,) = decode(json.dumps(line).encode() + b"\n")
+    assert isinstance(frame.event, m.SnapshotEvent)
+    assert frame.event.snapshot.memory == divided.memory
+    line["memory"] = line["memory"][:-2]
+    line["plan"] = {k: v for k, v in line["plan"].items() if not k.startswith("host_")}
+    (frame,) = decode(json.dumps(line).encode() + b"\n")
+    assert isinstance(frame.event, m.SnapshotEvent)
+    read = frame.event.snapshot.memory
+    assert (read.host_weights, read.host_kv_cache, read.plan.host_layers) == (0, 0, 0)
+    assert (read.weights, read.wasted) == (divided.memory.weights, divided.memory.wasted)
+    line["memory"] = line["memory"][:-2]
+    with pytest.raises(ValueError, match="figures of memory"):
+        list(decode(json.dumps(line).encode() + b"\n"))
+
+
 @pytest.mark.parametrize("num_later", [0, 1, 2])
 def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
     step = StepRecord(3, 0.5, 0.1, (), 1, 0, held_back=("d",), kv_usage=0.5, num_threads=2)

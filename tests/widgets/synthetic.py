@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +85,26 @@ def snapshot(
         requests=requests(num_running, num_waiting), blocks=blocks(num_used, num_cached),
         memory=memory(num_used, num_cached), counters=counters or Counters(), ttft=ttft, itl=itl,
     )  # fmt: skip
+
+
+def divided_snapshot(at: float, **changes: Any) -> EngineSnapshot:
+    """Of a model of which a GPU computes 20 of 28 layers, and the CPU those before them; `changes`:
+    of the snapshot."""
+    plan = replace(
+        PLAN, weights=round(0.85 * GIB), kv_cache=NUM_BLOCKS * 1_000_000, bytes_per_block=1_000_000,
+        host_layers=8, host_free=12 * GIB, host_limit=11 * GIB, host_weights=round(0.34 * GIB),
+        host_activations=round(0.1 * GIB), host_kv_cache=NUM_BLOCKS * 400_000,
+        host_bytes_per_block=400_000,
+    )  # fmt: skip
+    before = snapshot(at, num_running=1, num_used=300, num_cached=100)
+    held = replace(
+        before.memory, plan=plan, weights=plan.weights, kv_cache=plan.kv_cache,
+        kv_used=300 * plan.bytes_per_block, kv_cached=100 * plan.bytes_per_block,
+        process=plan.weights + plan.kv_cache + round(0.21 * GIB), free=GIB,
+        host_weights=plan.host_weights, host_kv_cache=plan.host_kv_cache,
+    )  # fmt: skip
+    model = replace(MODEL, device="cuda:0", device_name="NVIDIA GeForce RTX 3050")
+    return replace(before, **{"memory": held, "model": model, **changes})
 
 
 def load_run(end: float, seconds: float, every: float = 0.1) -> Iterator[EngineSnapshot]:

@@ -32,6 +32,7 @@ from engine.snapshot import (
     TokenEvent,
 )
 from tests.app.remote.records import COMMANDS, EVENTS, block_snapshots, of
+from tests.widgets import synthetic
 
 pack = msgspec.msgpack.encode
 
@@ -71,6 +72,23 @@ def test_snapshots_come_as_they_went(snapshots: list[EngineSnapshot]) -> None:
     for snapshot in snapshots:
         event = m.SnapshotEvent(snapshot)
         assert_same(reader.read(*writer.write(event)), event)
+
+
+def test_a_server_from_before_models_were_divided_is_read() -> None:
+    """And one of now by a window of then: what is new stands behind all else."""
+    divided = synthetic.divided_snapshot(1.0)
+    here = dataclasses.replace(divided, config=EngineConfig())
+    kind, body = EventWriter().write(m.SnapshotEvent(here))
+    (*known, in_ram) = msgspec.msgpack.decode(body)
+    assert in_ram == [divided.memory.host_weights, divided.memory.host_kv_cache]
+    plan = next(part for part in known if isinstance(part, dict) and "num_blocks" in part)
+    for name in [name for name in plan if name.startswith("host_")]:
+        del plan[name]
+    event = EventReader().read(kind, pack(known))
+    assert isinstance(event, m.SnapshotEvent)
+    read = event.snapshot.memory
+    assert (read.host_weights, read.host_kv_cache, read.plan.host_layers) == (0, 0, 0)
+    assert (read.weights, read.kv_cache) == (divided.memory.weights, divided.memory.kv_cache)
 
 
 @given(of(History))
