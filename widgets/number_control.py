@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import QLocale, QSignalBlocker, Qt, Signal
@@ -17,7 +18,10 @@ WIDTH = 104
 
 
 class NumberControl(QWidget):
-    """A number: a slider over its usual values, and a field that takes any."""
+    """A number: a slider over its usual values, and a field that takes any.
+
+    auto |----o---------| all    20 of 32
+    """
 
     changed = Signal(object)
 
@@ -26,7 +30,7 @@ class NumberControl(QWidget):
         self.spec = spec
         self.field = StepField(spec)
         self.slider = QSlider(Qt.Orientation.Horizontal)
-        self.slider.setRange(0, max(0, len(self._positions) - 1))
+        self._fit_slider()
         self.slider.setPageStep(1)
         for control in (self.field, self.slider):
             describe(control, spec)
@@ -43,17 +47,51 @@ class NumberControl(QWidget):
             self.slider.hide()
             layout.addWidget(self.field, 1)
 
-    def value(self) -> float | int | None:
+    def value(self) -> float | int | str | None:
+        number = self._number()
+        if not self.spec.all:
+            return number
+        if number is None:
+            return self.spec.auto
+        return self.spec.all if number == self.spec.maximum else f"{number}"
+
+    def set_value(self, value: Any) -> None:
+        number = self._number_of(value)
+        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
+            self._show_number(number)
+            self.slider.setValue(self._nearest(number))
+
+    def set_highest(self, highest: int) -> None:
+        """Every number from the lowest to `highest`, which is known by now; what is shown stays
+        where it still can."""
+        if highest == self.spec.maximum:
+            return
+        value = self.value()
+        first = int(self.spec.minimum or 0)
+        steps = tuple(float(n) for n in range(first, highest + 1))
+        self.spec = replace(self.spec, maximum=highest, steps=steps, unit=f"of {highest}")
+        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
+            self.field.set_spec(self.spec)
+            self._fit_slider()
+        self.set_value(value)
+
+    def _fit_slider(self) -> None:
+        self.slider.setRange(0, max(0, len(self._positions) - 1))
+
+    def _number(self) -> float | int | None:
         shown = self.field.value()
         if self.spec.auto and shown == self.field.minimum():
             return None
         own = shown * self.spec.scale
         return round(own) if self.spec.is_whole else round(own, 6)
 
-    def set_value(self, value: Any) -> None:
-        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
-            self._show_number(value)
-            self.slider.setValue(self._nearest(value))
+    def _number_of(self, value: Any) -> float | None:
+        """The number that stands for a value; None for auto."""
+        if not isinstance(value, str):
+            return value
+        if value == self.spec.all:
+            return self.spec.maximum
+        return float(value) if value.isdigit() else None
 
     @property
     def _positions(self) -> tuple[float | None, ...]:
@@ -78,10 +116,9 @@ class NumberControl(QWidget):
         self.changed.emit(self.value())
 
     def _field_changed(self) -> None:
-        value = self.value()
         with QSignalBlocker(self.slider):
-            self.slider.setValue(self._nearest(value))
-        self.changed.emit(value)
+            self.slider.setValue(self._nearest(self._number()))
+        self.changed.emit(self.value())
 
 
 class StepField(QDoubleSpinBox):
@@ -95,14 +132,9 @@ class StepField(QDoubleSpinBox):
         self._spec = spec
         self._refusal = ""
         self.editingFinished.connect(self._tell)
-        lowest = spec.minimum if spec.minimum is not None else 0
-        highest = spec.maximum if spec.maximum is not None else 2**53
         self.setLocale(QLocale.c())
-        self.setDecimals(spec.decimals)
         self.setGroupSeparatorShown(True)
-        self.setRange(0 if spec.auto else lowest / spec.scale, highest / spec.scale)
-        self.setSpecialValueText(spec.auto)
-        self.setSuffix(f" {spec.unit}" if spec.unit else "")
+        self.set_spec(spec)
         self.setKeyboardTracking(False)
         self.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.setFont(figure_font())
@@ -110,11 +142,33 @@ class StepField(QDoubleSpinBox):
             self._fit()
             theme_notifier().changed.connect(self._fit)
 
+    def set_spec(self, spec: RowSpec) -> None:
+        """Other bounds or another unit."""
+        self._spec = spec
+        lowest = spec.minimum if spec.minimum is not None else 0
+        highest = spec.maximum if spec.maximum is not None else 2**53
+        self.setDecimals(spec.decimals)
+        self.setRange(0 if spec.auto else lowest / spec.scale, highest / spec.scale)
+        self.setSpecialValueText(spec.auto)
+        self.setSuffix(f" {spec.unit}" if spec.unit else "")
+
     def _fit(self) -> None:
         self.setFixedWidth(round(WIDTH * max(1.0, text_scale())))
 
+    def textFromValue(self, value: float) -> str:
+        if self._spec.all and value == self.maximum():
+            return self._spec.all
+        return super().textFromValue(value)
+
+    def valueFromText(self, text: str) -> float:
+        return self.maximum() if self._is_all(text) else super().valueFromText(text)
+
     def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
+        if self._is_all(text):
+            return QValidator.State.Acceptable, text, position
         state, text, position = super().validate(text, position)
+        if state is QValidator.State.Invalid and self._begins_a_word(text):
+            state = QValidator.State.Intermediate
         if state is QValidator.State.Invalid and self._number(text) is not None:
             state = QValidator.State.Intermediate
         return state, text, position
@@ -127,17 +181,27 @@ class StepField(QDoubleSpinBox):
         if number != nearest:
             spec = self._spec
             lowest = spec.minimum / spec.scale if spec.minimum is not None else self.minimum()
-            self._refusal = (
-                f"{self._words(number)} is out of range: "
-                f"{self.textFromValue(lowest)} to {self._words(self.maximum())}."
-            )
-        return self._words(nearest)
+            unit = "" if spec.all else self.suffix()
+            written, least, most = map(super().textFromValue, (number, lowest, self.maximum()))
+            self._refusal = f"{written}{unit} is out of range: {least} to {most}{unit}."
+        return self.textFromValue(nearest) + self.suffix()
 
-    def _words(self, number: float) -> str:
-        return self.textFromValue(number) + self.suffix()
+    def _bare(self, text: str) -> str:
+        return text.removesuffix(self.suffix()).strip().lower()
+
+    def _is_all(self, text: str) -> bool:
+        return bool(self._spec.all) and self._bare(text) == self._spec.all
+
+    def _begins_a_word(self, text: str) -> bool:
+        """Whether it may become one of the words that stand for numbers."""
+        bare = self._bare(text)
+        words = (self._spec.auto, self._spec.all) if self._spec.all else ()
+        return any(word.startswith(bare) for word in words)
 
     def _number(self, text: str) -> float | None:
-        bare = text.removesuffix(self.suffix()).replace(",", "").strip()
+        bare = self._bare(text).replace(",", "")
+        if self._spec.all and bare == self._spec.auto:
+            return self.minimum()
         try:
             return float(bare)
         except ValueError:

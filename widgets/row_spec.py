@@ -18,6 +18,7 @@ class RowSpec:
     scale: how many of the setting's units one shown unit is (2**30 for bytes shown in GiB).
     is_whole: whether the setting's own value is an integer, whatever is shown.
     auto: the text for None, where None is allowed.
+    all: the text for the largest number; with it values are texts: those two, or a number's.
     """
 
     name: str
@@ -33,6 +34,7 @@ class RowSpec:
     decimals: int = 0
     is_whole: bool = True
     auto: str = ""
+    all: str = ""
     is_path: bool = False
     is_folders: bool = False
 

@@ -17,7 +17,7 @@ from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.panels.precision import OF_IT, PrecisionGuide
 from app.panels.profile_menu import ProfileMenu
-from app.panels.row_remarks import WITH_CEILING, RowRemarks
+from app.panels.row_remarks import LAYERS, WITH_CEILING, RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_list import SettingList
 from app.panels.setting_specs import Machine
@@ -34,6 +34,7 @@ from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import LoadCancelled
 from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.fonts import text_scale
+from widgets.number_control import NumberControl
 from widgets.path_control import PathControl
 from widgets.setting_row import ChoiceControl, HintTone, SettingRow
 from widgets.theme import SPACE_3, SPACE_4, theme_notifier
@@ -131,6 +132,13 @@ class EngineSettingsPanel(QWidget):
                 control.withdraw(value)
             for value, text in self._machine.devices:
                 control.offer(value, text)
+
+    def _offer_layers(self, model: ModelInfo | None) -> None:
+        """As many as the model has."""
+        control = self._rows[LAYERS].control
+        assert isinstance(control, NumberControl)
+        if model is not None and model.num_layers:
+            control.set_highest(model.num_layers)
 
     @property
     def rows(self) -> dict[str, SettingRow]:
@@ -377,6 +385,8 @@ class EngineSettingsPanel(QWidget):
         self._others.setText(others)
         self._others.setVisible(bool(others))
         self._list.setVisible(not others)
+        self._remarks.plan = self._bridge.plan
+        self._offer_layers(self._bridge.model)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
             row.setEnabled(self.may_change and not self._remarks.idle_because(name))

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.panels.layer_words import layers_moved, layers_now
 from app.units import format_bytes
 from engine.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, StepRecord
@@ -22,6 +23,11 @@ NO_STEP = "no step in the last minute"
 def _count(number: int, unit: str) -> str:
     """ "1 token", "2,048 tokens"."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+
+
+def _in_ram(num_bytes: int) -> str:
+    """Of a model that is divided between a GPU and the CPU."""
+    return f", {format_bytes(num_bytes)} of it in RAM" if num_bytes else ""
 
 
 @dataclass(slots=True)
@@ -82,6 +88,7 @@ class Hints:
             "num_threads": self._threads,
             "adaptive_threads": self._found_threads,
             "device": self._device,
+            "gpu_layers": layers_now,
             "enforce_eager": self._graphs,
         }
 
@@ -99,6 +106,10 @@ class Hints:
     def clear(self) -> None:
         self._snapshot = None
         self._seconds.clear()
+
+    def moved(self, gpu_layers: str) -> str:
+        """What so many layers on the GPU would move; "" where that is not known."""
+        return layers_moved(self._snapshot, gpu_layers) if self._snapshot else ""
 
     def hint(self, name: str) -> str:
         """The hint of a setting; empty where there is nothing to say yet."""
@@ -166,7 +177,8 @@ class Hints:
     @staticmethod
     def _capacity(s: EngineSnapshot) -> str:
         tokens = s.blocks.num_blocks * s.blocks.block_size
-        size = format_bytes(s.memory.plan.kv_cache)
+        plan = s.memory.plan
+        size = format_bytes(plan.kv_cache + plan.host_kv_cache) + _in_ram(plan.host_kv_cache)
         preemptions = _count(s.counters.preemptions, "preemption")
         return f"{size} · {_count(tokens, 'token')} · {preemptions}"
 
@@ -175,13 +187,17 @@ class Hints:
         plan = s.memory.plan
         if not plan.key_dtype:
             return ""
-        per_token = format_bytes(plan.bytes_per_block / s.blocks.block_size)
+        per_block = plan.bytes_per_block + plan.host_bytes_per_block
+        per_token = format_bytes(per_block / s.blocks.block_size)
         return f"{kv_words(plan.key_dtype, plan.value_dtype)} · {per_token} a token"
 
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
-        return f"planned {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        words = f"planned {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        if not plan.host_layers:
+            return words
+        return f"{words} · {format_bytes(plan.host_predicted)} in RAM beside it"
 
     @staticmethod
     def _allocation(s: EngineSnapshot) -> str:
@@ -213,7 +229,8 @@ class Hints:
 
     @staticmethod
     def _weights(s: EngineSnapshot) -> str:
-        size = format_bytes(s.model.weights_bytes)
+        in_ram = s.memory.host_weights
+        size = format_bytes(s.model.weights_bytes) + _in_ram(in_ram)
         if not s.model.quantization:  # tables of positions are held beside the weights
             return f"{size} now · in {s.model.dtype}"
         bits = 8 * s.model.weights_bytes / max(1, s.model.num_parameters)

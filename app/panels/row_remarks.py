@@ -11,9 +11,12 @@ from app.panels.setting_specs import matters, only_on, only_with
 from app.panels.setting_words import short
 from app.panels.settings_model import SettingsModel
 from app.precision.choices import WEIGHTS
+from engine.device_map import ALL
 from engine.errors import ErrorInfo
+from engine.snapshot import MemoryPlan
 from widgets.setting_row import HintTone
 
+LAYERS = "gpu_layers"
 Remark = tuple[str, HintTone]
 WITH_CEILING = (
     "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "speculative_method",
@@ -24,11 +27,12 @@ WITH_CEILING = (
 
 class RowRemarks:
     """`hints`: what a setting did, from snapshots. `draft_note`: of the draft model that is chosen.
-    `ceilings`: what each setting could win at most."""
+    `ceilings`: what each setting could win at most. `plan`: of the memory, of what is loaded."""
 
     def __init__(self, model: SettingsModel, precision: PrecisionGuide) -> None:
         self._model, self._precision = model, precision
         self.hints = Hints()
+        self.plan: MemoryPlan | None = None
         self.draft_note: Remark = ("", "small")
         self.ceilings: Mapping[str, str] = {}
         self._errors: dict[str, ErrorInfo] = {}
@@ -64,13 +68,26 @@ class RowRemarks:
 
     def idle_because(self, name: str) -> str:
         """Why a setting does nothing now; "" where it does."""
-        if reason := only_on(name, self._model.shown("device")):
+        device = self._model.shown("device")
+        if reason := only_on(name, device, self._is_divided):
             return reason
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
         if not self._precision.matters(name, self._model.shown(WEIGHTS)):
             return self._precision.only_with(name)
         return ""
+
+    @property
+    def _is_divided(self) -> bool:
+        """Whether the CPU computes layers beside a GPU, or may with what is collected."""
+        if self._model.is_pending(LAYERS):
+            return bool(self._model.shown(LAYERS) != ALL)
+        return self.plan is not None and self.plan.host_layers > 0
+
+    def _pending(self, name: str) -> str:
+        words = f"not applied yet: now {self._now(name)}"
+        moved = self.hints.moved(self._model.shown(name)) if name == LAYERS else ""
+        return f"{words} · {moved}" if moved else words
 
     def _now(self, name: str) -> str:
         """What is in force, in the words of the row's own choices."""
@@ -87,6 +104,6 @@ class RowRemarks:
         if name == MODEL and self.draft_note[0]:
             return self.draft_note
         if self._model.is_pending(name):
-            return f"not applied yet: now {self._now(name)}", "warning"
+            return self._pending(name), "warning"
         parts = (self.hints.hint(name), self._precision.hint(name), self.ceilings.get(name, ""))
         return "\n".join(filter(None, parts)), "small"  # one line would widen the panel

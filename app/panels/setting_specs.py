@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from engine.config import SETTINGS, Setting
+from engine.device_map import ALL, AUTO
 from engine.kv_dtype import NAMES as KV_DTYPES
 from widgets.row_spec import RowSpec
 
@@ -49,6 +50,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Model": (
         "device",
+        "gpu_layers",
         "max_model_len",
         "num_threads",
         "adaptive_threads",
@@ -72,7 +74,7 @@ _OF_METHOD: dict[str, tuple[str, ...]] = {
 }
 
 
-_OF_GPU = ("enforce_eager",)
+_OF_GPU = ("enforce_eager", "gpu_layers")
 _OF_CPU = ("adaptive_threads",)  # the number is also that of loading
 
 
@@ -81,12 +83,15 @@ def only_with(name: str) -> str:
     return "only with " + " or ".join(_OF_METHOD[name])
 
 
-def only_on(name: str, device: str) -> str:
-    """Why a setting does nothing on `device`; "" where it does something, or is not known to."""
+def only_on(name: str, device: str, is_divided: bool = False) -> str:
+    """Why a setting does nothing on `device`; "" where it does something, or is not known to.
+    is_divided: the CPU computes layers beside a GPU."""
     on_gpu = device == "auto" or device.startswith("cuda")
     if name in _OF_GPU and not on_gpu:
         return "only on an NVIDIA GPU"
-    return "only on the CPU" if name in _OF_CPU and device.startswith("cuda") else ""
+    if name in _OF_CPU and device.startswith("cuda") and not is_divided:
+        return "only where the CPU computes layers"
+    return ""
 
 
 def matters(name: str, speculative_method: str) -> bool:
@@ -120,6 +125,14 @@ def _powers(first: float, limit: float) -> tuple[float, ...]:
 def _threads(spec: RowSpec, machine: Machine) -> RowSpec:
     counts = tuple(float(n) for n in range(1, machine.num_cpus + 1))
     return replace(spec, steps=counts, auto="auto", unit="")
+
+
+def _layers(spec: RowSpec, machine: Machine) -> RowSpec:
+    """How many there are is known with the model: `NumberControl.set_highest`."""
+    return replace(
+        spec, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="of 1",
+        auto=AUTO, all=ALL,
+    )  # fmt: skip
 
 
 def _each_its_own() -> Iterator[tuple[str, str]]:
@@ -159,6 +172,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     ),
     "num_threads": _threads,
     "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
+    "gpu_layers": _layers,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from app.panels.engine_settings import EngineSettingsPanel
 from app.preferences.schema import PREFERENCES, PreferenceError
 from app.preferences.values import Preferences
 from engine.config import SETTINGS
+from widgets.number_control import NumberControl
 from widgets.path_control import PathControl
 from widgets.setting_row import ChoiceControl, HintTone, SettingRow
 
@@ -109,6 +110,9 @@ class EngineSource(QObject):
         known = self._panel.rows[row.spec.name].control
         if isinstance(row.control, PathControl) and isinstance(known, PathControl):
             row.control.set_known(known.known)
+        elif row.spec.all and isinstance(known, NumberControl):
+            assert isinstance(row.control, NumberControl) and known.spec.maximum is not None
+            row.control.set_highest(int(known.spec.maximum))
         elif isinstance(row.control, ChoiceControl) and isinstance(known, ChoiceControl):
             row.describe_choices(known.descriptions())
 

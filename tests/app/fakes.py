@@ -6,6 +6,7 @@ that tests reach every message of the contract.
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import threading
 import time
@@ -16,6 +17,7 @@ import numpy as np
 
 from engine import messages as m
 from engine.config import EngineConfig
+from engine.device_map import host_layers_of
 from engine.errors import ConfigError, ErrorInfo
 from engine.machine import machine_name
 from engine.sampling_params import SamplingParams
@@ -45,7 +47,8 @@ GIB = 2**30
 
 @dataclass
 class Script:
-    """What the fake does. `replies`: words per reply; `step_s`: seconds of one step."""
+    """What the fake does. `replies`: words per reply; `step_s`: seconds of one step.
+    `host_layers`: so many of 8 are on the CPU beside a GPU; None: no GPU."""
 
     step_s: float = 0.002
     replies: int = 24
@@ -56,6 +59,7 @@ class Script:
     rejected_prompt: str = "reject me"
     crashing_prompt: str = "crash please"
     has_notice: str = ""
+    host_layers: int | None = None
 
 
 @dataclass
@@ -161,6 +165,7 @@ class FakeEngineThread(threading.Thread):
             self.on_event(m.LoadFailed(error))
             return
         self._config = config.replace(
+            device=self._device,
             dtype="float32" if config.dtype == "auto" else config.dtype,
             max_model_len=config.max_model_len or 2048,
             num_threads=config.num_threads or 2,
@@ -197,7 +202,13 @@ class FakeEngineThread(threading.Thread):
             return
         change = new.change_class(self._config)
         self._config = new
-        self.on_event(m.Reconfigured(new, change, 0.01))
+        if self._device != "cpu" and "gpu_layers" in changes:
+            layers = host_layers_of(self._device, new.gpu_layers, 8)
+            self.script.host_layers = 2 if layers is None else layers
+            plan, model = self._plan(), self._model()
+            self.on_event(m.Reconfigured(new, change, 0.01, model=model, plan=plan))
+        else:
+            self.on_event(m.Reconfigured(new, change, 0.01))
         self._publish()
 
     def _do_step(self) -> None:
@@ -312,23 +323,37 @@ class FakeEngineThread(threading.Thread):
         notices = (self.script.has_notice,) if self.script.has_notice else ()
         return ModelInfo(
             name=self._config.model.rstrip("/").rsplit("/", 1)[-1], path=self._config.model,
-            architecture="LlamaForCausalLM", dtype=self._config.dtype, device="cpu",
+            architecture="LlamaForCausalLM", dtype=self._config.dtype, device=self._device,
             num_parameters=6_300_000, weights_bytes=25_200_000, num_layers=8, hidden_size=256,
             num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=4096, max_model_len=2048,
             is_dummy=self._config.load_format == "dummy", has_chat_template=True, notices=notices,
             output_bytes=4_200_000, device_name=machine_name(),
         )  # fmt: skip
 
+    @property
+    def _device(self) -> str:
+        return "cpu" if self.script.host_layers is None else "cuda:0"
+
     def _plan(self) -> MemoryPlan:
-        return MemoryPlan(
+        whole = MemoryPlan(
             16 * GIB, 8 * GIB, GIB, 7 * GIB, 25_200_000, 2**24, 2**26, 2**19, 128,
             key_dtype="float32", value_dtype="float32",
         )  # fmt: skip
+        if not self.script.host_layers:
+            return whole
+        in_ram = self.script.host_layers
+        return dataclasses.replace(
+            whole, weights=25_200_000 - in_ram * 2**21, host_weights=in_ram * 2**21,
+            bytes_per_block=(8 - in_ram) * 2**16, host_bytes_per_block=in_ram * 2**16,
+            host_layers=in_ram, host_free=32 * GIB, host_limit=30 * GIB,
+            host_activations=2**22,
+        ).with_blocks(128)  # fmt: skip
 
     def _memory(self) -> MemorySnapshot:
+        plan = self._plan()
         return MemorySnapshot(
-            self._plan(), 25_200_000, 2**26, 2**22 * len(self._running), 0, 2**28, 2**29,
-            8 * GIB, 16 * GIB,
+            plan, plan.weights, plan.kv_cache, 2**22 * len(self._running), 0, 2**28, 2**29,
+            8 * GIB, 16 * GIB, host_weights=plan.host_weights, host_kv_cache=plan.host_kv_cache,
         )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from engine.snapshot import GpuFigures
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application, next_run, open_model, script, send
 from tests.widgets import synthetic
+from widgets.number_control import NumberControl
 from widgets.setting_row import ChoiceControl
 
 __all__ = ["application", "script"]
@@ -320,7 +321,71 @@ def test_eager_steps_are_for_a_gpu_and_threads_for_the_cpu() -> None:
     for device, why in (("cpu", "only on an NVIDIA GPU"), ("cuda:0", ""), ("auto", "")):
         model.open(EngineConfig(model="any", device=device), {})
         assert remarks.idle_because("enforce_eager") == why
-        only = "only on the CPU" if device == "cuda:0" else ""
+        only = "only where the CPU computes layers" if device == "cuda:0" else ""
         assert remarks.idle_because("adaptive_threads") == only
         assert remarks.idle_because("num_threads") == ""  # a model is loaded by them
         assert remarks.idle_because("block_size") == ""
+        assert remarks.idle_because("gpu_layers") == why
+
+
+def test_layers_are_chosen_as_words_or_numbers(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    """As many as the model has; what they cost is said, and the threads of the CPU matter."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row, threads = panel.rows["gpu_layers"], panel.rows["adaptive_threads"]
+    assert not row.isEnabled() and row.hint == "only on an NVIDIA GPU"
+    script.host_layers = 0
+    open_model(qtbot, application, "/models/other")
+    qtbot.waitUntil(lambda: row.hint.startswith("all 8 on cuda:0 · a layer 2.50 MiB"), timeout=3000)
+    assert row.value() == "auto" and row.isEnabled() and not threads.isEnabled()
+    control = row.control
+    assert isinstance(control, NumberControl)
+    shown = []
+    for position in range(9):
+        control.slider.setValue(position)
+        shown.append((control.field.text(), panel.model.shown("gpu_layers")))
+    numbers = [(f"{n} of 8", f"{n}") for n in range(1, 8)]
+    assert shown == [("auto", "auto"), *numbers, ("all of 8", "all")]
+    control.slider.setValue(6)
+    moved = "moves 2 layers to RAM: about 5.01 MiB, and 16.0 MiB of KV cache"
+    assert row.hint == f"not applied yet: now auto · {moved}"
+    assert threads.isEnabled()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config is not None and application.bridge.config.gpu_layers == "6"
+    assert threads.isEnabled() and control.field.text() == "6 of 8"
+    qtbot.waitUntil(lambda: row.hint.startswith("6 of 8 on cuda:0, 2 in RAM"), timeout=3000)
+    assert "4.00 MiB of it in RAM" in panel.rows["quantization"].hint
+    assert "16.0 MiB of it in RAM" in panel.rows["kv_cache_memory_bytes"].hint
+    assert "in RAM beside it" in panel.rows["gpu_memory_utilization"].hint
+    control.slider.setValue(8)
+    assert "moves 2 layers to cuda:0, where 8.00 GiB are free" in row.hint
+    assert not threads.isEnabled()
+
+
+def test_layers_are_written_too(qtbot: QtBot, application: Application, script: Script) -> None:
+    script.host_layers = 2
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows["gpu_layers"]
+    control = row.control
+    assert isinstance(control, NumberControl)
+    for text, value, field in (
+        ("3", "3", "3 of 8"), ("all", "all", "all of 8"), ("5", "5", "5 of 8"),
+        ("ALL", "all", "all of 8"), ("auto", "auto", "auto"), ("8", "all", "all of 8"),
+    ):  # fmt: skip
+        control.field.selectAll()
+        qtbot.keyClicks(control.field, text)
+        qtbot.keyClick(control.field, Qt.Key.Key_Return)
+        assert (panel.model.shown("gpu_layers"), control.field.text()) == (value, field), text
+        assert row.hint_tone != "error"
+    control.field.selectAll()
+    qtbot.keyClicks(control.field, "40")
+    qtbot.keyClick(control.field, Qt.Key.Key_Return)
+    assert row.hint == "40 is out of range: 1 to 8." and control.field.text() == "all of 8"
+    control.field.stepBy(-1)
+    assert panel.model.shown("gpu_layers") == "7"
+    row.set_value("30")  # of another model, or from the command line: more than there are
+    assert control.field.text() == "all of 8"

@@ -1,0 +1,43 @@
+"""What it costs and gives to move a model's layers between a GPU and the CPU. Imports no Qt."""
+
+from __future__ import annotations
+
+from app.units import format_bytes
+from engine.device_map import host_layers_of
+from engine.snapshot import EngineSnapshot
+
+
+def layers_now(s: EngineSnapshot) -> str:
+    """ "20 of 32 on cuda:0, 12 in RAM · a layer 412 MiB, its KV cache 64 MiB · 1.2 GiB free"."""
+    if not s.model.device.startswith("cuda") or not s.model.num_layers:
+        return ""
+    count, in_ram = s.model.num_layers, s.memory.plan.host_layers
+    where = f"all {count} on {s.model.device}"
+    if in_ram:
+        where = f"{count - in_ram} of {count} on {s.model.device}, {in_ram} in RAM"
+    weights, cache = map(format_bytes, _of_a_layer(s))
+    free = f"{format_bytes(s.memory.free)} free on {s.model.device}"
+    return f"{where} · a layer {weights}, its KV cache {cache} · {free}"
+
+
+def layers_moved(s: EngineSnapshot, wanted: str) -> str:
+    """What `wanted` layers on the GPU move, where that is known before; "" where nothing is."""
+    count, device = s.model.num_layers, s.model.device
+    host = host_layers_of(device, wanted, count) if device.startswith("cuda") else None
+    moved = 0 if host is None else host - s.memory.plan.host_layers
+    if not moved:
+        return ""
+    weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
+    layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"
+    where = "to RAM"
+    if moved < 0:
+        where = f"to {device}, where {format_bytes(s.memory.free)} are free"
+    return f"moves {layers} {where}: about {weights}, and {cache} of KV cache"
+
+
+def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:
+    """Bytes of weights and of KV cache in a layer, on average."""
+    model, plan = s.model, s.memory.plan
+    weights = model.weights_bytes - model.output_bytes - model.lookup_bytes
+    cache = plan.kv_cache - plan.num_blocks * plan.draft_bytes_per_block + plan.host_kv_cache
+    return weights / model.num_layers, cache / model.num_layers
