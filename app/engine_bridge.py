@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +25,7 @@ from app.engine_seat import EngineSeat, EngineThreadLike, ThreadFactory, engine_
 from app.row_names import event_by_row
 from engine import messages
 from engine.config import EngineConfig
+from engine.devices import CPU
 from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
@@ -122,6 +123,14 @@ class EngineBridge(QObject):
         """Names of the models that an engine elsewhere opens; None where the engine reads the
         folders of this machine."""
         return self._seat.offers
+
+    @property
+    def gives_back(self) -> Mapping[str, int]:
+        """Bytes by device that the model loaded now has, and gives back before another is loaded;
+        of an engine elsewhere nothing of this machine."""
+        if self.plan is None or self.model is None or self.offers is not None:
+            return {}
+        return {CPU: self.plan.host_predicted, self.model.device: self.plan.predicted}
 
     @property
     def place(self) -> str:

@@ -312,7 +312,9 @@ class MainWindow(QMainWindow):
     def show_open_model(self, path: str = "") -> None:
         """The dialog, looking at `path` if one is given."""
         if self._dialog is None:
-            self._dialog = OpenModelDialog(self.settings, self._in_use, parent=self)
+            self._dialog = OpenModelDialog(
+                self.settings, lambda: self.bridge.gives_back, parent=self
+            )
             self._dialog.model_chosen.connect(self.session.open)
             self._dialog.finished.connect(self._forget_dialog)
             show_dialog(self._dialog)
@@ -372,12 +374,6 @@ class MainWindow(QMainWindow):
 
     def _forget_dialog(self) -> None:
         self._dialog = None
-
-    def _in_use(self) -> int:
-        """Memory that the model loaded now gives back when another is loaded."""
-        if self.bridge.plan is None or self.bridge.offers is not None:
-            return 0
-        return self.bridge.plan.predicted
 
     # What is said -----------------------------------------------------------------------------
 

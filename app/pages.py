@@ -8,7 +8,7 @@ from app.engine_bridge import EngineBridge
 from app.hub.hub import Hub
 from app.hub.trash import Trash
 from app.models.downloads import DownloadQueue
-from app.models.estimate import estimate
+from app.models.estimate import Held, estimate
 from app.models.first_run import ModelsPlace
 from app.models.page import ModelsPage
 from app.models.session import ModelSession
@@ -137,9 +137,8 @@ def make_models_place(
 ) -> ModelsPlace:
     """The Models page over the hub and the cache that huggingface_hub is set to."""
 
-    def in_use() -> int:
-        is_here = bridge.plan is not None and bridge.offers is None
-        return bridge.plan.predicted if is_here and bridge.plan is not None else 0
+    def in_use() -> Held:
+        return bridge.gives_back
 
     def is_open(path: str) -> bool:
         return session.current is not None and session.current.path == path

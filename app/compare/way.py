@@ -20,6 +20,7 @@ from app.models.estimate import Estimate
 from app.settings_store import RecentModel
 from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
+from engine.device_map import AUTO
 from engine.sampling_params import SamplingParams
 from engine.snapshot import MemoryPlan
 
@@ -98,7 +99,8 @@ def decide(
     """Two at once where what the engine of the window (`taken`) has planned and what `side` needs
     with `config` fit together.
 
-    It needs its weights, its activations and a cache for one request of its context.
+    It needs its weights, its activations and a cache for one request of its context. Where it
+    would have layers on the CPU only for want of room on the GPU, they do not fit.
     """
     need, first = found.need, other_side(side)
     if need is None:
@@ -106,12 +108,13 @@ def decide(
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
     numbers = (
         f"the {first} has planned {format_bytes(planned)}, the {side} needs "
-        f"{format_bytes(need.needed)}, and {format_bytes(plan.limit)} may be used"
+        f"{format_bytes(need.everywhere)}, and {format_bytes(plan.limit)} may be used"
     )
-    if need.needed > room:
+    is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
+    if need.needed > room or not need.fits or is_squeezed:
         return in_turn(f"they do not fit at once: {numbers}.", config, taken)
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
-        config = config.replace(kv_cache_memory_bytes=need.kv_cache)
+        config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
     return Decision(Way.BESIDE, f"Two engines at once: {numbers}.", config)
 
 

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.models.estimate import estimate
+from app.models.estimate import NOTHING, Held, estimate
 from app.models.inspector import Estimator, Inspector
 from app.models.model_card import ModelCard
 from app.models.source_list import SourceList
@@ -44,7 +44,7 @@ class OpenModelDialog(QDialog):
     def __init__(
         self,
         store: SettingsStore,
-        in_use: Callable[[], int] = lambda: 0,
+        in_use: Callable[[], Held] = lambda: NOTHING,
         estimator: Estimator = estimate,
         parent: QWidget | None = None,
     ) -> None:

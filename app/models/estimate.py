@@ -5,23 +5,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from app.row_names import by_row
-from engine.config import EngineConfig
-from engine.errors import InferdeckError
+from engine.config import SETTINGS, EngineConfig
+from engine.device_map import AUTO, host_layers_of
+from engine.devices import CPU
+from engine.errors import InferdeckError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from engine.loading.architecture import ModelReport
+    from engine.loading.checkpoint import Checkpoint
 
 SHORTEST_CONTEXT = 256
+USEFUL_CONTEXT = 4096
+"""Tokens. So long a context with the whole model on the GPU is worth more than a longer one of
+which the CPU computes layers."""
+
+_UNBOUNDED = (2**60, 2**60)
+Held = Mapping[str, int]
+"""Bytes by device."""
+NOTHING: Held = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class InRam:
+    """What the first `layers` of a model need, which the CPU computes beside a GPU."""
+
+    layers: int
+    weights: int
+    activations: int
+    kv_cache: int
+    limit: int
+
+    @property
+    def needed(self) -> int:
+        return self.weights + self.activations + self.kv_cache
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory in bytes. `kv_cache`: the least that is useful, one request of `max_model_len`
-    tokens. `limit`: what the engine may use of the `free` bytes."""
+    """Memory in bytes, of `device`. `kv_cache`: the least that is useful, one request of
+    `max_model_len` tokens. `limit`: what the engine may use of the `free` bytes. in_ram: the part
+    of a model that is divided, beside that on the GPU."""
 
     max_model_len: int
     dtype: str
@@ -31,81 +60,184 @@ class Need:
     free: int
     total: int
     limit: int
+    device: str = CPU
+    num_layers: int = 0
+    in_ram: InRam | None = None
+
+    @property
+    def kv_of_all(self) -> int:
+        """The KV cache of all layers."""
+        return self.kv_cache + (self.in_ram.kv_cache if self.in_ram else 0)
 
     @property
     def kv_bytes_per_token(self) -> float:
-        return self.kv_cache / self.max_model_len
+        return self.kv_of_all / self.max_model_len
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest request for whose KV cache there is room beside all else."""
+        parts = [(self.limit - self.weights - self.activations, self.kv_cache)]
+        if (ram := self.in_ram) is not None:
+            parts.append((ram.limit - ram.weights - ram.activations, ram.kv_cache))
+        return min(
+            int(room / (cache / self.max_model_len)) if room > 0 else 0 for room, cache in parts
+        )
 
     @property
     def needed(self) -> int:
+        """On the device."""
         return self.weights + self.activations + self.kv_cache
 
     @property
+    def everywhere(self) -> int:
+        """On the device and in RAM."""
+        return self.needed + (self.in_ram.needed if self.in_ram else 0)
+
+    @property
     def fits(self) -> bool:
-        return self.needed <= self.limit
+        ram = self.in_ram
+        return self.needed <= self.limit and (ram is None or ram.needed <= ram.limit)
+
+    @property
+    def layers(self) -> str:
+        """ "20 of 32 layers on cuda:0"; "" where all are on one device."""
+        if self.in_ram is None:
+            return ""
+        own = self.num_layers - self.in_ram.layers
+        return f"{own} of {self.num_layers} layers on {self.device}"
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """report: what the model is. need: for the configuration that was asked for, None where the
     model is not supported or the configuration is impossible (`problem` says why).
-    fitting_len: the longest context that fits, a power of two or the model's own; None if none."""
+    fitting_len: the longest context that fits, a power of two or the model's own; None if none.
+    whole_len: where the model would be divided, the same without the CPU's help."""
 
     report: ModelReport
     need: Need | None = None
     problem: str = ""
     fitting_len: int | None = None
+    whole_len: int | None = None
 
     @property
     def can_open(self) -> bool:
         return self.need is not None and self.need.fits
 
 
-def estimate(config: EngineConfig, in_use: int = 0) -> Estimate:
-    """What `config` would need. `in_use`: bytes that the model loaded now gives back first."""
+def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
+    """What `config` would need. `in_use`: what the model loaded now gives back first."""
+    from engine.assembly import resolve
     from engine.loading.architecture import describe_model
 
     report = describe_model(config.model, dummy=config.load_format == "dummy")
     if not report.supported:
         return Estimate(report, problem=report.reason)
     try:
-        need = _need(config, in_use)
+        resolved, checkpoint = resolve(config)
+        machine = _Machine(resolved, checkpoint, in_use)
+        need = machine.need(resolved)
+        whole = machine.whole(resolved) if resolved.gpu_layers == AUTO else need
     except InferdeckError as error:
         return Estimate(report, problem=by_row(str(error)))
-    return Estimate(report, need, fitting_len=_fitting_len(need))
+    whole_len = _fitting_len(whole)
+    if need.fits:
+        return Estimate(report, need, "", need.max_model_len, whole_len if need.in_ram else None)
+    if (whole_len or 0) < USEFUL_CONTEXT:
+        divided_len = machine.divided_len(resolved) or 0
+        whole_len = max(divided_len, whole_len or 0) or None
+    return Estimate(report, need, fitting_len=whole_len)
 
 
-def _need(config: EngineConfig, in_use: int) -> Need:
-    import torch
+class _Machine:
+    """What is free for a model, and what the engine's planning makes of it."""
 
-    from engine.assembly import resolve
-    from engine.machine import free_memory
-    from engine.memory import activation_bytes, blocks_of, model_sizes, reserve_and_limit
-    from engine.quantization.scheme import scheme_of
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, in_use: Held) -> None:
+        """`config`: resolved."""
+        from engine.machine import free_memory
+        from engine.model_sizes import sizes_of
 
-    resolved, checkpoint = resolve(config)
-    assert resolved.max_model_len is not None
-    scheme = scheme_of(resolved, checkpoint.quantization, checkpoint.name)
-    sizes = model_sizes(checkpoint, getattr(torch, resolved.dtype), scheme)
-    free, total = free_memory(resolved.device)
-    free = min(free + in_use, total)
-    bytes_per_block = resolved.block_size * sizes.kv_bytes_per_token(resolved.kv_dtype)
-    return Need(
-        max_model_len=resolved.max_model_len,
-        dtype=resolved.dtype,
-        weights=sizes.loaded_bytes(resolved.max_model_len),
-        activations=activation_bytes(sizes, resolved),
-        kv_cache=blocks_of(resolved.max_model_len, resolved) * bytes_per_block,
-        free=free,
-        total=total,
-        limit=reserve_and_limit(resolved, free=free, total=total)[1],
-    )
+        self._checkpoint = checkpoint
+        self._count = len(sizes_of(checkpoint, config).layer_weights)
+        free, total = free_memory(config.device)
+        self._memory = min(free + in_use.get(config.device, 0), total), total
+        self._ram = self._memory
+        if config.device != CPU:
+            free, total = free_memory()
+            self._ram = min(free + in_use.get(CPU, 0), total), total
+
+    def need(self, config: EngineConfig) -> Need:
+        """With the layers on the GPU that `config` says, or as many as fit. Where no division
+        fits, of the whole model on one device."""
+        layers = host_layers_of(config.device, config.gpu_layers, self._count)
+        return self._need(config, self._fewest_in_ram(config) if layers is None else layers)
+
+    def whole(self, config: EngineConfig) -> Need:
+        """Without the CPU's help."""
+        return self._need(config, 0)
+
+    def divided_len(self, config: EngineConfig) -> int | None:
+        """The longest context that is a power of two, shorter than that of `config`, and fits with
+        layers in RAM."""
+        assert config.max_model_len is not None
+        if host_layers_of(config.device, config.gpu_layers, self._count) == 0:
+            return None
+        length = 2 ** ((config.max_model_len - 1).bit_length() - 1)
+        while length >= SHORTEST_CONTEXT:
+            if self.need(config.replace(max_model_len=length)).fits:
+                return length
+            length //= 2
+        return None
+
+    def _fewest_in_ram(self, config: EngineConfig) -> int:
+        from engine.memory import plan_memory
+
+        try:  # a draft model is not counted: it may be chosen, or left out, once this one is open
+            plan = plan_memory(
+                self._checkpoint, config.replace(speculative_method="off"),
+                memory=self._memory, host_memory=self._ram,
+            )  # fmt: skip
+        except OutOfMemoryError:
+            return 0
+        return plan.host_layers
+
+    def _need(self, config: EngineConfig, host_layers: int) -> Need:
+        from engine.memory import blocks_of, plan_memory, reserve_and_limit
+
+        assert config.max_model_len is not None
+        plan = plan_memory(
+            self._checkpoint,
+            config.replace(speculative_method="off", kv_cache_memory_bytes=None),
+            memory=_UNBOUNDED, host_memory=_UNBOUNDED, host_layers=host_layers,
+        ).with_blocks(blocks_of(config.max_model_len, config))  # fmt: skip
+        free, total = self._memory
+        in_ram = None
+        if host_layers:
+            of_ram = config.replace(
+                gpu_memory_utilization=SETTINGS["gpu_memory_utilization"].default
+            )
+            in_ram = InRam(
+                host_layers, plan.host_weights, plan.host_activations, plan.host_kv_cache,
+                limit=reserve_and_limit(of_ram, free=self._ram[0], total=self._ram[1])[1],
+            )  # fmt: skip
+        return Need(
+            max_model_len=config.max_model_len,
+            dtype=config.dtype,
+            weights=plan.weights,
+            activations=plan.activations,
+            kv_cache=plan.kv_cache,
+            free=free,
+            total=total,
+            limit=reserve_and_limit(config, free=free, total=total)[1],
+            device=config.device,
+            num_layers=self._count,
+            in_ram=in_ram,
+        )
 
 
 def _fitting_len(need: Need) -> int | None:
     """The longest context that fits: the one asked for, or a power of two below it."""
     if need.fits:
         return need.max_model_len
-    room = need.limit - need.weights - need.activations
-    longest = int(room / need.kv_bytes_per_token) if room > 0 else 0
+    longest = need.most_tokens
     return 2 ** (longest.bit_length() - 1) if longest >= SHORTEST_CONTEXT else None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.models.estimate import SHORTEST_CONTEXT, Estimate, Need
+from app.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need
 from app.precision.choices import ROUNDED
 from engine.config import SETTINGS, EngineConfig
 
@@ -30,13 +30,15 @@ class Fit:
         """The verdict in a few words."""
         if not self.longest:
             return "does not fit"
+        if self.need.fits and self.need.layers:
+            return f"fits with {self.need.layers}"
         if self.need.fits:
             return f"fits, up to {self.longest:,} tokens"
         return f"fits up to {self.longest:,} tokens only"
 
 
 def fits(
-    config: EngineConfig, in_use: int, estimator: Callable[[EngineConfig, int], Estimate]
+    config: EngineConfig, in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
 ) -> list[Fit]:
     """One entry per precision that differs in memory, the largest first: number formats, then
     weights that are rounded while they are loaded, unless the checkpoint is quantized already.
@@ -52,8 +54,8 @@ def fits(
 
 def _rows(
     config: EngineConfig,
-    in_use: int,
-    estimator: Callable[[EngineConfig, int], Estimate],
+    in_use: Held,
+    estimator: Callable[[EngineConfig, Held], Estimate],
     changes: Mapping[str, Mapping[str, Any]],
 ) -> list[Fit]:
     """One entry per change of `config` that differs in memory, the largest first."""
@@ -63,16 +65,15 @@ def _rows(
         if estimate.need is None:
             continue
         need = estimate.need
-        same = found.get(need.needed)
+        same = found.get(need.everywhere)
         names = f"{same.precisions}, {name}" if same else name
-        found[need.needed] = Fit(names, need, longest(need, estimate.report.context_length))
+        found[need.everywhere] = Fit(names, need, longest(need, estimate.report.context_length))
     return [found[needed] for needed in sorted(found, reverse=True)]
 
 
 def longest(need: Need, limit: int | None) -> int:
     """The longest context of one request that fits, in tokens; the model's own where that does."""
-    room = need.limit - need.weights - need.activations
-    tokens = int(room / need.kv_bytes_per_token) if room > 0 else 0
+    tokens = need.most_tokens
     if limit is not None and tokens >= limit:
         return limit
     tokens -= tokens % ROUND

@@ -3,6 +3,8 @@ with a line where what may be used ends.
 
     float32     2.61 GiB needed · fits, up to 16,384 tokens
     #############++===..........|
+
+Of a model that is divided, what is in RAM stands paler behind what is on the GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from app.units import format_bytes
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, theme_notifier, ui_font
 
 BAR = 8
+PALE = 0.4
 
 
 class FitRows(QWidget):
@@ -59,7 +62,7 @@ class FitRows(QWidget):
             return
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        most = max(max(fit.need.needed for _, fit in self._fits), self._limit)
+        most = max(max(fit.need.everywhere for _, fit in self._fits), self._limit)
         scale = self.width() / (most * 1.02)
         for row, (name, fit) in enumerate(self._fits):
             top = row * self._row_height()
@@ -98,11 +101,14 @@ class FitRows(QWidget):
         painter.setBrush(colors.color("pressed"))
         painter.drawRect(QRectF(0, top, self.width(), BAR))
         left = 0.0
-        for _, color, size in PARTS:
-            width = max(size(fit.need) * scale, 1.0)
-            painter.setBrush(colors.color(color))
-            painter.drawRect(QRectF(left, top, width, BAR))
-            left += width
+        for part in filter(None, (fit.need, fit.need.in_ram)):
+            painter.setOpacity(1.0 if part is fit.need else PALE)
+            for _, color, size in PARTS:
+                width = max(size(part) * scale, 1.0)
+                painter.setBrush(colors.color(color))
+                painter.drawRect(QRectF(left, top, width, BAR))
+                left += width
+        painter.setOpacity(1.0)
         limit = self._limit * scale
         painter.setPen(QPen(colors.color("text" if fit.need.fits else "danger"), 1.5))
         painter.drawLine(QPointF(limit, top - SPACE_1 / 2), QPointF(limit, top + BAR + 2))
@@ -112,11 +118,14 @@ class FitRows(QWidget):
             return ""
         parts = ", ".join(label.lower() for label, _, _ in PARTS)
         need = self._fits[0][1].need
-        return (
+        words = (
             f"From the left: {parts}. The line is what may be used: {format_bytes(need.limit)} "
             f"of {format_bytes(need.free)} free, at {need.max_model_len:,} tokens of context."
         )
+        if not any(fit.need.in_ram for _, fit in self._fits):
+            return words
+        return f"{words} Paler, behind them: what is in RAM, of layers that the CPU computes."
 
 
 def _figures(fit: Fit) -> str:
-    return f"{format_bytes(fit.need.needed)} · {fit.text}"
+    return f"{format_bytes(fit.need.everywhere)} · {fit.text}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.models.estimate import Estimate, estimate
+from app.models.estimate import NOTHING, USEFUL_CONTEXT, Estimate, Held, estimate
 from app.models.model_card import ModelCard
 from app.models.sources import ModelSource
 from app.settings_store import SettingsStore
@@ -15,7 +15,7 @@ from app.tasks import Task, run_task
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 
-Estimator = Callable[[EngineConfig, int], Estimate]
+Estimator = Callable[[EngineConfig, Held], Estimate]
 
 
 def _as_it_is(found: Estimate) -> Estimate:
@@ -31,7 +31,7 @@ class Inspector(QObject):
         self,
         card: ModelCard,
         store: SettingsStore,
-        in_use: Callable[[], int] = lambda: 0,
+        in_use: Callable[[], Held] = lambda: NOTHING,
         estimator: Estimator = estimate,
         parent: QObject | None = None,
     ) -> None:
@@ -105,10 +105,8 @@ class Inspector(QObject):
         found = self._adjust(found)
         chosen = self._card.chosen()["max_model_len"]
         self._card.show_estimate(found)
-        need = found.need
-        if chosen is None and need is not None and not need.fits and found.fitting_len:
-            # The model's whole context does not fit: propose the longest that does.
-            self._card.choose_context(found.fitting_len)
+        if chosen is None and (shorter := _shorter(found)):
+            self._card.choose_context(shorter)
             self.ask()
             return
         self._set(found)
@@ -120,3 +118,13 @@ class Inspector(QObject):
     def _set(self, found: Estimate | None) -> None:
         self.estimate = found
         self.looked.emit(found)
+
+
+def _shorter(found: Estimate) -> int | None:
+    """The context to propose where the model's whole context does not fit, or not without the CPU
+    computing layers."""
+    if found.need is None or (found.need.fits and found.need.in_ram is None):
+        return None
+    if not found.need.fits:
+        return found.fitting_len
+    return found.whole_len if (found.whole_len or 0) >= USEFUL_CONTEXT else None

@@ -1,4 +1,15 @@
-"""Memory needed against memory free, as one bar with its figures."""
+"""Memory needed against memory free, as one bar with its figures; of a model that is divided, one
+bar for the GPU and one for RAM.
+
+    cuda:0                    may be used 21.4 GiB
+    ##################################+++====  |
+    RAM                       may be used 50.2 GiB
+    ###########++=                             |
+                                cuda:0       RAM
+    # Weights                17.90 GiB  6.10 GiB
+    + KV cache of one request 1.90 GiB  0.70 GiB
+    = Activations             0.60 GiB  0.30 GiB
+"""
 
 from __future__ import annotations
 
@@ -6,7 +17,7 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from app.models.estimate import Need
+from app.models.estimate import InRam, Need
 from app.units import format_bytes
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, theme, theme_notifier
 
@@ -16,6 +27,7 @@ PARTS = (
     ("KV cache of one request", "kv_used", lambda need: need.kv_cache),
     ("Activations", "other", lambda need: need.activations),
 )
+IN_RAM = "RAM"
 
 
 class MemoryBar(QWidget):
@@ -31,58 +43,85 @@ class MemoryBar(QWidget):
     def show_need(self, need: Need | None) -> None:
         self._need = need
         self.setAccessibleName(self.text())
+        self.updateGeometry()
         self.update()
 
     def text(self) -> str:
         """The bar in words."""
-        if self._need is None:
-            return ""
-        parts = [f"{label} {format_bytes(size(self._need))}" for label, _, size in PARTS]
         need = self._need
+        if need is None:
+            return ""
+        usable = f"{format_bytes(need.limit)} may be used of {format_bytes(need.free)} free."
+        words = f"{_parts_text(need)}: {format_bytes(need.needed)} needed, {usable}"
+        if (ram := need.in_ram) is None:
+            return words
         return (
-            f"{', '.join(parts)}: {format_bytes(need.needed)} needed, "
-            f"{format_bytes(need.limit)} may be used of {format_bytes(need.free)} free."
+            f"{need.device}: {words} RAM: {_parts_text(ram)}: {format_bytes(ram.needed)} needed, "
+            f"{format_bytes(ram.limit)} may be used."
         )
 
     def sizeHint(self) -> QSize:
         line = self.fontMetrics().height()
-        return QSize(360, line + SPACE_1 + BAR_HEIGHT + SPACE_2 + 3 * (line + 2))
+        is_divided = self._need is not None and self._need.in_ram is not None
+        rows = (len(PARTS) + is_divided) * (line + 2)
+        return QSize(360, (1 + is_divided) * self._bar_height() + rows)
+
+    def _bar_height(self) -> int:
+        """With the words above it."""
+        return self.fontMetrics().height() + SPACE_1 + BAR_HEIGHT + SPACE_2
 
     def paintEvent(self, event: QPaintEvent) -> None:
-        if self._need is None:
+        need = self._need
+        if need is None:
             return
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        line = self.fontMetrics().height()
-        self._paint_bar(painter, self._need, line + SPACE_1)
-        self._paint_legend(painter, self._need, line + SPACE_1 + BAR_HEIGHT + SPACE_2)
+        name = need.device if need.in_ram is not None else ""
+        self._paint_bar(painter, need, 0, name)
+        if need.in_ram is not None:
+            self._paint_bar(painter, need.in_ram, self._bar_height(), IN_RAM)
+        self._paint_legend(painter, need)
+        painter.end()
 
-    def _paint_bar(self, painter: QPainter, need: Need, top: float) -> None:
-        colors = theme()
-        scale = self.width() / (max(need.needed, need.limit) * 1.02)
-        full = QRectF(0, top, self.width(), BAR_HEIGHT)
+    def _paint_bar(self, painter: QPainter, part: Need | InRam, above: int, name: str) -> None:
+        """The words at `above`, the bar below them."""
+        colors, top = theme(), above + self.fontMetrics().height() + SPACE_1
+        fits = part.needed <= part.limit
+        scale = self.width() / (max(part.needed, part.limit, 1) * 1.02)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(colors.color("pressed"))
-        painter.drawRect(full)
+        painter.drawRect(QRectF(0, top, self.width(), BAR_HEIGHT))
         left = 0.0
         for _, color, size in PARTS:
-            width = size(need) * scale
+            width = max(size(part) * scale, 1.0)
             painter.setBrush(colors.color(color))
-            painter.drawRect(QRectF(left, top, max(width, 1.0), BAR_HEIGHT))
-            left += max(width, 1.0)
-        limit = need.limit * scale
-        painter.setPen(QPen(colors.color("text" if need.fits else "danger"), 1.5))
+            painter.drawRect(QRectF(left, top, width, BAR_HEIGHT))
+            left += width
+        limit = part.limit * scale
+        painter.setPen(QPen(colors.color("text" if fits else "danger"), 1.5))
         painter.drawLine(int(limit), int(top - SPACE_1), int(limit), int(top + BAR_HEIGHT + 2))
         painter.setPen(colors.color("text_muted"))
-        words = f"may be used {format_bytes(need.limit)}"
+        words = f"may be used {format_bytes(part.limit)}"
         width = self.fontMetrics().horizontalAdvance(words)
-        at = min(max(0.0, limit - width - SPACE_1), self.width() - width)
-        painter.drawText(QRectF(at, 0, width, top - SPACE_1), Qt.AlignmentFlag.AlignLeft, words)
+        named = self.fontMetrics().horizontalAdvance(f"{name}  ") if name else 0
+        at = min(max(named, limit - width - SPACE_1), self.width() - width)
+        line = top - SPACE_1 - above
+        painter.drawText(QRectF(at, above, width, line), Qt.AlignmentFlag.AlignLeft, words)
+        painter.setPen(colors.color("text"))
+        painter.drawText(QRectF(0, above, named, line), Qt.AlignmentFlag.AlignLeft, name)
 
-    def _paint_legend(self, painter: QPainter, need: Need, top: float) -> None:
-        line = self.fontMetrics().height() + 2
+    def _paint_legend(self, painter: QPainter, need: Need) -> None:
+        line, ram = self.fontMetrics().height() + 2, need.in_ram
         right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
         left = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        top, end = self._bar_height(), float(self.width())
+        column = self.fontMetrics().horizontalAdvance("000.00 GiB") + SPACE_4
+        if ram is not None:
+            top, end = 2 * self._bar_height(), end - column
+            painter.setPen(theme().color("text_muted"))
+            painter.drawText(QRectF(0, top, end, line), right, need.device)
+            painter.drawText(QRectF(end, top, column, line), right, IN_RAM)
+            top += line
         for row, (label, color, size) in enumerate(PARTS):
             y = top + row * line
             painter.setPen(Qt.PenStyle.NoPen)
@@ -91,8 +130,14 @@ class MemoryBar(QWidget):
             painter.setPen(theme().color("text_muted"))
             painter.drawText(QRectF(SPACE_4, y, self.width(), line), left, label)
             painter.setPen(theme().color("text"))
-            value = QRectF(0, y, self.width(), line)
-            painter.drawText(value, right, _in_unit_of(need, size(need)))
+            painter.drawText(QRectF(0, y, end, line), right, _in_unit_of(need, size(need)))
+            if ram is not None:
+                value = QRectF(end, y, column, line)
+                painter.drawText(value, right, _in_unit_of(need, size(ram)))
+
+
+def _parts_text(part: Need | InRam) -> str:
+    return ", ".join(f"{label} {format_bytes(size(part))}" for label, _, size in PARTS)
 
 
 def _in_unit_of(need: Need, num_bytes: int) -> str:

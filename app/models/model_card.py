@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -19,14 +19,19 @@ from PySide6.QtWidgets import (
 from app.models.estimate import Estimate, Need
 from app.models.memory_bar import MemoryBar
 from app.models.sources import ModelSource, is_starter
+from app.panels.setting_specs import Machine, row_spec
 from app.units import format_bytes
 from engine.config import SETTINGS
+from engine.device_map import AUTO
 from widgets.elided_combo import ElidedCombo
+from widgets.number_control import NumberControl
 from widgets.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
 
 FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
 STARTER_NOTE = "Small demonstration model: speed and memory teach nothing on it. Open a real one."
 DUMMY_NOTE = "Random weights: replies are noise, speed and memory are real."
+LAYERS = "gpu_layers"
+SETTLED_MS = 250
 CONTEXTS = tuple(2**power for power in range(9, 18))
 
 
@@ -53,6 +58,7 @@ class ModelCard(QFrame):
         self._context = ElidedCombo()
         self._context.setAccessibleName("Context length")
         self._context.activated.connect(lambda: self.options_changed.emit())
+        self._make_layers()
         self._bar = MemoryBar()
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
@@ -74,6 +80,20 @@ class ModelCard(QFrame):
         layout.addWidget(self._note)
         self.show_nothing()
 
+    def _make_layers(self) -> None:
+        """How many layers are on the GPU: offered where a model would have one."""
+        self._layers = NumberControl(row_spec(SETTINGS[LAYERS], Machine()))
+        self._layers_label = QLabel(SETTINGS[LAYERS].label)
+        self._gpu_layers: str = AUTO
+        self._settled = QTimer(self)  # a slider that is dragged is looked at where it rests
+        self._settled.setSingleShot(True)
+        self._settled.setInterval(SETTLED_MS)
+        self._settled.timeout.connect(self.options_changed)
+        self._layers.changed.connect(self._on_layers)
+        for widget in (self._layers, self._layers_label):
+            widget.setToolTip(SETTINGS[LAYERS].help)
+            widget.hide()
+
     def _make_facts(self) -> QGridLayout:
         grid = QGridLayout()
         grid.setHorizontalSpacing(SPACE_4)
@@ -81,8 +101,9 @@ class ModelCard(QFrame):
         grid.setColumnStretch(1, 1)
         rows: list[tuple[str, QWidget]] = list(self._values.items())
         rows += [("Precision", self._dtype), ("Context length", self._context)]
+        rows += [(SETTINGS[LAYERS].label, self._layers)]
         for row, (name, widget) in enumerate(rows):
-            label = QLabel(name)
+            label = self._layers_label if widget is self._layers else QLabel(name)
             label.setProperty("role", "muted")
             grid.addWidget(label, row, 0)
             grid.addWidget(widget, row, 1)
@@ -101,6 +122,8 @@ class ModelCard(QFrame):
         self._say("", "muted")
         self._dtype.setEnabled(False)
         self._context.setEnabled(False)
+        for widget in (self._layers, self._layers_label):
+            widget.hide()
         self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
@@ -111,6 +134,9 @@ class ModelCard(QFrame):
         self._note.setText(DUMMY_NOTE if source.load_format == "dummy" else note)
         self._note.setVisible(bool(self.note))
         self._dtype.setCurrentText(str(chosen.get("dtype", "auto")))
+        self._settled.stop()
+        self._gpu_layers = str(chosen.get(LAYERS, AUTO))
+        self._layers.set_value(self._gpu_layers)
         self._fill_contexts(None, chosen.get("max_model_len"))
         self._show_facts({})
         self._bar.show_need(None)
@@ -127,6 +153,8 @@ class ModelCard(QFrame):
     def show_estimate(self, estimate: Estimate) -> None:
         report, need = estimate.report, estimate.need
         self._show_busy(False)
+        if need is not None:
+            self._offer_layers(need)
         self._dtype.setEnabled(report.supported)
         self._context.setEnabled(report.supported)
         self._fill_contexts(report.context_length, self.chosen()["max_model_len"])
@@ -147,6 +175,8 @@ class ModelCard(QFrame):
         self._show_need(need)
         if need is None:
             self._say(f"Cannot be opened. {estimate.problem}", "error")
+        elif need.fits and need.in_ram is not None:
+            self._say(_divided(estimate), "warning")
         elif need.fits:
             needed, free = format_bytes(need.needed), format_bytes(need.free)
             self._say(f"Supported, in {need.dtype}. Needs {needed} of {free} free.", "muted")
@@ -162,8 +192,29 @@ class ModelCard(QFrame):
         self._context.setCurrentIndex(max(0, self._context.findData(length)))
 
     def chosen(self) -> dict[str, Any]:
-        """Precision and context as the user set them: values of the engine's settings."""
-        return {"dtype": self._dtype.currentText(), "max_model_len": self._context.currentData()}
+        """Precision, context, and layers of a GPU as the user set them: values of the engine's
+        settings."""
+        options = {
+            "dtype": self._dtype.currentText(), "max_model_len": self._context.currentData()
+        }  # fmt: skip
+        return options if self._layers.isHidden() else {**options, LAYERS: self._gpu_layers}
+
+    @property
+    def layers(self) -> NumberControl:
+        """Hidden where no layer would be on a GPU."""
+        return self._layers
+
+    def _offer_layers(self, need: Need) -> None:
+        has_gpu = need.device.startswith("cuda")
+        for widget in (self._layers, self._layers_label):
+            widget.setVisible(has_gpu)
+        if has_gpu and need.num_layers:
+            self._layers.set_highest(need.num_layers)
+            self._layers.set_value(self._gpu_layers)
+
+    def _on_layers(self, value: str) -> None:
+        self._gpu_layers = value
+        self._settled.start()
 
     @property
     def verdict(self) -> str:
@@ -207,9 +258,30 @@ class ModelCard(QFrame):
         restyle(self._verdict, role=role)
 
 
+def _divided(estimate: Estimate) -> str:
+    need = estimate.need
+    assert need is not None and need.in_ram is not None
+    ram = need.in_ram
+    text = (
+        f"Fits with {need.layers}; the CPU computes the other {ram.layers} "
+        f"({format_bytes(ram.needed)} of RAM), which is slower."
+    )
+    if estimate.whole_len is None:
+        return text
+    return f"{text} With a context of {estimate.whole_len:,} tokens all are on {need.device}."
+
+
 def _too_large(estimate: Estimate) -> str:
     need = estimate.need
     assert need is not None
+    if (ram := need.in_ram) is not None:
+        where, more = f"on {need.device}", "fewer"
+        sizes = need.needed, need.limit
+        if need.needed <= need.limit:
+            where, more, sizes = "in RAM", "more", (ram.needed, ram.limit)
+        needed, usable = map(format_bytes, sizes)
+        text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
+        return f"{text} Choose {more} GPU layers, or auto."
     text = f"Does not fit: {format_bytes(need.needed)} needed, {format_bytes(need.limit)} usable."
     if estimate.fitting_len:
         return f"{text} A context of {estimate.fitting_len:,} tokens fits."

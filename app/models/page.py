@@ -24,7 +24,7 @@ from app.models.deletion import Deletion, folder_of
 from app.models.detail import Action, Detail
 from app.models.download_words import actions, how_far, state_text
 from app.models.downloads import Download, DownloadQueue, State
-from app.models.estimate import Estimate, estimate
+from app.models.estimate import NOTHING, Estimate, Held, estimate
 from app.models.fit import Fit, fits
 from app.models.hub_model import HubModel, download_text
 from app.models.hub_search import HubSearch
@@ -57,7 +57,7 @@ class ModelsPage(QWidget):
         queue: DownloadQueue,
         trash: Trash,
         hub: Hub,
-        in_use: Callable[[], int] = lambda: 0,
+        in_use: Callable[[], Held] = lambda: NOTHING,
         is_open: Callable[[str], bool] = lambda path: False,
         estimator: Estimator = estimate,
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.models.estimate import Estimate
+from app.models.estimate import Estimate, Held
 from app.models.fit import Fit, longest
 from app.models.sources import shape_sources
 from app.torch_build import Advice, advice, torch_build
@@ -58,7 +58,7 @@ def _gpus() -> list[str]:
 
 
 def shape_fits(
-    in_use: int, estimator: Callable[[EngineConfig, int], Estimate]
+    in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
 ) -> list[tuple[str, Fit]]:
     """Known model sizes, in the precision that would be chosen, at CONTEXT tokens."""
     found = []

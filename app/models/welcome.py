@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.models.estimate import Held
 from app.models.fit import Fit
 from app.models.fit_rows import FitRows
 from app.models.inspector import Estimator
@@ -54,7 +55,7 @@ class WelcomePage(QFrame):
 
     def __init__(
         self,
-        in_use: Callable[[], int],
+        in_use: Callable[[], Held],
         estimator: Estimator,
         gather: Callable[[], MachineFacts] = machine_facts,
     ) -> None:

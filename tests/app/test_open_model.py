@@ -11,7 +11,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.models.dialog import OpenModelDialog
-from app.models.estimate import SHORTEST_CONTEXT, Estimate, Need, estimate
+from app.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need, estimate
 from app.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.models.sources import (
     SourceKind,
@@ -39,10 +39,10 @@ def report(**changes: object) -> ModelReport:
     return ModelReport(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def scripted(free: int = 8 * GIB) -> Callable[[EngineConfig, int], Estimate]:
+def scripted(free: int = 8 * GIB) -> Callable[[EngineConfig, Held], Estimate]:
     """An estimator of a model of 2 GiB with 64 KiB of KV cache a token."""
 
-    def estimator(config: EngineConfig, in_use: int) -> Estimate:
+    def estimator(config: EngineConfig, in_use: Held) -> Estimate:
         length = config.max_model_len or 131072
         need = Need(length, "bfloat16", 2 * GIB, GIB // 8, length * 65536, free, 2 * free, free)
         fitting = length if need.fits else 65536
@@ -59,7 +59,7 @@ def store(qtbot: QtBot) -> SettingsStore:
 def dialog_for(
     qtbot: QtBot,
     store: SettingsStore,
-    estimator: Callable[[EngineConfig, int], Estimate],
+    estimator: Callable[[EngineConfig, Held], Estimate],
 ) -> OpenModelDialog:
     made = OpenModelDialog(store, estimator=estimator)
     qtbot.addWidget(made)
@@ -238,7 +238,7 @@ def test_what_is_not_supported_says_why_and_cannot_be_opened(
 
 
 def test_a_fault_while_looking_is_shown_in_place(qtbot: QtBot, store: SettingsStore) -> None:
-    def broken(config: EngineConfig, in_use: int) -> Estimate:
+    def broken(config: EngineConfig, in_use: Held) -> Estimate:
         raise OSError(5, "Input/output error")
 
     dialog = dialog_for(qtbot, store, broken)
@@ -249,7 +249,7 @@ def test_a_fault_while_looking_is_shown_in_place(qtbot: QtBot, store: SettingsSt
 def test_an_answer_that_comes_late_is_not_shown(qtbot: QtBot, store: SettingsStore) -> None:
     release = threading.Event()
 
-    def slow(config: EngineConfig, in_use: int) -> Estimate:
+    def slow(config: EngineConfig, in_use: Held) -> Estimate:
         if config.load_format == "dummy":
             release.wait(60)
             return Estimate(report(architecture="Late"), problem="late")

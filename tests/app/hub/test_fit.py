@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytestqt.qtbot import QtBot
 
-from app.models.estimate import SHORTEST_CONTEXT, Estimate, Need, estimate
+from app.models.estimate import NOTHING, SHORTEST_CONTEXT, Estimate, Held, Need, estimate
 from app.models.fit import Fit, fits, longest
 from app.models.fit_rows import FitRows
 from app.models.sources import shape_sources
@@ -38,7 +38,7 @@ def test_the_longest_context_fits_and_hardly_more_would(
         assert base + (max(found, SHORTEST_CONTEXT) + 256) * per_token > limit
 
 
-def halves(config: EngineConfig, in_use: int) -> Estimate:
+def halves(config: EngineConfig, in_use: Held) -> Estimate:
     """8 GiB in float32, 4 in 16 bits, 2 in int8 and fp8; all else is not supported."""
     sizes = {"float32": 8, "auto": 4, "bfloat16": 4, "int8": 2, "fp8": 2}
     size = sizes.get(config.dtype if config.quantization == "auto" else config.quantization)
@@ -49,17 +49,17 @@ def halves(config: EngineConfig, in_use: int) -> Estimate:
 
 
 def test_each_precision_has_its_verdict() -> None:
-    found = fits(EngineConfig(model="/m", max_model_len=4096), 0, halves)
+    found = fits(EngineConfig(model="/m", max_model_len=4096), NOTHING, halves)
     assert [fit.precisions for fit in found] == ["float32", "bfloat16", "int8, fp8 weights"]
     assert [fit.text for fit in found[:2]] == ["does not fit", "fits, up to 8,192 tokens"]
-    long = fits(EngineConfig(model="/m", max_model_len=2**20), 0, halves)
+    long = fits(EngineConfig(model="/m", max_model_len=2**20), NOTHING, halves)
     assert long[1].text == "fits up to 8,192 tokens only"
 
 
 def test_precisions_that_need_the_same_stand_in_one_row() -> None:
     shape = shape_sources()[0]
     config = EngineConfig(model=shape.path, load_format="dummy", max_model_len=1024)
-    found = fits(config, 0, estimate)
+    found = fits(config, NOTHING, estimate)
     names = ["float32", "bfloat16, float16", "int8, fp8 weights", "nf4 weights", "int4 weights"]
     assert [fit.precisions for fit in found][:3] == names[:3]
     assert {fit.precisions for fit in found} == set(names)
@@ -68,7 +68,8 @@ def test_precisions_that_need_the_same_stand_in_one_row() -> None:
 
 
 def test_what_is_not_supported_has_no_rows() -> None:
-    assert fits(EngineConfig(model="/m"), 0, lambda c, i: Estimate(report(), problem="no")) == []
+    refused = Estimate(report(), problem="no")
+    assert fits(EngineConfig(model="/m"), NOTHING, lambda config, in_use: refused) == []
 
 
 def test_rows_take_room_only_for_what_they_show_and_say_it_in_words(qtbot: QtBot) -> None:
@@ -92,7 +93,7 @@ def test_facts_of_this_machine_are_measured() -> None:
 
 
 def test_known_sizes_are_compared_at_one_context() -> None:
-    found = shape_fits(0, halves)
+    found = shape_fits(NOTHING, halves)
     assert [name for name, _ in found] == [f"{s.title} in bfloat16" for s in shape_sources()]
     assert all(fit.need.max_model_len == 4096 for _, fit in found)
 

@@ -18,7 +18,7 @@ from app.hub.hub import Hub
 from app.hub.trash import Trash
 from app.models.deletion import folder_of
 from app.models.downloads import DownloadQueue, State
-from app.models.estimate import Estimate, Need
+from app.models.estimate import Estimate, Held, Need
 from app.models.hub_search import BEFORE
 from app.models.library import NOTHING_YET
 from app.models.page import ModelsPage
@@ -40,7 +40,7 @@ from widgets.page_frame import PageFrame
 GIB = 2**30
 
 
-def estimator(config: EngineConfig, in_use: int) -> Estimate:
+def estimator(config: EngineConfig, in_use: Held) -> Estimate:
     """Everything is a model of 2 GiB in 16 bits, on a machine with 8 GiB free."""
     size = 2 if config.dtype == "float32" else 1
     length = config.max_model_len or 8192
