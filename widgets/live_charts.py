@@ -234,7 +234,11 @@ class LiveCharts(QWidget):
         self.memory.set_limit(limit or None)
         predicted = memory.plan.predicted / GIB
         measured = (memory.weights + memory.kv_cache) / GIB
-        self.memory.set_note(f"predicted {predicted:.2f}, measured {measured:.2f}")
+        note = f"predicted {predicted:.2f}, measured {measured:.2f}"
+        if memory.plan.host_layers:  # all else here is of the GPU
+            in_ram = (memory.host_weights + memory.host_kv_cache) / GIB
+            note += f"; {in_ram:.2f} in RAM"
+        self.memory.set_note(note)
 
     def update_gpus(self, at: float, gpus: Sequence[GpuFigures]) -> None:
         """What the driver tells of the GPUs: their memory in use, all together, and two charts of

@@ -60,11 +60,12 @@ FIGURES = (
 
 class Value(NamedTuple):
     """A figure's value as text; not current: measured a while ago, nothing newer since. why_not:
-    why there is none."""
+    why there is none. more: what there is to say of it now beside what it is."""
 
     text: str
     is_current: bool = True
     why_not: str = ""
+    more: str = ""
 
 
 _PARTS = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
@@ -140,7 +141,7 @@ class StatFigures:
         values |= {
             "kv": Value(number(snapshot.kv_usage * 100, 0)),
             "hits": Value(hits),
-            "memory": Value(f"{number(used / GIB, 1)} / {limit}"),
+            "memory": Value(f"{number(used / GIB, 1)} / {limit}", more=in_ram_words(snapshot)),
         }
         for key, part in _PARTS.items():
             if words := untold(snapshot, part):
@@ -182,6 +183,18 @@ def _used(snapshot: EngineSnapshot) -> int:
     return memory.process or memory.weights + memory.kv_cache + memory.other
 
 
+def in_ram_words(snapshot: EngineSnapshot) -> str:
+    """Of a model that is divided, what is not on the GPU; "" for one on one device."""
+    memory = snapshot.memory
+    if not memory.plan.host_layers:
+        return ""
+    return (
+        f"all of this on {snapshot.model.device}; in RAM "
+        f"{number(memory.host_weights / GIB, 2)} GiB of weights and "
+        f"{number(memory.host_kv_cache / GIB, 2)} GiB of KV cache, of layers that the CPU computes"
+    )
+
+
 def short_dtype(dtype: str) -> str:
     """bfloat16 as bf16, float32 as fp32."""
     return dtype.removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
@@ -212,10 +225,13 @@ def weights_words(model: ModelInfo) -> str:
 
 
 def device_words(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; cuda:0, H200; or who serves."""
+    """cpu, 2 threads; cuda:0, H200; cuda:0 with 20 of 32 layers, H200; or who serves."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
     if device.startswith("cuda"):
         name = snapshot.model.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
+        if in_ram:
+            device += f" with {count - in_ram} of {count} layers"
         return ", ".join(filter(None, (device, name)))
     if device != "cpu" or not threads:
         return device

@@ -138,8 +138,11 @@ class StatStrip(QFrame):
         return f"{one.label} {value.why_not or f'{value.text} {one.unit}'}"
 
     def _tip(self, one: Figure) -> str:
-        why_not = self._values[one.key].why_not
-        return f"{one.label}: {why_not}" if why_not else f"{one.label}: {one.tip}{_LINE_TIP}"
+        value = self._values[one.key]
+        if value.why_not:
+            return f"{one.label}: {value.why_not}"
+        more = f"\n{value.more}" if value.more else ""
+        return f"{one.label}: {one.tip}{more}{_LINE_TIP}"
 
     def _request_redraw(self) -> None:
         self._dirty = True

@@ -33,12 +33,13 @@ def read_bandwidth(num_threads: int, num_bytes: int = SUM_BYTES) -> float:
 
 def engine_facts(snapshot: EngineSnapshot, bandwidth: float | None) -> EngineFacts:
     """What a run's figures need to know; `bandwidth` is that of `read_bandwidth`."""
+    memory = snapshot.memory
     return EngineFacts(
-        weights_bytes=snapshot.memory.weights,
-        kv_cache_bytes=snapshot.memory.kv_cache,
+        weights_bytes=memory.weights + memory.host_weights,
+        kv_cache_bytes=memory.kv_cache + memory.host_kv_cache,
         weights_per_step=weights_read_per_step(snapshot),
         kv_bytes_per_token=kv_bytes_per_token(snapshot),
-        read_bandwidth=bandwidth,
+        read_bandwidth=None if memory.plan.host_layers else bandwidth,  # two memories are read
     )
 
 
@@ -56,4 +57,5 @@ def weights_read_per_step(snapshot: EngineSnapshot) -> int | None:
 def kv_bytes_per_token(snapshot: EngineSnapshot) -> float:
     """Bytes of K and V of one token in all layers. (A layer with a sliding window reads less of a
     long context than this says.)"""
-    return snapshot.memory.plan.bytes_per_block / snapshot.blocks.block_size
+    plan = snapshot.memory.plan
+    return (plan.bytes_per_block + plan.host_bytes_per_block) / snapshot.blocks.block_size

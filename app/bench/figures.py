@@ -17,7 +17,8 @@ class EngineFacts:
     """What the figures need to know of the engine and the machine. Sizes in bytes.
 
     weights_per_step: read by one decode step; None where it depends on the tokens (experts).
-    read_bandwidth: measured bytes per second; None where there was no memory to measure it.
+    read_bandwidth: measured bytes per second; None where there was no memory to measure it, or
+    where a model is divided between a GPU's memory and RAM.
     """
 
     weights_bytes: int

@@ -92,7 +92,10 @@ class CrashWatch(QObject):
         snapshot, config, model = self._snapshot, self._bridge.config, self._bridge.model
         memory = {} if snapshot is None else {
             name: getattr(snapshot.memory, name)
-            for name in ("weights", "kv_cache", "kv_used", "kv_cached", "process", "free", "total")
+            for name in (
+                "weights", "kv_cache", "kv_used", "kv_cached", "process", "free", "total",
+                "host_weights", "host_kv_cache",
+            )
         }  # fmt: skip
         return {
             **self._about,

@@ -5,7 +5,8 @@
     | weights | KV touched | activations | program, texts      | other programs        | free |
 
 A page of the KV cache is the process' own only once something was written to it; so what was never
-touched is planned and allocated, but not resident. A GPU gives the whole cache at once.
+touched is planned and allocated, but not resident. A GPU gives the whole cache at once. Of a model
+that is divided all of this is of the GPU; its part in RAM is told beside it.
 """
 
 from __future__ import annotations
@@ -35,10 +36,31 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class InRam:
+    """In bytes, of the first `layers` of `num_layers`, which the CPU computes beside a GPU.
+    `activations` are planned; nobody measures them."""
+
+    layers: int
+    num_layers: int
+    weights: Compared
+    kv_cache: Compared
+    activations: int
+    kv_used: int
+    kv_cached: int
+    free_at_load: int
+    limit: int
+
+    @property
+    def measured(self) -> int:
+        return (self.weights.measured or 0) + (self.kv_cache.measured or 0)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryFigures:
     """Everything in bytes. `untouched`: of the KV cache, never written to so far. `program`: this
     process less what the plan knows of. `others`: what other programs hold. `kv_words`: what the
-    cache stores keys and values in. `place`: whose memory it is."""
+    cache stores keys and values in. `place`: whose memory it is. `device`: the GPU, where it is
+    one. `in_ram`: the rest of a model that is divided."""
 
     weights: Compared
     kv_cache: Compared
@@ -55,6 +77,8 @@ class MemoryFigures:
     limit: int
     kv_words: str = ""
     place: str = "The machine"
+    device: str = ""
+    in_ram: InRam | None = None
 
     @property
     def sum(self) -> Compared:
@@ -89,6 +113,7 @@ class MemoryAccount:
         self._touched: NDArray[np.bool_] = np.zeros(0, np.bool_)
         self._rest = self._grown = 0
         self._device = ""
+        self._num_layers = 0
         self._activations: int | None = None
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -98,6 +123,7 @@ class MemoryAccount:
             self._touched = np.zeros(blocks.num_blocks, np.bool_)
             self._activations = None
         self._device = snapshot.model.device
+        self._num_layers = snapshot.model.num_layers
         self._touched |= (blocks.owner != BLOCK_FREE) | self._is_on_gpu
         self._memory, self._plan = memory, memory.plan
         rest = memory.process - memory.weights - self._touched_bytes(memory)
@@ -141,4 +167,26 @@ class MemoryAccount:
             limit=plan.limit,
             kv_words=kv_words(plan.key_dtype, plan.value_dtype),
             place=f"The GPU ({self._device})" if self._is_on_gpu else "The machine",
+            device=self._device if self._is_on_gpu else "",
+            in_ram=self._in_ram(memory),
+        )
+
+    def _in_ram(self, memory: MemorySnapshot) -> InRam | None:
+        plan = memory.plan
+        if not plan.host_layers:
+            return None
+        used, cached = (
+            size // max(1, plan.bytes_per_block) * plan.host_bytes_per_block
+            for size in (memory.kv_used, memory.kv_cached)
+        )  # each block has a part in both
+        return InRam(
+            layers=plan.host_layers,
+            num_layers=self._num_layers,
+            weights=Compared(plan.host_weights, memory.host_weights),
+            kv_cache=Compared(plan.host_kv_cache, memory.host_kv_cache),
+            activations=plan.host_activations,
+            kv_used=used,
+            kv_cached=cached,
+            free_at_load=plan.host_free,
+            limit=plan.host_limit,
         )

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QScrollArea, QStackedLayout, QWidget
 
-from app.panels.memory_account import Compared, MemoryAccount, MemoryFigures
+from app.panels.memory_account import Compared, InRam, MemoryAccount, MemoryFigures
 from app.units import format_bytes
 from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
@@ -30,6 +30,13 @@ _TIPS = {
     "which the engine's process has grown while it computed steps, cache aside",
     _PROGRAM: "this process less what the model has: Python, its libraries, and texts that are "
     "written, read or counted as tokens",
+}
+
+
+_RAM_TIPS = {
+    "Weights": "measured: the tensors of the layers that the CPU computes, and of the embeddings",
+    "KV cache": "measured: the tensors of these layers' part of the cache",
+    "Activations": "predicted: what one step allocates in RAM; not measured by itself",
 }
 
 
@@ -57,12 +64,18 @@ class MemoryPanel(QFrame):
         self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
         self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides.setSpacing(SPACE_6)
-        self._add(_title("The model"), self.plan, self.error_line, self.cache_line)
+        self._plan_title, self._ram_title = _title("The model"), _title("In RAM")
+        self.ram = PartsBar("The model in RAM, in bytes", ("predicted", "measured", "error"))
+        self.ram_line, self.ram_cache_line = ElidedLine("text_muted"), ElidedLine("text_muted")
+        self._add(
+            self._plan_title, self.plan, self.error_line, self.cache_line, self._ram_title,
+            self.ram, self.ram_cache_line, self.ram_line,
+        )  # fmt: skip
         self._machine_title = _title("The machine")
         self._add(
             self._machine_title, self.machine, self.machine_line, self.gpu_title, self.gpus,
             self.gpu_line,
-        )
+        )  # fmt: skip
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
         self._area.setAccessibleName("Memory")
@@ -136,12 +149,35 @@ class MemoryPanel(QFrame):
         self.plan.show_parts(_plan_parts(figures))
         self.error_line.set_text(_error_words(figures))
         self.cache_line.set_text(_cache_words(figures))
+        self._show_ram(figures)
         self._machine_title.setText(figures.place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.set_text(
             f"the engine may use {format_bytes(figures.limit)} of {format_bytes(figures.total)}; "
             f"{format_bytes(figures.free_at_load)} were free when it was planned"
         )
+
+    def _show_ram(self, figures: MemoryFigures) -> None:
+        """The part of a model that is divided, beside that of the GPU."""
+        ram = figures.in_ram
+        for widget in (self._ram_title, self.ram, self.ram_line, self.ram_cache_line):
+            widget.setVisible(ram is not None)
+        title = "The model"
+        if ram is not None:
+            own = ram.num_layers - ram.layers
+            title = f"The model on {figures.device}, {own} of {ram.num_layers} layers"
+            layers = "1 layer" if ram.layers == 1 else f"{ram.layers} layers"
+            self._ram_title.setText(f"The model in RAM, {layers} that the CPU computes")
+            self.ram.show_parts(_ram_parts(ram))
+            self.ram_cache_line.set_text(
+                f"KV cache there now: {format_bytes(ram.kv_used)} used · "
+                f"{format_bytes(ram.kv_cached)} cached, in the same blocks"
+            )
+            self.ram_line.set_text(
+                f"the engine may use {format_bytes(ram.limit)} of RAM; "
+                f"{format_bytes(ram.free_at_load)} were free when it was planned"
+            )
+        self._plan_title.setText(title)
 
     def _show_gpus(self) -> None:
         for widget in (self.gpu_title, self.gpus, self.gpu_line):
@@ -172,6 +208,27 @@ def _plan_parts(figures: MemoryFigures) -> list[Part]:
             label, color, _measured_or_predicted(row) / whole,
             (unit.text(row.predicted), unit.text(row.measured), _error_text(row)),
             _TIPS.get(label, ""),
+        )
+        for label, color, row in rows
+    ]  # fmt: skip
+
+
+def _ram_parts(ram: InRam) -> list[Part]:
+    rows = (
+        ("Weights", "weights", ram.weights),
+        ("KV cache", "kv_used", ram.kv_cache),
+        ("Activations", "other", Compared(ram.activations, None)),
+    )
+    unit = _Unit(max(row.predicted for _, _, row in rows))
+    whole = max(1, sum(_measured_or_predicted(row) for _, _, row in rows))
+    return [
+        Part(
+            label, color, _measured_or_predicted(row) / whole,
+            (
+                unit.text(row.predicted),
+                "–" if row.measured is None else unit.text(row.measured), _error_text(row),
+            ),
+            _RAM_TIPS[label],
         )
         for label, color, row in rows
     ]  # fmt: skip

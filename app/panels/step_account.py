@@ -78,6 +78,10 @@ class StepAccount:
         """Steps in another precision say nothing of this one: they are forgotten, with those that
         came with the news of it."""
         before, self._snapshot = self._snapshot, snapshot
+        if snapshot.memory.plan.host_layers:  # two devices: no peaks say what they need at least
+            self._steps.clear()
+            self._known = {}
+            return
         if before is not None and _precision(before) != _precision(snapshot):
             self._steps.clear()
             self._known = {}
@@ -95,6 +99,8 @@ class StepAccount:
     def split(self, step: StepRecord) -> Split | None:
         """Where the time of one step went; None without peaks."""
         if self._snapshot is None or self.peaks is None:
+            return None
+        if self._snapshot.memory.plan.host_layers:
             return None
         return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
 

@@ -12,7 +12,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.panels.bottleneck import NO_MODEL, BottleneckPanel
+from app.panels.bottleneck import DIVIDED, NO_MODEL, BottleneckPanel
 from app.panels.knob_apply import turn_of
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
@@ -312,6 +312,44 @@ def test_a_gpu_gives_the_whole_cache_at_once() -> None:
     on_cpu.update(one)
     figures = on_cpu.figures()
     assert figures is not None and figures.untouched > 0 and figures.place == "The machine"
+
+
+def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.resize(1000, 300)
+    panel.show()
+    panel.update_snapshot(seen(0.0))
+    assert panel.ram.isHidden() and panel._plan_title.text() == "The model"
+    panel.update_snapshot(synthetic.divided_snapshot(1.0))
+    assert panel._plan_title.text() == "The model on cuda:0, 20 of 28 layers"
+    assert panel._ram_title.text() == "The model in RAM, 8 layers that the CPU computes"
+    words = panel.ram.accessibleDescription()
+    assert "Weights predicted 348.16 MiB measured 348.16 MiB error 0.0 %" in words
+    assert "KV cache predicted 439.45 MiB measured 439.45 MiB error 0.0 %" in words
+    assert "Activations predicted 102.40 MiB measured – error –" in words
+    assert "Weights predicted 0.85 GiB measured 0.85 GiB" in panel.plan.accessibleDescription()
+    assert panel.ram_cache_line.text().startswith("KV cache there now: 114 MiB used · 38.1 MiB")
+    assert "11.0 GiB of RAM; 12.0 GiB were free" in panel.ram_line.text()
+    panel.update_snapshot(seen(2.0))
+    assert panel.ram.isHidden() and panel._ram_title.isHidden()
+
+
+def test_where_two_devices_compute_no_peaks_say_where_a_step_goes(panel: BottleneckPanel) -> None:
+    told: list[dict[str, str]] = []
+    panel.accounted.connect(told.append)
+    panel.open_model()
+    panel.show()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    assert told[-1] and panel._stack.currentWidget() is panel._area
+    parted = dataclasses.replace(synthetic.divided_snapshot(9.0), config=CONFIG)
+    parted = dataclasses.replace(parted, steps=(step(30),))
+    panel.update_snapshot(parted)
+    assert told[-1] == {} and panel._empty.text() == DIVIDED
+    assert panel._stack.currentWidget() is panel._empty and panel.step_words(step(30)) == ""
+    panel.update_snapshot(seen(20.0, step(40)))
+    assert told[-1] and panel._stack.currentWidget() is panel._area
 
 
 def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:

@@ -11,10 +11,10 @@ import pytest
 from PySide6.QtWidgets import QApplication, QScrollArea
 
 from engine.snapshot import Counters, GpuFigures, RequestState, Sample, StepRecord
-from tests.widgets.synthetic import GIB, load_run, memory, snapshot
+from tests.widgets.synthetic import GIB, divided_snapshot, load_run, memory, snapshot
 from widgets.charts.clock import RedrawClock
 from widgets.live_charts import LiveCharts, columns_for
-from widgets.stat_figures import state_words
+from widgets.stat_figures import FIGURES, state_words
 from widgets.stat_strip import StatStrip
 from widgets.theme import apply_theme
 
@@ -188,6 +188,20 @@ def test_what_a_gpu_does_not_tell_is_not_drawn(charts: LiveCharts) -> None:
     assert all(key.isHidden() for chart in (load, power) for key in chart.legend.keys.values())
     assert load.data.is_empty and power.data.is_empty
     assert charts.memory.data.history["gpu"].last()[1] == pytest.approx(1.0)
+
+
+def test_what_of_a_model_is_in_ram_is_told(charts: LiveCharts, strip: StatStrip) -> None:
+    divided = divided_snapshot(1.0)
+    for view in (charts, strip):
+        view.update_snapshot(divided)
+    assert charts.memory.note.endswith("; 0.77 in RAM")
+    values(strip)
+    figure = next(one for one in FIGURES if one.key == "memory")
+    assert "in RAM 0.34 GiB of weights and 0.43 GiB of KV cache" in strip._tip(figure)
+    assert "cuda:0 with 20 of 28 layers, RTX 3050" in strip.title
+    strip.update_snapshot(snapshot(2.0))
+    values(strip)
+    assert "in RAM" not in strip._tip(figure)
 
 
 def test_the_memory_of_a_divided_gpu_is_counted_once(charts: LiveCharts) -> None:

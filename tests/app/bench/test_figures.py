@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.bench.bandwidth import engine_facts
 from app.bench.figures import EngineFacts, figures, latency
 from app.bench.load import LoadResult
 from app.bench.monitor import Observed, _replay
 from engine.snapshot import RequestTimes, StepEntry, StepRecord, TokenEvent
+from tests.widgets import synthetic
 
 FACTS = EngineFacts(
     weights_bytes=1000, kv_cache_bytes=500, weights_per_step=800, kv_bytes_per_token=2.0,
@@ -95,6 +97,18 @@ def test_what_cannot_be_known_is_none() -> None:
 def test_experts_have_no_bandwidth_figure() -> None:
     facts = EngineFacts(1000, 500, None, 2.0, 10_000.0)
     assert figures([run()], facts)["memory_bandwidth_utilization"] is None
+
+
+def test_a_divided_model_counts_in_both_memories() -> None:
+    """Without a share of one memory's bandwidth."""
+    divided = synthetic.divided_snapshot(1.0)
+    facts, memory = engine_facts(divided, 1e10), divided.memory
+    assert facts.weights_bytes == memory.weights + memory.host_weights
+    assert facts.kv_cache_bytes == memory.kv_cache + memory.host_kv_cache
+    assert facts.kv_bytes_per_token == 1_400_000 / 16 and facts.read_bandwidth is None
+    result = figures([run()], facts)
+    assert result["memory_bandwidth_utilization"] is None and result["decode_bytes_per_s"]
+    assert engine_facts(synthetic.snapshot(1.0), 1e10).read_bandwidth == 1e10
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=250))
