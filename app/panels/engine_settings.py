@@ -257,7 +257,10 @@ class EngineSettingsPanel(QWidget):
         if self.model.applied is not None:
             # a server has another device: what was left to the engine is left to it as well
             config = self.model.applied.replace(dtype=self.model.chosen_value("dtype"))
-            facts = Facts(self._capacity, self.model.applied.dtype)
+            plan = self._bridge.plan
+            facts = Facts(
+                self._capacity, self.model.applied.dtype, 0 if plan is None else plan.host_layers
+            )
             dialog = ServerDialog(config, facts, self.window())
             dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
             dialog.open()

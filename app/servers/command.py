@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.config import SETTINGS, EngineConfig
+from engine.device_map import ALL
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the engine found. `capacity`: tokens that the KV cache holds; `dtype`: what the
-    precision came to where it was left to the engine."""
+    precision came to where it was left to the engine; `host_layers`: so many are computed by the
+    CPU beside a GPU."""
 
     capacity: int | None = None
     dtype: str = ""
+    host_layers: int = 0
 
 
 NO_FACTS = Facts()
@@ -63,7 +66,16 @@ def without_equivalent(config: EngineConfig, known: Collection[str]) -> tuple[st
         f"{setting.label} ({as_words(getattr(config, name))})"
         for name, setting in SETTINGS.items()
         if name not in known and name not in ELSEWHERE and is_changed(config, name)
-    )
+        and (name, getattr(config, name)) != ("gpu_layers", ALL)  # as it is in every server
+    )  # fmt: skip
+
+
+def division_note(facts: Facts, server: str) -> list[str]:
+    """Where the model is larger than the GPU that it runs on here."""
+    if not facts.host_layers:
+        return []
+    layers = "layer" if facts.host_layers == 1 else f"{facts.host_layers} layers"
+    return [f"The CPU computes the first {layers} here; {server} computes all of them on GPUs."]
 
 
 def precision_note(config: EngineConfig, facts: Facts) -> list[str]:

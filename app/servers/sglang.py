@@ -8,6 +8,7 @@ from app.servers.command import (
     Facts,
     ServerCommand,
     command_line,
+    division_note,
     is_changed,
     precision_note,
     without_equivalent,
@@ -61,6 +62,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     ]
     notes = precision_note(config, facts) + quantization.notes(config, quantization.SGLANG)
     notes += speculation.notes(config, speculation.SGLANG)
+    notes += division_note(facts, "SGLang")
     notes += kv_precision.scale_notes(config, kv_precision.SGLANG)
     if config.speculative_method == "ngram" and speculation.is_on(config):
         notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")

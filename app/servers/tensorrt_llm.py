@@ -11,6 +11,7 @@ from app.servers.command import (
     Facts,
     ServerCommand,
     command_line,
+    division_note,
     is_changed,
     precision_note,
     without_equivalent,
@@ -45,6 +46,7 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     ]
     notes = precision_note(config, facts) + quantization.notes(config, quantization.TENSORRT_LLM)
     notes += speculation.notes(config, speculation.TENSORRT_LLM)
+    notes += division_note(facts, "TensorRT-LLM")
     notes += kv_precision.scale_notes(config, kv_precision.TENSORRT_LLM)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),

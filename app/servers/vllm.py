@@ -8,6 +8,7 @@ from app.servers.command import (
     Facts,
     ServerCommand,
     command_line,
+    division_note,
     is_changed,
     precision_note,
     without_equivalent,
@@ -53,6 +54,12 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
     notes = precision_note(config, facts) + quantization.notes(config, quantization.VLLM)
     notes += speculation.notes(config, speculation.VLLM)
     notes += kv_precision.vllm_notes(config)
+    if divided := division_note(facts, "vLLM"):
+        notes += divided
+        notes.append(
+            "Its --cpu-offload-gb is something else: weights wait in RAM, and the GPU fetches them "
+            "in every step."
+        )
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."

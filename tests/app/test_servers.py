@@ -136,6 +136,17 @@ def test_keys_and_values_of_their_own_are_missing_everywhere(make: Any) -> None:
     assert same == make(BASE.replace(kv_cache_dtype="fp8"))
 
 
+@pytest.mark.parametrize("make", SERVERS)
+def test_a_division_that_no_server_makes_is_told(make: Any) -> None:
+    divided = Facts(9000, "bfloat16", host_layers=12)
+    whole, said = make(BASE, Facts(9000, "bfloat16")), make(BASE, divided)
+    assert said.text == whole.text and not said.missing
+    assert f"The CPU computes the first 12 layers here; {said.server} computes all" in said.comments
+    assert ("--cpu-offload-gb is something else" in said.comments) == (said.server == "vLLM")
+    assert make(BASE.replace(gpu_layers="all"), Facts(9000, "bfloat16")) == whole
+    assert make(BASE.replace(gpu_layers="20"), divided).missing == ("GPU layers (20)",)
+
+
 DRAFTING = BASE.replace(
     speculative_method="draft_model",
     speculative_model="/models/the draft",
