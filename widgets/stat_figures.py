@@ -225,13 +225,13 @@ def weights_words(model: ModelInfo) -> str:
 
 
 def device_words(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; cuda:0, H200; cuda:0 with 20 of 32 layers, H200; or who serves."""
+    """cpu, 2 threads; cuda:0, H200; cuda:0 20/32 layers, H200; or who serves."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
     if device.startswith("cuda"):
         name = snapshot.model.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
-            device += f" with {count - in_ram} of {count} layers"
+            device += f" {count - in_ram}/{count} layers"
         return ", ".join(filter(None, (device, name)))
     if device != "cpu" or not threads:
         return device

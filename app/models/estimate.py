@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 SHORTEST_CONTEXT = 256
 USEFUL_CONTEXT = 4096
-"""Tokens. So long a context with the whole model on the GPU is worth more than a longer one of
-which the CPU computes layers."""
+"""Tokens. A longer one is not worth it where more layers would have to leave the GPU for it."""
+_HARDLY_MORE = 16
+"""So many layers of a model count one more on the CPU as hardly any."""
 
 _UNBOUNDED = (2**60, 2**60)
 Held = Mapping[str, int]
@@ -112,13 +113,15 @@ class Estimate:
     """report: what the model is. need: for the configuration that was asked for, None where the
     model is not supported or the configuration is impossible (`problem` says why).
     fitting_len: the longest context that fits, a power of two or the model's own; None if none.
-    whole_len: where the model would be divided, the same without the CPU's help."""
+    Where the model would be divided: whole_len: the same without the CPU's help. proposed_len: the
+    longest context with which the CPU computes hardly more layers than it has to."""
 
     report: ModelReport
     need: Need | None = None
     problem: str = ""
     fitting_len: int | None = None
     whole_len: int | None = None
+    proposed_len: int | None = None
 
     @property
     def can_open(self) -> bool:
@@ -136,17 +139,9 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     try:
         resolved, checkpoint = resolve(config)
         machine = _Machine(resolved, checkpoint, in_use)
-        need = machine.need(resolved)
-        whole = machine.whole(resolved) if resolved.gpu_layers == AUTO else need
+        return machine.estimate(report, resolved)
     except InferdeckError as error:
         return Estimate(report, problem=by_row(str(error)))
-    whole_len = _fitting_len(whole)
-    if need.fits:
-        return Estimate(report, need, "", need.max_model_len, whole_len if need.in_ram else None)
-    if (whole_len or 0) < USEFUL_CONTEXT:
-        divided_len = machine.divided_len(resolved) or 0
-        whole_len = max(divided_len, whole_len or 0) or None
-    return Estimate(report, need, fitting_len=whole_len)
 
 
 class _Machine:
@@ -166,28 +161,52 @@ class _Machine:
             free, total = free_memory()
             self._ram = min(free + in_use.get(CPU, 0), total), total
 
+    def estimate(self, report: ModelReport, config: EngineConfig) -> Estimate:
+        need = self.need(config)
+        if need.fits and need.in_ram is None:
+            return Estimate(report, need, fitting_len=need.max_model_len)
+        is_auto = config.gpu_layers == AUTO
+        if need.fits and not is_auto:  # it was wanted so
+            return Estimate(report, need, fitting_len=need.max_model_len)
+        whole_len = _fitting_len(self._need(config, 0) if is_auto else need)
+        proposed_len = self._proposed_len(config) if is_auto else None
+        if need.fits:
+            return Estimate(report, need, "", need.max_model_len, whole_len, proposed_len)
+        fitting_len = whole_len
+        if (whole_len or 0) < USEFUL_CONTEXT:
+            fitting_len = proposed_len or self._divided_len(config) or whole_len
+        return Estimate(report, need, fitting_len=fitting_len)
+
     def need(self, config: EngineConfig) -> Need:
         """With the layers on the GPU that `config` says, or as many as fit. Where no division
         fits, of the whole model on one device."""
         layers = host_layers_of(config.device, config.gpu_layers, self._count)
         return self._need(config, self._fewest_in_ram(config) if layers is None else layers)
 
-    def whole(self, config: EngineConfig) -> Need:
-        """Without the CPU's help."""
-        return self._need(config, 0)
-
-    def divided_len(self, config: EngineConfig) -> int | None:
-        """The longest context that is a power of two, shorter than that of `config`, and fits with
-        layers in RAM."""
-        assert config.max_model_len is not None
+    def _divided_len(self, config: EngineConfig) -> int | None:
+        """The longest context that is shorter than that of `config` and fits with layers in RAM."""
         if host_layers_of(config.device, config.gpu_layers, self._count) == 0:
             return None
+        found = self._shorter(config, SHORTEST_CONTEXT)
+        return next((need.max_model_len for need in found if need.fits), None)
+
+    def _proposed_len(self, config: EngineConfig) -> int | None:
+        if host_layers_of(config.device, config.gpu_layers, self._count) == 0:
+            return None
+        fitting = [need for need in self._shorter(config, USEFUL_CONTEXT) if need.fits]
+        if not fitting:
+            return None
+        least = _layers_in_ram(fitting[-1])
+        most = least + max(1, self._count // _HARDLY_MORE) if least else 0
+        return next(need.max_model_len for need in fitting if _layers_in_ram(need) <= most)
+
+    def _shorter(self, config: EngineConfig, shortest: int) -> Iterator[Need]:
+        """With each power of two of tokens below the context of `config`, the longest first."""
+        assert config.max_model_len is not None
         length = 2 ** ((config.max_model_len - 1).bit_length() - 1)
-        while length >= SHORTEST_CONTEXT:
-            if self.need(config.replace(max_model_len=length)).fits:
-                return length
+        while length >= shortest:
+            yield self.need(config.replace(max_model_len=length))
             length //= 2
-        return None
 
     def _fewest_in_ram(self, config: EngineConfig) -> int:
         from engine.memory import plan_memory
@@ -233,6 +252,10 @@ class _Machine:
             num_layers=self._count,
             in_ram=in_ram,
         )
+
+
+def _layers_in_ram(need: Need) -> int:
+    return need.in_ram.layers if need.in_ram is not None else 0
 
 
 def _fitting_len(need: Need) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
-from app.models.estimate import NOTHING, USEFUL_CONTEXT, Estimate, Held, estimate
+from app.models.estimate import NOTHING, Estimate, Held, estimate
 from app.models.model_card import ModelCard
 from app.models.sources import ModelSource
 from app.settings_store import SettingsStore
@@ -121,10 +121,10 @@ class Inspector(QObject):
 
 
 def _shorter(found: Estimate) -> int | None:
-    """The context to propose where the model's whole context does not fit, or not without the CPU
-    computing layers."""
+    """The context to propose where the model's whole context does not fit, or only with layers on
+    the CPU that a shorter one leaves on the GPU."""
     if found.need is None or (found.need.fits and found.need.in_ram is None):
         return None
     if not found.need.fits:
         return found.fitting_len
-    return found.whole_len if (found.whole_len or 0) >= USEFUL_CONTEXT else None
+    return found.proposed_len

@@ -29,10 +29,11 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
         return ""
     weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
     layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"
-    where = "to RAM"
-    if moved < 0:
-        where = f"to {device}, where {format_bytes(s.memory.free)} are free"
-    return f"moves {layers} {where}: about {weights}, and {cache} of KV cache"
+    sizes = f"about {weights}, and {cache} of KV cache"
+    if moved > 0:
+        return f"moves {layers} to RAM: {sizes}"
+    free = format_bytes(s.memory.free)
+    return f"moves {layers} to {device}: {sizes}; {free} are free there"
 
 
 def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:

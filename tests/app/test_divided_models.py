@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from pytestqt.qtbot import QtBot
 
 from app.compare.way import Way, decide
@@ -45,7 +44,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Pretend:
         monkeypatch.setattr("engine.machine.free_memory", free_memory)
         monkeypatch.setattr("engine.memory.free_memory", free_memory)
         monkeypatch.setattr("engine.assembly.resolve_device", lambda device: "cuda:0")
-        monkeypatch.setattr("engine.assembly.default_dtype", lambda *found: torch.bfloat16)
+        monkeypatch.setattr("engine.assembly.default_dtype", lambda *found: "bfloat16")
 
     return pretend
 
@@ -80,6 +79,8 @@ def test_the_division_that_was_chosen_is_kept(gpu: Pretend) -> None:
     assert whole.fits and whole.in_ram is None
     assert need_of(CONFIG.replace(gpu_layers="all")) == whole
     assert chosen.fits and chosen.in_ram is not None and chosen.in_ram.layers == 12
+    wanted = estimate(CONFIG.replace(gpu_layers="20"))
+    assert (wanted.whole_len, wanted.proposed_len) == (None, None)
     gpu(12, 64)
     for layers in ("all", "31"):
         found = estimate(CONFIG.replace(gpu_layers=layers))
@@ -105,7 +106,16 @@ def test_a_shorter_context_is_told_of(gpu: Pretend) -> None:
     found = estimate(CONFIG.replace(max_model_len=65536))
     assert found.need is not None and found.need.in_ram is not None and found.need.fits
     assert found.whole_len is not None and 4096 <= found.whole_len < 65536
+    assert found.proposed_len == found.whole_len
     assert need_of(CONFIG.replace(max_model_len=found.whole_len)).in_ram is None
+    gpu(12, 64)  # too small for the weights alone: few layers leave the GPU for the context
+    own = estimate(CONFIG.replace(max_model_len=131072))
+    assert own.need is not None and own.need.fits and own.proposed_len is not None
+    at = {n: need_of(CONFIG.replace(max_model_len=n)).in_ram for n in (4096, own.proposed_len)}
+    least, proposed, whole = at[4096], at[own.proposed_len], own.need.in_ram
+    assert least is not None and proposed is not None and whole is not None
+    assert least.layers <= proposed.layers <= least.layers + 2 < whole.layers
+    assert own.proposed_len > 4096
     gpu(8, 14)
     long = estimate(CONFIG.replace(max_model_len=131072))
     assert not long.can_open and long.fitting_len is not None
@@ -202,7 +212,7 @@ def test_a_shorter_context_is_proposed_before_the_cpu_computes(qtbot: QtBot) -> 
             need = replace(divided(length, 32), weights=GIB)
             return Estimate(report(context_length=65536), need, fitting_len=length)
         found = scripted(config, in_use)
-        return replace(found, whole_len=8192)
+        return replace(found, whole_len=8192, proposed_len=8192)
 
     dialog = OpenModelDialog(SettingsStore(), estimator=roomy)
     qtbot.addWidget(dialog)

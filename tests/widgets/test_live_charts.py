@@ -198,7 +198,7 @@ def test_what_of_a_model_is_in_ram_is_told(charts: LiveCharts, strip: StatStrip)
     values(strip)
     figure = next(one for one in FIGURES if one.key == "memory")
     assert "in RAM 0.34 GiB of weights and 0.43 GiB of KV cache" in strip._tip(figure)
-    assert "cuda:0 with 20 of 28 layers, RTX 3050" in strip.title
+    assert "cuda:0 20/28 layers, RTX 3050" in strip.title
     strip.update_snapshot(snapshot(2.0))
     values(strip)
     assert "in RAM" not in strip._tip(figure)
