@@ -129,6 +129,8 @@ class Hints:
 
     @staticmethod
     def _graphs(s: EngineSnapshot) -> str:
+        if s.memory.plan.host_layers:
+            return "no steps are captured while the CPU computes layers"
         return s.model.kernels.get("decode", "no steps are captured")
 
     @staticmethod

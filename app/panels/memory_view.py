@@ -57,14 +57,14 @@ class MemoryPanel(QFrame):
         self.machine = PartsBar("The machine, in bytes", ("now",))
         self.cache_line, self.error_line = ElidedLine("text_muted"), ElidedLine()
         self.machine_line = ElidedLine("text_muted")
-        self.gpu_title, self.gpus = _title("GPU"), PartsBar("GPU memory", ("", "of it ours", ""))
-        self.gpu_line = ElidedLine("text_muted")
+        self.gpu_title, self.gpu_line = _title("GPU", SPACE_2), ElidedLine("text_muted")
+        self.gpus = PartsBar("GPU memory", ("", "of it ours", ""))
         content = QWidget()
         content.setProperty("bare", True)
         self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
         self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides.setSpacing(SPACE_6)
-        self._plan_title, self._ram_title = _title("The model"), _title("In RAM")
+        self._plan_title, self._ram_title = _title("The model"), _title("In RAM", SPACE_2)
         self.ram = PartsBar("The model in RAM, in bytes", ("predicted", "measured", "error"))
         self.ram_line, self.ram_cache_line = ElidedLine("text_muted"), ElidedLine("text_muted")
         self._add(
@@ -187,8 +187,10 @@ class MemoryPanel(QFrame):
             self.gpu_line.set_text(_process_words(self._gpus))
 
 
-def _title(text: str) -> QLabel:
+def _title(text: str, above: int = 0) -> QLabel:
+    """`above`: pixels between it and what stands above it."""
     label = QLabel(text)
+    label.setContentsMargins(0, above, 0, 0)
     label.setProperty("role", "title")
     return label
 

@@ -16,6 +16,7 @@ from app.preferences.schema import PREFERENCES
 from app.settings_store import SettingsStore
 from app.window import Application
 from engine.config import SETTINGS
+from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script
 from widgets.fonts import point_size
 from widgets.number_control import NumberControl
@@ -113,6 +114,24 @@ def test_settings_of_the_engine_are_those_of_the_panel(
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         panel.undo()
     assert block.value() == 16 and not block.is_marked
+
+
+def test_layers_of_a_model_are_chosen_as_in_the_panel(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.host_layers = 0
+    dialog = opened(application, "Model")
+    panel, layers = application.window.engine_settings, row(dialog, "gpu_layers")
+    open_model(qtbot, application)
+    control = layers.control
+    assert isinstance(control, NumberControl)
+    assert layers.isEnabled() and control.field.text() == "auto" and control.slider.maximum() == 8
+    control.slider.setValue(5)
+    qtbot.waitUntil(lambda: panel.model.pending == {"gpu_layers": "5"}, timeout=3000)
+    assert layers.is_marked and control.field.text() == "5 of 8"
+    assert layers.reset is not None and layers.reset.toolTip().endswith("default: auto")
+    layers.reset.click()
+    assert panel.model.pending == {} and control.field.text() == "auto"
 
 
 def test_the_search_shows_what_was_found_and_how_much_where(
