@@ -232,6 +232,7 @@ def device_words(snapshot: EngineSnapshot) -> str:
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
             device += f" {count - in_ram}/{count} layers"
+            name = name.partition(",")[0]  # without those of the CPU
         return ", ".join(filter(None, (device, name)))
     if device != "cpu" or not threads:
         return device

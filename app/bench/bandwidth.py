@@ -57,5 +57,4 @@ def weights_read_per_step(snapshot: EngineSnapshot) -> int | None:
 def kv_bytes_per_token(snapshot: EngineSnapshot) -> float:
     """Bytes of K and V of one token in all layers. (A layer with a sliding window reads less of a
     long context than this says.)"""
-    plan = snapshot.memory.plan
-    return (plan.bytes_per_block + plan.host_bytes_per_block) / snapshot.blocks.block_size
+    return snapshot.memory.plan.block_bytes_in_all / snapshot.blocks.block_size

@@ -42,10 +42,6 @@ NO_MODEL = "Where the time of a step goes appears when a model is loaded and wri
 NO_PEAKS = "The machine's peaks are measured as soon as the engine rests: half a second."
 NOT_RECORDED = "The recording has no peaks of its machine, and nothing can be measured now."
 RECORDED = "This is a recording: nothing can be set in it."
-DIVIDED = (
-    "A GPU and the CPU compute the layers of this model one after the other: the peaks of one do "
-    "not say where the time of a step goes. More layers on the GPU make a step shorter."
-)
 NOT_THERE = "None of the last steps is of this kind."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
 _SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts
@@ -68,7 +64,6 @@ class BottleneckPanel(QFrame):
         self.model = StepAccount()
         self._config: Any = None
         self._is_open = False  # a model is loaded
-        self._is_divided = False  # between a GPU and the CPU
         self._is_idle = False
         self._asked = False
         self._is_live = True
@@ -167,9 +162,10 @@ class BottleneckPanel(QFrame):
         if self._untold:
             self._show_account()
             return
-        self._is_divided = snapshot.memory.plan.host_layers > 0
-        had_steps = self.model.has_steps
+        had_steps, had_peaks = self.model.has_steps, self.model.peaks is not None
         self.model.update(snapshot)
+        if had_peaks and self.model.peaks is None:  # other devices: theirs are to be measured
+            self._asked = False
         if had_steps and not self.model.has_steps:  # what was said of them is over, at once
             self._shown_at = float("-inf")
         self._config = snapshot.config
@@ -201,7 +197,6 @@ class BottleneckPanel(QFrame):
         self.model.clear()
         self._is_open, self._asked, self._is_idle = True, False, False
         self._is_measuring, self._why_not, self._untold = False, "", ""
-        self._is_divided = False
         self._shown_at = float("-inf")
         self.peaks_line.setText("")
         self._show_account()
@@ -291,8 +286,6 @@ class BottleneckPanel(QFrame):
             return NO_MODEL
         if self._untold:
             return self._untold
-        if self._is_divided:
-            return DIVIDED
         if self.model.has_steps:
             return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
         return EMPTY_TEXT

@@ -129,8 +129,6 @@ class Hints:
 
     @staticmethod
     def _graphs(s: EngineSnapshot) -> str:
-        if s.memory.plan.host_layers:
-            return "no steps are captured while the CPU computes layers"
         return s.model.kernels.get("decode", "no steps are captured")
 
     @staticmethod
@@ -180,7 +178,7 @@ class Hints:
     def _capacity(s: EngineSnapshot) -> str:
         tokens = s.blocks.num_blocks * s.blocks.block_size
         plan = s.memory.plan
-        size = format_bytes(plan.kv_cache + plan.host_kv_cache) + _in_ram(plan.host_kv_cache)
+        size = format_bytes(plan.cache_bytes_in_all) + _in_ram(plan.host_kv_cache)
         preemptions = _count(s.counters.preemptions, "preemption")
         return f"{size} · {_count(tokens, 'token')} · {preemptions}"
 
@@ -189,8 +187,7 @@ class Hints:
         plan = s.memory.plan
         if not plan.key_dtype:
             return ""
-        per_block = plan.bytes_per_block + plan.host_bytes_per_block
-        per_token = format_bytes(per_block / s.blocks.block_size)
+        per_token = format_bytes(plan.block_bytes_in_all / s.blocks.block_size)
         return f"{kv_words(plan.key_dtype, plan.value_dtype)} · {per_token} a token"
 
     @staticmethod
@@ -254,7 +251,10 @@ class Hints:
         longest = "no request now"
         if lengths:
             longest = f"longest request {_count(max(lengths), 'token')}"
-        return f"{longest} · model allows {s.model.max_model_len:,}"
+        words = f"{longest} · model allows {s.model.max_model_len:,}"
+        if not (shorter := s.memory.plan.undivided_model_len):
+            return words
+        return f"{words} · with {shorter:,} all layers would be on {s.model.device}"
 
     def _threads(self, s: EngineSnapshot) -> str:
         if not self._seconds:

@@ -40,5 +40,5 @@ def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:
     """Bytes of weights and of KV cache in a layer, on average."""
     model, plan = s.model, s.memory.plan
     weights = model.weights_bytes - model.output_bytes - model.lookup_bytes
-    cache = plan.kv_cache - plan.num_blocks * plan.draft_bytes_per_block + plan.host_kv_cache
+    cache = plan.cache_bytes_in_all - plan.num_blocks * plan.draft_bytes_per_block
     return weights / model.num_layers, cache / model.num_layers

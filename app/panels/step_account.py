@@ -75,14 +75,14 @@ class StepAccount:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Steps in another precision say nothing of this one: they are forgotten, with those that
-        came with the news of it."""
+        """Steps in another precision, or of other devices, say nothing of those of now: they are
+        forgotten, with those that came with the news of it, and peaks that are not theirs."""
         before, self._snapshot = self._snapshot, snapshot
-        if snapshot.memory.plan.host_layers:  # two devices: no peaks say what they need at least
-            self._steps.clear()
-            self._known = {}
-            return
-        if before is not None and _precision(before) != _precision(snapshot):
+        machine = snapshot.model.device_name
+        has_moved = before is not None and before.model.device_name != machine
+        if has_moved and self.peaks is not None and self.peaks.machine != machine:
+            self.peaks = None
+        if has_moved or (before is not None and _precision(before) != _precision(snapshot)):
             self._steps.clear()
             self._known = {}
             return
@@ -99,8 +99,6 @@ class StepAccount:
     def split(self, step: StepRecord) -> Split | None:
         """Where the time of one step went; None without peaks."""
         if self._snapshot is None or self.peaks is None:
-            return None
-        if self._snapshot.memory.plan.host_layers:
             return None
         return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
 

@@ -346,7 +346,7 @@ class FakeEngineThread(threading.Thread):
             whole, weights=25_200_000 - in_ram * 2**21, host_weights=in_ram * 2**21,
             bytes_per_block=(8 - in_ram) * 2**16, host_bytes_per_block=in_ram * 2**16,
             host_layers=in_ram, host_free=32 * GIB, host_limit=30 * GIB,
-            host_activations=2**22,
+            host_activations=2**22, undivided_model_len=1024,
         ).with_blocks(128)  # fmt: skip
 
     def _memory(self) -> MemorySnapshot:

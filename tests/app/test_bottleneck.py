@@ -12,7 +12,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QPushButton
 from pytestqt.qtbot import QtBot
 
-from app.panels.bottleneck import DIVIDED, NO_MODEL, BottleneckPanel
+from app.panels.bottleneck import NO_MODEL, BottleneckPanel
 from app.panels.knob_apply import turn_of
 from app.panels.memory_account import MemoryAccount
 from app.panels.memory_view import EMPTY_TEXT, MemoryPanel
@@ -95,6 +95,32 @@ def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPan
     assert told[-1] == {}
     panel.update_snapshot(dataclasses.replace(seen(9.0, step(21)), config=switched))
     assert "quantization" in told[-1]
+
+
+def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
+    """A layer that moved to the CPU, for one."""
+    asked: list[int] = []
+    panel.measure_wanted.connect(lambda: asked.append(1))
+    panel.open_model()
+    panel.show()
+    here, divided = seen(1.0, step(1)), synthetic.divided_snapshot(2.0)
+    divided = dataclasses.replace(divided, config=CONFIG, requests=())
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(here)
+    assert panel.model.has_steps
+    panel.update_snapshot(divided)
+    assert asked == [1] and panel.model.peaks is None and not panel.model.has_steps
+    both = dataclasses.replace(PEAKS, machine=divided.model.device_name)
+    panel.show_peaks(PeaksMeasured(both))
+    moved = dataclasses.replace(
+        divided, time=3.0, steps=(step(2),), model=dataclasses.replace(divided.model, num_heads=8)
+    )
+    panel.update_snapshot(moved)
+    assert panel.model.peaks == both and panel.model.account() is not None and asked == [1]
+    # what is known of the devices before the news of them comes is kept
+    panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, machine=here.model.device_name)))
+    panel.update_snapshot(dataclasses.replace(here, time=4.0))
+    assert panel.model.peaks is not None and asked == [1]
 
 
 @given(st.lists(st.integers(0, 600), min_size=1, max_size=60))
@@ -333,23 +359,6 @@ def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
     assert "11.0 GiB of RAM; 12.0 GiB were free" in panel.ram_line.text()
     panel.update_snapshot(seen(2.0))
     assert panel.ram.isHidden() and panel._ram_title.isHidden()
-
-
-def test_where_two_devices_compute_no_peaks_say_where_a_step_goes(panel: BottleneckPanel) -> None:
-    told: list[dict[str, str]] = []
-    panel.accounted.connect(told.append)
-    panel.open_model()
-    panel.show()
-    panel.show_peaks(PeaksMeasured(PEAKS))
-    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
-    assert told[-1] and panel._stack.currentWidget() is panel._area
-    parted = dataclasses.replace(synthetic.divided_snapshot(9.0), config=CONFIG)
-    parted = dataclasses.replace(parted, steps=(step(30),))
-    panel.update_snapshot(parted)
-    assert told[-1] == {} and panel._empty.text() == DIVIDED
-    assert panel._stack.currentWidget() is panel._empty and panel.step_words(step(30)) == ""
-    panel.update_snapshot(seen(20.0, step(40)))
-    assert told[-1] and panel._stack.currentWidget() is panel._area
 
 
 def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:

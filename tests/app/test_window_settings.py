@@ -360,7 +360,7 @@ def test_layers_are_chosen_as_words_or_numbers(
     assert "4.00 MiB of it in RAM" in panel.rows["quantization"].hint
     assert "16.0 MiB of it in RAM" in panel.rows["kv_cache_memory_bytes"].hint
     assert "in RAM beside it" in panel.rows["gpu_memory_utilization"].hint
-    assert "while the CPU computes layers" in panel.rows["enforce_eager"].hint
+    assert panel.rows["max_model_len"].hint.endswith("with 1,024 all layers would be on cuda:0")
     control.slider.setValue(8)
     assert "moves 2 layers to cuda:0: about 5.01 MiB" in row.hint
     assert row.hint.endswith("; 8.00 GiB are free there")
