@@ -107,6 +107,8 @@ def test_a_shorter_context_is_told_of(gpu: Pretend) -> None:
     assert found.need is not None and found.need.in_ram is not None and found.need.fits
     assert found.whole_len is not None and 4096 <= found.whole_len < 65536
     assert found.proposed_len == found.whole_len
+    resolved, checkpoint = resolve(CONFIG.replace(max_model_len=65536))
+    assert found.whole_len == plan_memory(checkpoint, resolved).undivided_model_len
     assert need_of(CONFIG.replace(max_model_len=found.whole_len)).in_ram is None
     gpu(12, 64)  # too small for the weights alone: few layers leave the GPU for the context
     own = estimate(CONFIG.replace(max_model_len=131072))
