@@ -10,6 +10,7 @@ from tests.gpu.bench.floors import (
     Ceilings,
     Load,
     decode_work,
+    divided_floor,
     prefill_work,
     saturated_tokens_per_s,
     seconds,
@@ -101,6 +102,23 @@ def test_few_bits_and_few_tokens_read_less() -> None:
     sizes = [SHAPE.weight_bytes(precision) for precision in ("int4", "int8", "bf16")]
     assert sizes == sorted(sizes)
     assert Shape.named(LLAMA_1B).weight_bytes("bf16") < SHAPE.weight_bytes("int4")
+
+
+@given(st.integers(0, 32), st.sampled_from(["bf16", "int4"]), st.floats(1, 1e5))
+def test_both_parts_of_a_divided_model_have_its_work(
+    host_layers: int, precision: str, context: float
+) -> None:
+    parts = [decode_work(s, precision, "auto", 1, context) for s in SHAPE.divided(host_layers)]
+    whole = decode_work(SHAPE, precision, "auto", 1, context)
+    assert total(parts) == pytest.approx(whole)
+    host = Ceilings(H200.bytes_per_s / 80, {"bf16": H200.rate("bf16") / 400})
+    floor = divided_floor(
+        SHAPE, host_layers, lambda part: decode_work(part, precision, "auto", 1, context), host,
+        H200, precision,
+    )  # fmt: skip
+    alone = seconds(whole, H200, precision)
+    assert alone * 0.999 <= floor.total_s <= seconds(whole, host, precision) * 1.001
+    assert floor.total_s == floor.host_s + floor.gpu_s and (floor.host_s > 0) == (host_layers > 0)
 
 
 @given(st.integers(1, 4000), st.integers(2, 2000), st.floats(2e10, 2e11))

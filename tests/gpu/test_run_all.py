@@ -126,6 +126,7 @@ def test_the_concurrencies_that_matter_come_first() -> None:
     first = [cell.settings["concurrency"] for cell in waves[: len(waves) * 4 // 9]]
     assert set(first) == set(FIRST)
     assert first[:4] == [1, 8, 64, 256]
+    assert {cell.kind for cell in cells[-6:]} == {"divided"}, "slow, and of less interest"
     # an engine is loaded once in each of the two passes
     groups = [cell.group for cell in cells if cell.group.startswith("engine")]
     changes = sum(a != b for a, b in pairwise(groups))
@@ -181,6 +182,41 @@ def test_fractions_and_verdicts_follow_from_figures_and_ceilings() -> None:
     assert "2 cells are left" in text and text.endswith("again")
 
 
+def divided(budget_gb: float, figures: dict[str, object]) -> Result:
+    return ok(
+        f"budgets/{budget_gb:g}GB/bf16/divided", "divided", figures, shape="llama-3.1-8b",
+        precision="bf16", kv="auto", budget_gb=budget_gb,
+    )  # fmt: skip
+
+
+def test_a_divided_model_s_floor_is_that_of_both_parts() -> None:
+    """20 layers of 0.436 GB at 50 GB/s: 174.5 ms. 12 and the head, 6.286 GB, at 4.3 TB/s: 1.46."""
+    measured = {
+        "fits": True, "is_divided": True, "num_layers": 32, "host_layers": 20, "num_input": 1950,
+        "num_output": 64, "ttft_ms": {"p50": 20_000.0}, "itl_ms": {"p50": 220.0},
+        "host_bytes_per_s": 50e9, "host_flops_per_s": 1e12,
+    }  # fmt: skip
+    others = [
+        divided(24, {"fits": True, "is_divided": False}),
+        divided(2, {"fits": False, "is_divided": False, "why": "Nothing fits."}),
+    ]
+    results = [*CEILINGS, divided(8, measured), *others]
+    report = build(results, commit="", quick=False, num_left=0)
+    row = report["rows"]["divided"]["budgets/8GB/bf16/divided"]
+    kv = 1982 * 2 * 8 * 128 * 2  # bytes of a layer's keys and values
+    host_ms = 20 * (436_207_616 + kv) / 50e9 * 1000
+    gpu_ms = (12 * (436_207_616 + kv) + 128_256 * 4096 * 2) / 4.3e12 * 1000
+    assert row["step_floor_ms"] == pytest.approx(host_ms + gpu_ms, rel=1e-6)
+    assert row["step_fraction"] == pytest.approx(row["step_floor_ms"] / 220)
+    assert row["host_share"] == pytest.approx(host_ms / (host_ms + gpu_ms))
+    products = 2 * 1950 * 218_103_808  # of a layer
+    attention = 4 * 32 * 128 * 1950 * 1951 / 2
+    assert row["ttft_floor_ms"] == pytest.approx(20 * (products + attention) / 1e9, rel=1e-3)
+    text = table(report)
+    assert "12 of 32 layers on the GPU, step 220.0 (0.8" in text and "Nothing fits." in text
+    assert "24 GB" not in text, "what fits whole has cells of its own"
+
+
 def test_without_ceilings_there_are_figures_and_no_fractions() -> None:
     report = build([wave("bf16", 1, 4.0)], commit="", quick=False, num_left=0)
     row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
@@ -202,7 +238,7 @@ CHOSEN = (
     "decode/bf16/kv-auto/unique/1", "decode/bf16/kv-fp8/shared/1", "profile/bf16/decode/2",
     "kernels/attention/decode/kv-auto/2x48", "kernels/attention/prompt/1x48-of-48",
     "kernels/linear/bf16/qkv", "kernels/linear/int4/down", "kernels/fused", "kernels/sampler",
-    "budgets/0.0001GB/bf16/kv-auto", "small/40", "drafts/bf16/2",
+    "budgets/0.0001GB/bf16/kv-auto", "budgets/0.0001GB/bf16/divided", "small/40", "drafts/bf16/2",
     "peers/generate_batch/2", "peers/generate/2",
 )  # fmt: skip
 """At least one cell of every kind."""
@@ -224,6 +260,9 @@ def test_every_kind_of_cell_measures_on_the_cpu(
     arrivals = report["rows"]["arrivals"]["small/40"]
     assert arrivals["requests_per_s"] > 0 and arrivals["itl_ms"] > 0
     assert report["rows"]["budget"]["budgets/0.0001GB/bf16/kv-auto"]["users"] > 0
+    divided = report["rows"]["divided"]["budgets/0.0001GB/bf16/divided"]
+    assert divided["gpu_layers"] == 0 and divided["num_input"] == 40, divided
+    assert divided["step_ms"] > 0 and divided["step_fraction"] > 0 and divided["ttft_fraction"] > 0
     peer = report["rows"]["peer"]["peers/generate_batch/2"]
     assert peer["decode_tokens_per_s"] > 0
     drafts = report["rows"]["drafts"]["drafts/bf16/2"]

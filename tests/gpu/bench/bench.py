@@ -16,7 +16,7 @@ from tests.gpu.bench.shapes import folder_of
 if TYPE_CHECKING:
     import torch
 
-    from engine import LLMEngine
+    from engine import EngineConfig, LLMEngine
 
 
 class UnableError(Exception):
@@ -62,10 +62,21 @@ class Bench:
             self._models[shape] = own
         return self._models[shape]
 
+    def config(self, shape: str, kv: str = "auto", **settings: Any) -> EngineConfig:
+        """Of an engine with random weights of `shape`. All layers are on the device, or it does not
+        load, unless `settings` say otherwise."""
+        from engine import EngineConfig
+
+        return EngineConfig(
+            model=str(self.model_folder(shape)), load_format="dummy", dtype="bfloat16",
+            device=str(self.device), gpu_layers="all", kv_cache_dtype=kv,
+            num_threads=1 if self.quick else None,
+        ).replace(**settings)  # fmt: skip
+
     def engine(self, shape: str, kv: str = "auto", **settings: Any) -> LLMEngine:
-        """An engine with random weights of `shape`; the one that is there where only the number
-        format of the KV cache differs, which is then rebuilt. Raises UnableError where it cannot be
-        loaded, the second time without trying."""
+        """An engine of that `config`; the one that is there where only the number format of the KV
+        cache differs, which is then rebuilt. Raises UnableError where it cannot be loaded, the
+        second time without trying."""
         key = {"shape": shape, **settings}
         if self._engine is not None and key != self._key:
             self.drop_engine()
@@ -91,16 +102,13 @@ class Bench:
         return self._engine
 
     def _load(self, shape: str, kv: str, settings: Mapping[str, Any]) -> LLMEngine:
-        from engine import EngineConfig, LLMEngine
+        from engine import LLMEngine
         from engine.errors import InferdeckError
 
         name = f"{shape} {kv} {dict(settings)}"
         if name in self._failed:
             raise UnableError(self._failed[name])
-        config = EngineConfig(
-            model=str(self.model_folder(shape)), load_format="dummy", dtype="bfloat16",
-            device=str(self.device), kv_cache_dtype=kv, num_threads=1 if self.quick else None,
-        ).replace(**settings)  # fmt: skip
+        config = self.config(shape, kv, **settings)
         self.say("loading")
         began = time.perf_counter()
         try:

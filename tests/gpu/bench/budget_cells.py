@@ -20,7 +20,7 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     """A wave of as many requests as the cache holds at their full length. `budget_gb`: 10^9 bytes
     that this process may take of the device; its share is capped, so that more fails."""
-    memory = _cap(bench, budget_gb)
+    memory = cap(bench, budget_gb)
     context = (-(-(num_input + num_output) // BLOCK) + 1) * BLOCK
     settings = {**settings_of(precision, _MOST_USERS, context, budget), **memory}
     try:
@@ -41,7 +41,7 @@ def measure(
     return {**figures, **found}
 
 
-def _cap(bench: Bench, budget_gb: float) -> dict[str, Any]:
+def cap(bench: Bench, budget_gb: float) -> dict[str, Any]:
     """Hold this process to the budget; the settings with which the engine plans for it. On the CPU
     only the cache is held to it."""
     if bench.device.type != "cuda":

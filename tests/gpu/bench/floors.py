@@ -10,7 +10,7 @@ requests share is read once for all of them. Pure functions: no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tests.gpu.bench.shapes import Shape
@@ -121,6 +121,27 @@ def draft_floor(
         linear=rows.linear * (1 + num_drafts), attention=rows.attention * (1 + num_drafts)
     )
     return num_drafts * each + seconds(verified, ceilings, precision)
+
+
+class DividedFloor(NamedTuple):
+    """Least seconds of the CPU's part of a step, and of the GPU's behind it."""
+
+    host_s: float
+    gpu_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.host_s + self.gpu_s
+
+
+def divided_floor(
+    shape: Shape, host_layers: int, work: Callable[[Shape], Work], host: Ceilings, gpu: Ceilings,
+    precision: str,
+) -> DividedFloor:  # fmt: skip
+    """Of what is `work` for the whole of a shape, where the CPU computes its first layers and the
+    GPU the others and the head, which need their results."""
+    first, rest = shape.divided(host_layers)
+    return DividedFloor(seconds(work(first), host, precision), seconds(work(rest), gpu, precision))
 
 
 def saturated_tokens_per_s(

@@ -41,6 +41,8 @@ class Scale(NamedTuple):
     lengths: tuple[int, int] = (10, 20)
     small_context: int = 128
     budgets_gb: tuple[float, ...] = BUDGETS_GB
+    divided_output: int = 64
+    divided_s: float = 30.0
     contexts: tuple[int, ...] = (2000, 8000)
     batches: tuple[int, ...] = FIRST
     rows: tuple[int, ...] = tuple(ROWS)
@@ -60,8 +62,8 @@ FULL = Scale()
 QUICK = Scale(
     shape=TINY, small_shape=TINY, num_input=40, num_output=6, num_shared=32, first=(1,),
     concurrencies=(1, 2), peer_concurrencies=(2,), budget=64, rates=(40.0,), rate_s=0.2,
-    small_context=64, budgets_gb=(0.0001,), contexts=(48,), batches=(2,), rows=(1, 4),
-    held=("bf16", "int4"),
+    small_context=64, budgets_gb=(0.0001,), divided_output=6, divided_s=2.0,
+    contexts=(48,), batches=(2,), rows=(1, 4), held=("bf16", "int4"),
     products=("bf16",), profile_steps=3, num_drafts=2, is_quick=True,
 )  # fmt: skip
 
@@ -199,7 +201,7 @@ def peers(scale: Scale) -> list[Cell]:
 
 
 def budgets(scale: Scale) -> list[Cell]:
-    return [
+    whole = [
         Cell(
             f"budgets/{budget:g}GB/{precision}/kv-{kv}", "budgets", "budget",
             {"shape": scale.shape, "precision": precision, "kv": kv, "budget_gb": budget,
@@ -210,6 +212,23 @@ def budgets(scale: Scale) -> list[Cell]:
         for budget in scale.budgets_gb
         for precision in reversed(scale.precisions)
         for kv in KV_DTYPES
+    ]  # fmt: skip
+    return whole + _divided(scale)
+
+
+def _divided(scale: Scale) -> list[Cell]:
+    """What does not fit whole, with its first layers on the CPU; behind all other cells, for it is
+    slow."""
+    return [
+        Cell(
+            f"budgets/{budget:g}GB/{precision}/divided", "budgets", "divided",
+            {"shape": scale.shape, "precision": precision, "kv": "auto", "budget_gb": budget,
+             "num_input": scale.num_input, "num_output": scale.divided_output,
+             "budget": min(2048, scale.budget), "most_s": scale.divided_s},
+            "divided", rank=2, limit_s=_WAVE_LIMIT_S,
+        )
+        for budget in scale.budgets_gb
+        for precision in scale.precisions
     ]  # fmt: skip
 
 

@@ -17,7 +17,9 @@ from tests.gpu.bench.floors import (
     Load,
     WaveFloor,
     decode_work,
+    divided_floor,
     draft_floor,
+    prefill_work,
     seconds,
     wave_floor,
 )
@@ -159,6 +161,41 @@ def budget_row(result: Result, ceilings: Ceilings | None) -> Row:
     return row
 
 
+def divided_row(result: Result, ceilings: Ceilings | None) -> Row:
+    """One request through layers on the CPU and on the GPU. step_ms: the median, for the engine
+    tries other numbers of threads now and then. The floor of the CPU's part is by what it was seen
+    to read and to compute in that cell."""
+    s, f = result.settings, result.figures
+    row: Row = {key: s[key] for key in ("budget_gb", "precision", "kv")}
+    row |= {"fits": f["fits"], "is_divided": f["is_divided"], "why": f.get("why", "")}
+    if not f["is_divided"]:
+        return row
+    layers, host_layers = f["num_layers"], f["host_layers"]
+    row |= {
+        "num_layers": layers, "gpu_layers": layers - host_layers, "num_input": f["num_input"],
+        "num_output": f["num_output"], "ttft_ms": f["ttft_ms"]["p50"],
+        "step_ms": f["itl_ms"]["p50"], "host_bytes_per_s": f["host_bytes_per_s"],
+    }  # fmt: skip
+    if ceilings is None:
+        return row
+    precision, kv, length = s["precision"], s["kv"], f["num_input"]
+    shape, context = Shape.named(s["shape"]), length + f["num_output"] / 2
+    host = Ceilings(f["host_bytes_per_s"], {"bf16": f["host_flops_per_s"]})
+    step = divided_floor(
+        shape, host_layers, lambda part: decode_work(part, precision, kv, 1, context), host,
+        ceilings, precision,
+    )  # fmt: skip
+    prompt = divided_floor(
+        shape, host_layers, lambda part: prefill_work(part, precision, kv, 1, length), host,
+        ceilings, precision,
+    )  # fmt: skip
+    row["step_floor_ms"], row["ttft_floor_ms"] = step.total_s * 1000, prompt.total_s * 1000
+    row["step_fraction"] = _over(row["step_floor_ms"], row["step_ms"])
+    row["ttft_fraction"] = _over(row["ttft_floor_ms"], row["ttft_ms"])
+    row["host_share"] = step.host_s / step.total_s
+    return row
+
+
 def kernel_row(result: Result, ceilings: Ceilings | None) -> Row:
     """Microseconds, bytes and operations a second of each case, and the share of the floor."""
     precision = str(result.settings.get("precision", "bf16"))
@@ -211,6 +248,7 @@ def draft_row(result: Result, ceilings: Ceilings | None) -> Row:
 
 _ROWS = {
     "wave": wave_row, "peer": peer_row, "arrivals": arrival_row, "budget": budget_row,
+    "divided": divided_row,
     "attention": kernel_row, "linear": kernel_row, "fused": kernel_row, "sampler": kernel_row,
     "profile": profile_row, "drafts": draft_row,
 }  # fmt: skip

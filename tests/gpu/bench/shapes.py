@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resources import resource_path
@@ -42,6 +42,11 @@ class Shape:
             head_dim=config["head_dim"],
             vocab=config["vocab_size"],
         )
+
+    def divided(self, first_layers: int) -> tuple[Shape, Shape]:
+        """So many layers without a head; and the others, with it."""
+        first = replace(self, num_layers=first_layers, vocab=0)
+        return first, replace(self, num_layers=self.num_layers - first_layers)
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:

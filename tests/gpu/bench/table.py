@@ -27,7 +27,7 @@ def table(report: Report, wanted: Collection[str] = (), longest: int = LONGEST) 
         ("kernels", _linears(rows["linear"])),
         ("kernels", _attention(rows["attention"])),
         ("drafts", _drafts(rows["drafts"])),
-        ("budgets", _budgets(rows["budget"])),
+        ("budgets", _budgets(rows["budget"], rows["divided"])),
         ("small", _arrivals(rows["arrivals"])),
         ("kernels", _others({**rows["fused"], **rows["sampler"]})),
         ("decode", _waves(rows["wave"], first=False)),
@@ -192,8 +192,8 @@ def _packed(texts: Iterable[str], width: int = 110) -> list[str]:
     return lines
 
 
-def _budgets(rows: Mapping[str, Any]) -> list[str]:
-    lines = ["WITHIN A BUDGET of memory"] if rows else []
+def _budgets(rows: Mapping[str, Any], divided: Mapping[str, Any]) -> list[str]:
+    lines = ["WITHIN A BUDGET of memory; in brackets the share of the floor"] if rows else []
     for r in rows.values():
         label = f"  {r['budget_gb']:g} GB {r['precision']} kv {r['kv']}: "
         if not r["fits"]:
@@ -203,7 +203,19 @@ def _budgets(rows: Mapping[str, Any]) -> list[str]:
                 f"{label}{r['users']} users, {r['tokens_per_s']:.0f} tokens/s, TTFT "
                 f"{r['ttft_ms']:.0f} ms, step {r['step_ms'] or 0:.2f} ms"
             )
-    return lines
+    return lines + [_divided(r) for r in divided.values() if r["is_divided"] or not r["fits"]]
+
+
+def _divided(r: Mapping[str, Any]) -> str:
+    label = f"  {r['budget_gb']:g} GB {r['precision']} divided: "
+    if not r["fits"]:
+        return (label + "does not fit. " + r["why"])[:200]
+    share = f", {r['host_share']:.0%} of its floor the CPU's" if "host_share" in r else ""
+    return (
+        f"{label}{r['gpu_layers']} of {r['num_layers']} layers on the GPU, step "
+        f"{_with(r, 'step_ms', 'step_fraction', 1)} ms{share}, TTFT of {r['num_input']} tokens "
+        f"{_with(r, 'ttft_ms', 'ttft_fraction', 0)} ms"
+    )
 
 
 def _drafts(rows: Mapping[str, Any]) -> list[str]:

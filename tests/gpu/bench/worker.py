@@ -35,6 +35,7 @@ KINDS = {
     "arrivals": "wave_cells:arrivals",
     "peer": "peer_cells:measure",
     "budget": "budget_cells:measure",
+    "divided": "divided_cells:measure",
     "profile": "profile_cells:measure",
     "drafts": "draft_cells:measure",
 }

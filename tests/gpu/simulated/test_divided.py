@@ -28,6 +28,8 @@ PARAMS = [
     SamplingParams(temperature=0.7, seed=1, min_p=0.02, repetition_penalty=1.2, max_tokens=5),
 ]
 Make = Callable[..., LLMEngine]
+slow = pytest.mark.slow
+"""Not among those that are run with all others: seconds each, in the interpreter."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,12 @@ def make(models: dict[str, Path]) -> Iterator[Make]:
         engine.shutdown()
 
 
+@pytest.fixture(autouse=True)
+def small_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter copies all memory that a kernel is given, and back."""
+    monkeypatch.setattr("engine.attention.gpu.WORKSPACE_BYTES", 2**18)
+
+
 def tokens_of(engine: LLMEngine) -> list[list[int]]:
     found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
     engine.check_integrity()
@@ -79,7 +87,10 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make, changes: dict[str
     assert machine.waits == before
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gpt2", "gpt_oss", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "family",
+    ["gemma2", *(pytest.param(name, marks=slow) for name in ("gpt2", "gpt_oss", "qwen3_moe"))],
+)
 def test_families(make: Make, family: str) -> None:
     """Tied embeddings, windows, learned positions, sinks, experts."""
     wanted = tokens_of(make(family, device="cpu"))
@@ -93,16 +104,19 @@ def test_families(make: Make, family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("llama", {"quantization": "int4"}),
         ("llama", {"quantization": "int8", "quantization_head": "int8"}),
-        ("gemma2", {"quantization": "nf4", "quantization_head": "int8"}),
-        ("qwen3_moe", {"quantization": "int4", "dtype": "bfloat16"}),
-        ("llama", {"kv_cache_dtype": "int8"}),
-        ("llama", {"kv_cache_dtype": "k=fp8,v=int8"}),
+        pytest.param("llama", {"quantization": "int4"}, marks=slow),
+        pytest.param("gemma2", {"quantization": "nf4", "quantization_head": "int8"}, marks=slow),
+        pytest.param("qwen3_moe", {"quantization": "int4", "dtype": "bfloat16"}, marks=slow),
+        pytest.param("llama", {"kv_cache_dtype": "int8"}, marks=slow),
+        pytest.param("llama", {"kv_cache_dtype": "k=fp8,v=int8"}, marks=slow),
     ],
 )
-def test_few_bits_in_both_halves(make: Make, family: str, changes: dict[str, Any]) -> None:
+def test_few_bits_in_both_halves(
+    make: Make, family: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What both devices round is the same; products differ by their order."""
+    monkeypatch.setattr("engine.kernels.gpu_measure.settle", lambda weights: None)  # takes long
     whole, divided = make(family, device="cpu", **changes), make(family, **changes)
     for engine in (whole, divided):
         found = tokens_of(engine)
@@ -112,6 +126,7 @@ def test_few_bits_in_both_halves(make: Make, family: str, changes: dict[str, Any
     assert halves.host_kv_cache == halves.kv_cache == divided.plan.host_kv_cache
 
 
+@slow
 def test_logits_of_both_halves(make: Make) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=2)
     found = []
@@ -122,6 +137,7 @@ def test_logits_of_both_halves(make: Make) -> None:
     torch.testing.assert_close(found[1], found[0], atol=1e-4, rtol=0)
 
 
+@slow
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_drafts_change_no_token(make: Make, method: str, models: dict[str, Path]) -> None:
     wanted = tokens_of(make(device="cpu"))
@@ -134,6 +150,7 @@ def test_drafts_change_no_token(make: Make, method: str, models: dict[str, Path]
     assert figures is not None and figures.drafted > 0
 
 
+@slow
 def test_a_head_that_reads_hidden_states_is_refused(
     make: Make, models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -167,6 +184,7 @@ def test_layers_move_while_requests_run(make: Make) -> None:
     assert layers == [1, 0, 1, 0, 0] and list(found.values()) == wanted
 
 
+@slow
 def test_unloading_gives_all_memory_back(make: Make) -> None:
     gc.collect()
     before = machine.allocated
@@ -196,6 +214,7 @@ def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
         make(gpu_layers="all")
 
 
+@slow
 def test_memory_that_is_refused_at_any_moment_costs_nobody_a_token(make: Make) -> None:
     engine = make()
     asked = machine.asked
