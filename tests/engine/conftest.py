@@ -31,7 +31,10 @@ def make_engine(tiny_folder: Path) -> Iterator[Callable[..., LLMEngine]]:
 
     def make(**settings: Any) -> LLMEngine:
         config = EngineConfig(
-            model=str(tiny_folder), dtype="float32", num_threads=1, block_size=8,
+            model=str(tiny_folder),
+            dtype="float32",
+            num_threads=1,
+            block_size=8,
             kv_cache_memory_bytes=2**20,
         )
         engines.append(LLMEngine(config.replace(**settings)))

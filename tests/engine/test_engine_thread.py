@@ -167,7 +167,9 @@ def test_settings_change_in_mid_reply(
     events.wait(OutputEvent, finished("a"))
     failed = events.wait(ReconfigureFailed)
     assert [e.change for e in events.of(Reconfigured)] == [
-        Change.LIVE, Change.CACHE_REBUILD, Change.RELOAD
+        Change.LIVE,
+        Change.CACHE_REBUILD,
+        Change.RELOAD,
     ]
     assert failed.config.block_size == 4 and "GiB" in failed.error.cause
     wanted = tiny_models.reference(tiny_model, PROMPT, 60).token_ids

@@ -89,9 +89,7 @@ class Stage:
             for pages, width in zip((self.keys, self.values), scene.widths, strict=True):
                 pages.write(rows, self._noise(length, scene.num_kv_heads, width))
         heads = scene.num_kv_heads * scene.group
-        self.queries = [
-            self._noise(tokens, heads, scene.widths[0]) for _, tokens in scene.requests
-        ]
+        self.queries = [self._noise(tokens, heads, scene.widths[0]) for _, tokens in scene.requests]
         sinks = self._noise(heads) if scene.has_sinks else None
         self.options = AttentionOptions(0.2, scene.window, scene.softcap, sinks)
 
@@ -293,9 +291,7 @@ def test_what_is_written_is_what_torch_writes(
 
     ours, theirs = scene(), scene()
     generator = torch.Generator().manual_seed(seed)
-    k, v = (
-        (torch.randn(6, 2, width, generator=generator) * scale).to(dtype) for width in (64, 48)
-    )
+    k, v = ((torch.randn(6, 2, width, generator=generator) * scale).to(dtype) for width in (64, 48))
     k[0], v[1, 1] = 0, k[1, 1, :48].abs().amax()  # zeros, and nothing but the largest
     places = torch.tensor([3, 17, 18, 33, 40, 0])
     ours.cache.write(places, k, v)
@@ -312,9 +308,7 @@ def test_what_is_written_is_what_torch_writes(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_keys_and_values_may_be_of_two_dtypes(form: str, dtype: torch.dtype) -> None:
     """As torch writes them: each is rounded from what it was."""
-    ours, theirs = (
-        Stage(Scene(((20, 1),), forms=(form, form), dtype=dtype)) for _ in range(2)
-    )
+    ours, theirs = (Stage(Scene(((20, 1),), forms=(form, form), dtype=dtype)) for _ in range(2))
     generator = torch.Generator().manual_seed(3)
     wide = torch.randn(2, 2, 2, 32, generator=generator)
     places = torch.tensor([5, 18])

@@ -195,9 +195,7 @@ def test_keys_and_values_are_counted_apart() -> None:
 
 def test_a_draft_is_counted_in_the_same_precision() -> None:
     draft = replace(LLAMA_1B, kv=KVWidths(64, 64, 1))
-    made = plan(
-        LLAMA_1B, config(kv_cache_dtype="int8"), free=64 * GIB, total=64 * GIB, draft=draft
-    )
+    made = plan(LLAMA_1B, config(kv_cache_dtype="int8"), free=64 * GIB, total=64 * GIB, draft=draft)
     assert made.draft_bytes_per_block == 16 * (64 + 64 + 4)
 
 

@@ -65,9 +65,7 @@ def test_the_same_precision_gives_the_same_tokens_whatever_was_before(
     expected = [output.token_ids for output in at_once.generate(PROMPTS, GREEDY)]
     engine = make_engine()
     engine.generate(PROMPTS, GREEDY)
-    engine.reconfigure(
-        quantization="int4", quantization_group_size=32, kv_cache_dtype="int8"
-    )
+    engine.reconfigure(quantization="int4", quantization_group_size=32, kv_cache_dtype="int8")
     assert [output.token_ids for output in engine.generate(PROMPTS, GREEDY)] == expected
 
 

@@ -80,9 +80,7 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
-@given(
-    config=configs, num_blocks=st.integers(8, 60), work=jobs, drafts=st.sampled_from([0, 2, 5])
-)
+@given(config=configs, num_blocks=st.integers(8, 60), work=jobs, drafts=st.sampled_from([0, 2, 5]))
 def test_every_request_gets_its_own_tokens(
     config: EngineConfig, num_blocks: int, work: list[tuple[list[int], int]], drafts: int
 ) -> None:

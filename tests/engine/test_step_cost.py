@@ -88,7 +88,10 @@ def test_chunks_of_a_prompt_are_the_attention_of_the_whole() -> None:
 
 def test_experts_are_read_as_far_as_they_are_chosen() -> None:
     moe = dataclasses.replace(
-        MODEL, num_expert_parameters=400_000_000, num_experts=8, experts_per_token=2,
+        MODEL,
+        num_expert_parameters=400_000_000,
+        num_experts=8,
+        experts_per_token=2,
         expert_bytes=800_000_000,
     )
     cost = ModelCost.of(moe, 32_768.0)

@@ -40,8 +40,13 @@ def test_architectures_that_compute_packed_sequences_rightly_pass(name: str) -> 
         ("FalconConfig", {}, "reach the attention function|failed|differ"),
         (
             "Qwen3NextConfig",
-            {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 4,
-             "linear_key_head_dim": 16, "linear_value_head_dim": 16},
+            {
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "num_experts": 4,
+                "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16,
+            },
             "reach the attention function|failed|differ",
         ),
     ],

@@ -49,7 +49,7 @@ def exact_products() -> Iterator[None]:
 def make(device: str, **settings: object) -> LLMEngine:
     config = EngineConfig(
         model=str(STARTER), device=device, dtype="float32", kv_cache_memory_bytes=2**25,
-        max_num_seqs=8, max_num_batched_tokens=48,
+        max_num_seqs=8, max_num_batched_tokens=48, gpu_layers="all",
     )  # fmt: skip
     return LLMEngine(config.replace(**settings))
 

@@ -50,7 +50,7 @@ def make(models: dict[str, Path]) -> Iterator[Make]:
         config = EngineConfig(
             model=str(models[family]), device="cuda:0", dtype="float32", num_threads=1,
             kv_cache_memory_bytes=2**18, max_num_seqs=3, max_num_batched_tokens=16,
-            max_model_len=64,
+            max_model_len=64, gpu_layers="all",
         )  # fmt: skip
         engines.append(LLMEngine(config.replace(**changes)))
         return engines[-1]

@@ -1,0 +1,217 @@
+"""A model whose first layers are on the CPU, on a real GPU: the tokens of one device, nothing that
+waits in a step but where tokens are read, layers that move while requests run, no memory kept."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine import EngineConfig, LLMEngine, SamplingParams
+from engine.flight import Flight
+from tests.engine import tiny_models
+from tests.engine.loading.live_bytes import live_bytes
+from tests.gpu import test_engine_gpu as whole
+from tests.gpu.test_engine_gpu import exact_products
+
+__all__ = ["exact_products"]
+
+pytestmark = pytest.mark.gpu
+
+NUM_LAYERS = 3
+PROMPTS = tiny_models.make_prompts((8, 3, 17, 40), seed=4)
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=12, ignore_eos=True),
+    SamplingParams(temperature=0.9, seed=3, top_k=20, max_tokens=14, ignore_eos=True, logprobs=3),
+    SamplingParams(temperature=0.7, seed=1, min_p=0.02, repetition_penalty=1.2, max_tokens=10),
+    SamplingParams(temperature=0, max_tokens=8, ignore_eos=True),
+]
+Make = Callable[..., LLMEngine]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        name: tiny_models.save(
+            tiny_models.make_model(name, num_hidden_layers=NUM_LAYERS), folder / name
+        )
+        for name in ("llama", "gemma2", "qwen3_moe")
+    }
+
+
+@pytest.fixture
+def make(models: dict[str, Path]) -> Iterator[Make]:
+    engines: list[LLMEngine] = []
+
+    def build(family: str = "llama", **changes: Any) -> LLMEngine:
+        config = EngineConfig(
+            model=str(models[family]), device="cuda:0", dtype="float32", num_threads=2,
+            kv_cache_memory_bytes=2**20, max_num_seqs=3, max_num_batched_tokens=32,
+            max_model_len=128, gpu_layers="2",
+        )  # fmt: skip
+        engines.append(LLMEngine(config.replace(**changes)))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        engine.shutdown()
+
+
+def tokens_of(engine: LLMEngine) -> list[list[int]]:
+    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
+    engine.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
+def test_the_tokens_of_the_cpu(make: Make, family: str) -> None:
+    """Tied embeddings, soft caps and windows; experts. However many layers are on the GPU."""
+    wanted = tokens_of(make(family, device="cpu"))
+    for count in range(1, NUM_LAYERS + 1):
+        engine = make(family, gpu_layers=str(count))
+        assert engine.plan.host_layers == NUM_LAYERS - count
+        assert tokens_of(engine) == wanted, count
+
+
+def test_nothing_waits_but_where_tokens_are_read(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch raises at whatever else waits for the device."""
+    engine = make()
+    wanted = tokens_of(engine)  # and whatever is done once
+    read, reads = Flight.read, []
+
+    def allowed(flight: Flight) -> object:
+        reads.append(flight)
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return read(flight)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
+
+    monkeypatch.setattr(Flight, "read", allowed)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = tokens_of(engine)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert found == wanted and not engine.looks_ahead
+    assert 14 <= len(reads) == len(engine.snapshot().steps) // 2, "once a step"
+
+
+def test_a_step_begun_while_the_device_is_busy_has_its_own_numbers(make: Make) -> None:
+    """What the CPU hands over is copied behind all that the GPU has to do before: for as long
+    nothing may be written where it is read from."""
+    engine = make()
+    wanted = tokens_of(engine)
+    side = torch.randn(2048, 2048, device="cuda:0")
+    ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
+    found: dict[str, list[int]] = {request_id: [] for request_id in ids}
+    while engine.has_unfinished:
+        for _ in range(30):  # a few milliseconds
+            side = (side @ side).tanh()
+        for event in engine.step():
+            found[event.request_id] += event.token_ids
+    assert [found[request_id] for request_id in ids] == wanted
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"quantization": "int4", "quantization_group_size": 32}),
+        ("llama", {"quantization": "int8", "quantization_head": "int8"}),
+        ("gemma2", {"quantization": "nf4", "quantization_head": "int8"}),
+        ("qwen3_moe", {"quantization": "int4", "quantization_group_size": 32}),
+        ("llama", {"quantization": "int4", "dtype": "bfloat16"}),
+    ],
+)
+def test_few_bits_in_both_halves(make: Make, family: str, changes: dict[str, Any]) -> None:
+    """Over a cache in 8 bits. Both devices round weights, keys and values to the same numbers, and
+    compute with them as they do best: the first token's probability is nearly the same."""
+    found = []
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=1)
+    for gpu_layers in ("all", "2"):
+        engine = make(family, kv_cache_dtype="int8", gpu_layers=gpu_layers, **changes)
+        outputs = engine.generate(PROMPTS, params)
+        assert all(len(output.token_ids) == 6 for output in outputs)
+        found.append([output.logprobs[0].logprob for output in outputs])
+        engine.check_integrity()
+    memory = engine.snapshot().memory
+    assert memory.host_weights > 0 and memory.weights > 0
+    assert 0 < memory.host_kv_cache <= memory.kv_cache, "a layer, and two"
+    torch.testing.assert_close(found[1], found[0], atol=0.25, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_drafts_change_no_token(make: Make, method: str, models: dict[str, Path]) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make(
+        speculative_method=method, speculative_adaptive=False, num_speculative_tokens=3,
+        prompt_lookup_min=1, speculative_model=str(models["llama"]),
+    )  # fmt: skip
+    assert engine.plan.host_layers == 1
+    assert tokens_of(engine) == wanted
+    figures = engine.snapshot().speculation
+    assert figures is not None and figures.drafted > 0
+
+
+def test_layers_move_while_requests_run(make: Make) -> None:
+    wanted = tokens_of(make(device="cpu"))
+    engine = make()
+    ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
+    found: dict[str, list[int]] = {request_id: [] for request_id in ids}
+    changes: list[dict[str, Any]] = [
+        {"gpu_layers": "1"}, {"block_size": 32}, {"gpu_layers": "all"}, {"gpu_layers": "2"},
+        {"device": "cpu"}, {"device": "cuda:0", "gpu_layers": "1"}, {"gpu_layers": "auto"},
+    ]  # fmt: skip
+    layers, steps = [], 0
+    while engine.has_unfinished:
+        for event in engine.step():
+            found[event.request_id] += event.token_ids
+        steps += 1
+        if changes and steps % 2:
+            engine.reconfigure(**changes.pop(0))
+            layers.append(engine.plan.host_layers)
+    engine.check_integrity()
+    assert layers == [2, 2, 0, 1, 0, 2, 0]
+    assert [found[request_id] for request_id in ids] == wanted
+
+
+def test_unloading_gives_the_memory_of_both_back() -> None:
+    def serve() -> LLMEngine:
+        engine = whole.make("cuda:0", gpu_layers="3", kv_cache_memory_bytes=2**27)
+        engine.generate(whole.PROMPTS[:2], SamplingParams(temperature=0, max_tokens=8))
+        return engine
+
+    serve().shutdown()  # what CUDA and libraries keep
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before, in_all = torch.cuda.memory_allocated(), live_bytes()
+    engine = serve()
+    assert engine.plan.host_kv_cache > engine.plan.kv_cache > 2**25, "five layers, and three"
+    assert torch.cuda.memory_allocated() > before + 2**25
+    engine.shutdown()
+    del engine
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() <= before + 2**20
+    assert live_bytes() <= in_all + 2**20
+
+
+def test_a_trained_model_says_what_it_says_on_the_cpu() -> None:
+    """Its embeddings are its output head, of which there is one on each device."""
+    wanted = []
+    for device, gpu_layers in (("cpu", "all"), ("cuda:0", "5"), ("cuda:0", "1")):
+        engine = whole.make(device, gpu_layers=gpu_layers)
+        found = whole.tokens_of(engine)
+        engine.check_integrity()
+        engine.shutdown()
+        wanted = wanted or found
+        assert found == wanted, gpu_layers
