@@ -21,7 +21,7 @@ from engine.assembly import (
 )
 from engine.block_pool import BlockPool, root_hash
 from engine.config import Change, EngineConfig
-from engine.devices import is_cuda
+from engine.devices import CPU, is_cuda
 from engine.errors import InferdeckError, OutOfMemoryError, let_go
 from engine.graphs import most_rows
 from engine.loading.checkpoint import Checkpoint
@@ -99,16 +99,15 @@ class ModelHost:
 
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
-        assembly, taken, in_ram = self.assembly, 0, 0
-        if config.device == self.config.device:
-            taken = assembly.weights_bytes + assembly.cache_bytes
-            in_ram = assembly.host_weights_bytes + assembly.host_cache_bytes
+        assembly = self.assembly
+        taken = {CPU: assembly.host_weights_bytes + assembly.host_cache_bytes}
+        taken[self.config.device] = assembly.weights_bytes + assembly.cache_bytes
         stays = config.change_class(self.config) is not Change.RELOAD
         plan = plan_memory(
             checkpoint or assembly.checkpoint,
             config,
-            in_use=taken,
-            host_in_use=in_ram,
+            in_use=taken.get(config.device, 0),
+            host_in_use=taken[CPU],
             activations=assembly.step_bytes if self._has_same_steps(config) else None,
             host_layers=assembly.host_layers if stays else None,
         )

@@ -16,7 +16,11 @@ from engine import EngineConfig, LLMEngine, SamplingParams, assembly
 from engine.errors import DraftModelError, OutOfMemoryError
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
+from engine.model_sizes import model_sizes
+from engine.snapshot import MemoryPlan
 from tests.engine import tiny_heads, tiny_models
+from tests.gpu.bench import divided_cells
+from tests.gpu.bench.bench import Bench
 from tests.gpu.simulated.machine import machine
 
 torch.set_num_threads(1)
@@ -184,6 +188,32 @@ def test_layers_move_while_requests_run(make: Make) -> None:
     assert layers == [1, 0, 1, 0, 0] and list(found.values()) == wanted
 
 
+def test_what_a_change_gives_back_in_ram_counts_as_free(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of both memories it is wanted in: the parts of a divided model, and a whole one."""
+    engine = make()
+    found: list[dict[str, Any]] = []
+
+    def noted(*_: Any, **given: Any) -> MemoryPlan:
+        found.append(given)
+        return engine.plan
+
+    monkeypatch.setattr("engine.model_host.plan_memory", noted)
+    memory = engine.snapshot().memory
+    own, host = memory.weights + memory.kv_cache, memory.host_weights + memory.host_kv_cache
+    for changes in ({"max_model_len": 32}, {"device": "cpu"}):
+        engine._host.plan_for(engine.config.replace(**changes))
+    monkeypatch.undo()
+    engine.reconfigure(device="cpu")
+    memory = engine.snapshot().memory
+    in_ram = memory.weights + memory.kv_cache
+    monkeypatch.setattr("engine.model_host.plan_memory", noted)
+    engine._host.plan_for(engine.config.replace(device="cuda:0"))
+    given = [(one["in_use"], one["host_in_use"]) for one in found]
+    assert given == [(own, host), (host, host), (0, in_ram)]
+
+
 @slow
 def test_unloading_gives_all_memory_back(make: Make) -> None:
     gc.collect()
@@ -212,6 +242,32 @@ def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
     assert tokens_of(engine) == wanted
     with pytest.raises(OutOfMemoryError, match="are needed"):
         make(gpu_layers="all")
+
+
+@slow
+def test_what_measures_it_loads_nothing_that_fits_whole_or_not_at_all() -> None:
+    """And divides what is between, by the budget that it is given."""
+    bench = Bench("cuda:0", quick=True)
+    given = {"shape": "tiny", "precision": "bf16", "kv": "auto", "num_input": 40, "num_output": 6,
+             "budget": 64, "most_s": 1.0}  # fmt: skip
+    settings = divided_cells.settings_of("bf16", 1, 64, 64)
+    config, checkpoint = assembly.resolve(bench.config("tiny", **settings))
+    needed = plan_memory(checkpoint, config).predicted
+    layer = model_sizes(checkpoint, torch.bfloat16).layer_weights[0]
+    try:
+        found = [
+            divided_cells.measure(bench, budget_gb=size / 1e9, **given)
+            for size in (2 * needed, needed // 2, needed - layer // 2)
+        ]
+    finally:
+        bench.close()
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert found[0] == {"fits": True, "is_divided": False}
+    assert not found[1]["fits"] and "does not fit either" in found[1]["why"]
+    divided = found[2]
+    assert divided["is_divided"] and (divided["host_layers"], divided["num_layers"]) == (1, 2)
+    assert divided["host_weights_bytes"] > layer and divided["host_kv_cache_bytes"] > 0
+    assert divided["num_input"] <= 40 and divided["itl_ms"]["p50"] > 0
 
 
 @slow
