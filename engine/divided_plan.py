@@ -55,7 +55,7 @@ def _undivided_len(sizes: ModelSizes, config: EngineConfig, on_gpu: PlanPart) ->
     if config.kv_cache_memory_bytes is not None:
         return 0
     assert config.max_model_len is not None, "resolved before"
-    length = 1 << (config.max_model_len - 1).bit_length() - 1
+    length = 1 << max(0, (config.max_model_len - 1).bit_length() - 1)
     while length >= _SHORTEST_CONTEXT:
         try:
             on_gpu(sizes, config.replace(max_model_len=length))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
@@ -269,6 +269,32 @@ def test_what_the_engine_holds_on_both_sides_counts_as_free(checkpoint: Checkpoi
     )  # fmt: skip
     assert again.free == plain.free + (1 << 20)
     assert again.host_free == plain.host_free + (2 << 20)
+
+
+@example(length=1, gpu=300, shared=1)
+@given(length=st.integers(1, 32_768), gpu=st.integers(200, 600), shared=st.integers(1, 4))
+def test_the_context_with_which_it_would_fit_whole(
+    checkpoint: Checkpoint, length: int, gpu: int, shared: int
+) -> None:
+    """Of those that are shorter and powers of two, the longest; none that nobody wants."""
+    memory = (gpu << 20, gpu << 20)
+    settings = config(max_model_len=length, max_num_seqs=shared)
+    try:
+        made = plan_memory(checkpoint, settings, memory=memory, host_memory=PLENTY)
+    except OutOfMemoryError:
+        return
+
+    def fits(shorter: int) -> bool:
+        try:
+            whole = settings.replace(max_model_len=shorter, gpu_layers="all")
+            plan_memory(checkpoint, whole, memory=memory)
+        except OutOfMemoryError:
+            return False
+        return True
+
+    useful = [shorter for n in range(11, 15) if (shorter := 1 << n) < length]
+    longest = max(filter(fits, useful), default=0)
+    assert made.undivided_model_len == (longest if made.host_layers else 0)
 
 
 def test_a_model_that_is_loaded_stays_as_it_is_divided(checkpoint: Checkpoint) -> None:

@@ -70,19 +70,22 @@ def tokens_of(engine: LLMEngine) -> list[list[int]]:
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])
 def test_the_tokens_of_the_cpu(make: Make, family: str) -> None:
-    """Tied embeddings, soft caps and windows; experts. However many layers are on the GPU."""
+    """Tied embeddings, soft caps and windows; experts. However many layers are on the GPU, and
+    whether its half is replayed or launched."""
     wanted = tokens_of(make(family, device="cpu"))
-    for count in range(1, NUM_LAYERS + 1):
-        engine = make(family, gpu_layers=str(count))
+    for count, eager in ((1, False), (2, True), (2, False), (NUM_LAYERS, False)):
+        engine = make(family, gpu_layers=str(count), enforce_eager=eager)
         assert engine.plan.host_layers == NUM_LAYERS - count
-        assert tokens_of(engine) == wanted, count
+        assert ("decode" in engine.model_info.kernels) != eager, engine.model_info.notices
+        assert tokens_of(engine) == wanted, (count, eager)
 
 
+@pytest.mark.parametrize("enforce_eager", [True, False])
 def test_nothing_waits_but_where_tokens_are_read(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, enforce_eager: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch raises at whatever else waits for the device."""
-    engine = make()
+    engine = make(enforce_eager=enforce_eager)
     wanted = tokens_of(engine)  # and whatever is done once
     read, reads = Flight.read, []
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from engine.device_map import DeviceMap
 from engine.errors import UnsupportedModelError
@@ -52,11 +51,6 @@ def test_each_tensor_has_one_place(family: str) -> None:
             assert found.of(name) == "cpu", name
         if id(tensor) in second or tensor is head.weight or "norm" in name.split(".")[1]:
             assert found.of(name) == "cuda:1", name
-
-
-def test_nothing_is_run_where_all_is_on_one_device() -> None:
-    assert place(nn.Module(), "cuda:0", 0) == DeviceMap("cuda:0")
-    assert place(nn.Module(), "cpu", 0) == DeviceMap("cpu")
 
 
 def raising(*args: Any, **kwargs: Any) -> Any:
