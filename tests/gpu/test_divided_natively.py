@@ -23,6 +23,7 @@ __all__ = ["exact_products"]
 pytestmark = pytest.mark.gpu
 
 NUM_LAYERS = 3
+SHAPE = {"num_hidden_layers": NUM_LAYERS, "hidden_size": 128, "head_dim": 64}
 PROMPTS = tiny_models.make_prompts((8, 3, 17, 40), seed=4)
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=12, ignore_eos=True),
@@ -37,9 +38,7 @@ Make = Callable[..., LLMEngine]
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     return {
-        name: tiny_models.save(
-            tiny_models.make_model(name, num_hidden_layers=NUM_LAYERS), folder / name
-        )
+        name: tiny_models.save(tiny_models.make_model(name, **SHAPE), folder / name)
         for name in ("llama", "gemma2", "qwen3_moe")
     }
 
@@ -126,7 +125,6 @@ def test_a_step_begun_while_the_device_is_busy_has_its_own_numbers(make: Make) -
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("llama", {"quantization": "int4", "quantization_group_size": 32}),
         ("llama", {"quantization": "int8", "quantization_head": "int8"}),
         ("gemma2", {"quantization": "nf4", "quantization_head": "int8"}),
         ("qwen3_moe", {"quantization": "int4", "quantization_group_size": 32}),
@@ -147,7 +145,8 @@ def test_few_bits_in_both_halves(make: Make, family: str, changes: dict[str, Any
     memory = engine.snapshot().memory
     assert memory.host_weights > 0 and memory.weights > 0
     assert 0 < memory.host_kv_cache <= memory.kv_cache, "a layer, and two"
-    torch.testing.assert_close(found[1], found[0], atol=0.25, rtol=0)
+    tolerance = 0.2 if engine.config.dtype == "bfloat16" else 0.05
+    torch.testing.assert_close(found[1], found[0], atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])

@@ -228,7 +228,7 @@ def test_unloading_gives_all_memory_back(make: Make) -> None:
 
 def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others leave room for one of both layers."""
-    config = {"gpu_layers": "auto", "max_num_batched_tokens": 16}
+    config = {"gpu_layers": "auto", "enforce_eager": True}
     whole = make(**config)
     assert whole.plan.host_layers == 0
     wanted = tokens_of(whole)
