@@ -171,6 +171,13 @@ def test_nothing_is_compiled_while_a_wave_is_measured(
     assert measured and measured <= before
 
 
+def test_a_cell_s_engine_is_on_one_device_unless_the_cell_says_otherwise() -> None:
+    bench = Bench("cuda:0", quick=True)
+    assert bench.config("tiny").gpu_layers == "all"
+    assert bench.config("tiny", "fp8", gpu_layers="auto").gpu_layers == "auto"
+    bench.close()
+
+
 def test_a_folder_of_shapes_is_made_and_removed() -> None:
     bench = Bench("cpu", quick=True)
     folder = bench.model_folder("tiny")
