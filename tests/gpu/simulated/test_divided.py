@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from engine import EngineConfig, LLMEngine, SamplingParams, assembly
 from engine.errors import DraftModelError, OutOfMemoryError
+from engine.kernels.triton import support
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
 from engine.model_sizes import model_sizes
@@ -65,6 +66,15 @@ def make(models: dict[str, Path]) -> Iterator[Make]:
 def small_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter copies all memory that a kernel is given, and back."""
     monkeypatch.setattr("engine.attention.gpu.WORKSPACE_BYTES", 2**18)
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Faster here than its interpreter, and what is left where it is not installed."""
+    monkeypatch.setattr(support, "is_available", lambda: False)
+    support._problem_of.cache_clear()
+    yield
+    support._problem_of.cache_clear()
 
 
 def tokens_of(engine: LLMEngine) -> list[list[int]]:
@@ -171,7 +181,7 @@ def test_a_head_that_reads_hidden_states_is_refused(
 
 def test_layers_move_while_requests_run(make: Make) -> None:
     wanted = tokens_of(make(device="cpu"))
-    engine = make()
+    engine = make(max_num_seqs=2)
     ids = [engine.add_request(p, q) for p, q in zip(PROMPTS, PARAMS, strict=True)]
     found: dict[str, list[int]] = {request_id: [] for request_id in ids}
     changes: list[dict[str, Any]] = [
@@ -226,6 +236,7 @@ def test_unloading_gives_all_memory_back(make: Make) -> None:
     assert machine.allocated <= before + 4096  # the tables of an empty sampler
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_as_many_layers_as_fit(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others leave room for one of both layers."""
     config = {"gpu_layers": "auto", "enforce_eager": True}
@@ -291,6 +302,7 @@ def test_memory_that_is_refused_at_any_moment_costs_nobody_a_token(make: Make) -
     refused()
 
 
+@pytest.mark.usefixtures("without_triton")
 def test_a_plan_that_was_too_close_moves_another_layer(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
