@@ -21,12 +21,15 @@ def place(reference: nn.Module, device: str, host_layers: int) -> DeviceMap:
     config: Any = reference.config
     parent, name, layers = list_of_layers(reference, config.num_hidden_layers)
     paths = {id(module): path for path, module in reference.named_modules()}
-    return DeviceMap(
-        device,
-        host_layers,
-        f"{paths[id(parent)]}.{name}".removeprefix("."),
-        tuple(paths[id(module)] for module in _before(reference, layers)),
-    )
+    path = f"{paths[id(parent)]}.{name}".removeprefix(".")
+    before: list[str] = []
+    for module in _before(reference, layers):
+        if layers not in module.modules():
+            before.append(paths[id(module)])
+        else:  # it is computed around the layers: what it has itself counts, not what is in it
+            own = (*module._parameters, *module._buffers)
+            before += [f"{paths[id(module)]}.{one}".removeprefix(".") for one in own]
+    return DeviceMap(device, host_layers, path, tuple(before))
 
 
 class _ReachedLayersError(Exception):

@@ -1,0 +1,90 @@
+"""Models that are divided, where something is out of the ordinary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from engine import EngineConfig, LLMEngine, SamplingParams
+from tests.engine import tiny_models
+
+torch.set_num_threads(1)
+
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22], [30] * 17]
+PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+SMALL = {"vocab_size": tiny_models.VOCAB_SIZE, "bos_token_id": 1, "eos_token_id": 2}
+OTHERS: dict[str, Callable[[], Any]] = {
+    # a body that has a buffer of its own
+    "gpt_bigcode": lambda: transformers.GPTBigCodeConfig(
+        n_embd=64, n_layer=2, n_head=4, n_positions=256, n_inner=96, **SMALL
+    ),
+    # norms without parameters
+    "olmo": lambda: transformers.OlmoConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=256, **SMALL,
+    ),
+    # whose head calls the decoder past the body
+    "opt": lambda: transformers.OPTConfig(
+        hidden_size=64, word_embed_proj_dim=64, ffn_dim=96, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=256, **SMALL,
+    ),
+}  # fmt: skip
+Make = Callable[..., LLMEngine]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    root = tmp_path_factory.mktemp("models")
+
+    def find(family: str) -> Path:
+        if not (root / family).exists():
+            tiny_models.save(_model(family), root / family)
+        return root / family
+
+    return find
+
+
+def _model(family: str) -> Any:
+    if family in tiny_models.FAMILIES:
+        return tiny_models.make_model(family)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(OTHERS[family]())
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.25 if parameter.ndim > 1 else 0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def make(folder: Callable[[str], Path]) -> Iterator[Make]:
+    engines: list[LLMEngine] = []
+
+    def build(family: str = "llama", **changes: Any) -> LLMEngine:
+        config = EngineConfig(
+            model=str(folder(family)), device="cuda:0", dtype="float32", num_threads=1,
+            kv_cache_memory_bytes=2**18, max_num_seqs=3, max_num_batched_tokens=16,
+            max_model_len=64, gpu_layers="1",
+        )  # fmt: skip
+        engines.append(LLMEngine(config.replace(**changes)))
+        return engines[-1]
+
+    yield build
+    for engine in engines:
+        engine.shutdown()
+
+
+def tokens_of(engine: LLMEngine) -> list[list[int]]:
+    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
+    engine.check_integrity()
+    return found
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_families_of_other_shapes(make: Make, family: str) -> None:
+    wanted = tokens_of(make(family, device="cpu"))
+    engine = make(family)
+    assert tokens_of(engine) == wanted
