@@ -48,12 +48,11 @@ class Crossing:
         self._carried: dict[int, tuple[Tensor, Tensor]] = {}
         self._static: list[Tensor] = []
         self._num_results: int | None = None  # of a layer, where it returns a tuple
-        body: nn.Module = model.base_model  # type: ignore[assignment]
-        body.register_forward_pre_hook(self._forget)
-        body.register_forward_hook(self._forget)
+        layers[0].register_forward_pre_hook(self._forget)
         layers[0].register_forward_hook(self._learn)
         for layer in self._on_gpu:
             layer.register_forward_pre_hook(self._carry, with_kwargs=True)
+        layers[-1].register_forward_hook(self._forget)
 
     # -- halves -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import transformers
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from tests.engine import tiny_models
+from tests.gpu.simulated.machine import machine
 
 torch.set_num_threads(1)
 
@@ -88,3 +89,11 @@ def test_families_of_other_shapes(make: Make, family: str) -> None:
     wanted = tokens_of(make(family, device="cpu"))
     engine = make(family)
     assert tokens_of(engine) == wanted
+
+
+def test_nothing_is_kept_of_a_pass(make: Make) -> None:
+    engine = make("opt", enforce_eager=True)
+    tokens_of(engine)
+    before = machine.allocated
+    tokens_of(engine)
+    assert machine.allocated == before
