@@ -9,6 +9,9 @@ one cache.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -60,6 +63,19 @@ class DividedAttention:
     def clear_blocks(self, blocks: list[int]) -> None:
         self.host.clear_blocks(blocks)
         self.gpu.clear_blocks(blocks)
+
+    @contextmanager
+    def as_before(self, block: int) -> Iterator[None]:
+        """What is written to a block inside of it is taken back."""
+        caches = (*self.host.caches.values(), *self.gpu.caches.values())
+        stored = [pages.stored for cache in caches for pages in cache]
+        tensors = [t for one in stored for t in (one.elements, one.scales) if t is not None]
+        kept = [tensor[block].clone() for tensor in tensors]
+        try:
+            yield
+        finally:
+            for tensor, before in zip(tensors, kept, strict=True):
+                tensor[block].copy_(before)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""

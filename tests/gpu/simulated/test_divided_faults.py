@@ -10,7 +10,9 @@ import pytest
 import torch
 import transformers
 
-from engine import EngineConfig, LLMEngine, SamplingParams
+from engine import EngineConfig, LLMEngine, SamplingParams, graphs
+from engine.cuda_capture import CudaCapture
+from engine.layers.crossing import Crossing
 from tests.engine import tiny_models
 from tests.gpu.simulated.machine import machine
 
@@ -97,3 +99,72 @@ def test_nothing_is_kept_of_a_pass(make: Make) -> None:
     before = machine.allocated
     tokens_of(engine)
     assert machine.allocated == before
+
+
+class _NoMemory:
+    """Captures nothing."""
+
+    held_bytes = 0
+
+    def __call__(self, run: Callable[[], None]) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        raise AssertionError("nothing was captured")
+
+
+@pytest.mark.slow
+def test_what_is_captured_later_leaves_the_cache_as_it_is(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both halves are compared with the whole when there is memory for the first graphs, and then
+    requests have the cache."""
+    wanted = tokens_of(make(enforce_eager=True))
+    monkeypatch.setattr(graphs, "capture_for", lambda device: _NoMemory())
+    engine = make()
+    assert "decode" not in engine.model_info.kernels
+    ids = [engine.add_request(prompt, PARAMS) for prompt in PROMPTS]
+    found: dict[str, list[int]] = {request_id: [] for request_id in ids}
+    while engine.has_unfinished:
+        for event in engine.step():
+            found[event.request_id] += event.token_ids
+        if all(found.values()) and "decode" not in engine.model_info.kernels:
+            monkeypatch.setattr(graphs, "capture_for", CudaCapture)
+            engine.reconfigure(max_num_seqs=engine.config.max_num_seqs + 1)
+            assert "decode" in engine.model_info.kernels
+    assert list(found.values()) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), "the memory did not suffice"),
+        (RuntimeError("Expected all tensors to be on the same device"), "Expected all tensors"),
+    ],
+)
+def test_halves_that_cannot_be_computed_are_launched_as_a_whole(
+    make: Make, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    """For want of memory, or for what a class computes between its layers."""
+    engine = make()
+    wanted = tokens_of(engine)
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Crossing, "compute_on_cpu", fails)
+        other = make()
+        assert "decode" not in other.model_info.kernels
+        assert told in " ".join(other.model_info.notices)
+        assert tokens_of(other) == wanted
+        other.shutdown()
+    with monkeypatch.context() as patch:
+        patch.setattr(Crossing, "_new_copy", fails)
+        engine.reconfigure(block_size=32)
+        assert told in " ".join(engine.model_info.notices)
+    assert tokens_of(engine) == wanted
+    engine.reconfigure(max_num_seqs=4)
+    assert "decode" in engine.model_info.kernels
+    assert tokens_of(engine) == wanted
