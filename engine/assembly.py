@@ -23,6 +23,8 @@ from engine.errors import (
     ConfigError,
     DraftModelError,
     OutOfMemoryError,
+    UnsupportedModelError,
+    describe,
     is_out_of_memory,
     let_go,
 )
@@ -242,7 +244,7 @@ def _follow(
         progress=progress,
         cancelled=cancelled,
     )
-    layers = probe_kv(loaded.model)
+    layers = _probe(loaded)
     draft = step_bytes = None
     if source is not None:
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
@@ -273,6 +275,21 @@ def _follow(
         proposer=proposer,
         step_bytes=step_bytes,
     )
+
+
+def _probe(loaded: LoadedModel) -> dict[int, LayerSpec]:
+    """What each layer stores, seen in the first pass of a model: a class may compute something
+    between its layers for which it was not divided."""
+    try:
+        return probe_kv(loaded.model)
+    except RuntimeError as error:
+        if not loaded.device_map.is_divided or is_out_of_memory(error):
+            raise
+        raise UnsupportedModelError(
+            f"{type(loaded.model).__name__} cannot be divided between two devices: "
+            f"{describe(error).cause}",
+            'Set gpu_layers to "all", or choose the device cpu.',
+        ) from error
 
 
 def _measured_plan(

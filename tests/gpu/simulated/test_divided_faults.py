@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import transformers
 
 from engine import EngineConfig, LLMEngine, SamplingParams, graphs
 from engine.cuda_capture import CudaCapture
+from engine.device_map import DeviceMap
+from engine.errors import UnsupportedModelError
 from engine.layers.crossing import Crossing
+from engine.loading import loader
+from engine.loading.placing import place
 from tests.engine import tiny_models
 from tests.gpu.simulated.machine import machine
 
@@ -167,4 +172,20 @@ def test_halves_that_cannot_be_computed_are_launched_as_a_whole(
     assert tokens_of(engine) == wanted
     engine.reconfigure(max_num_seqs=4)
     assert "decode" in engine.model_info.kernels
+    assert tokens_of(engine) == wanted
+
+
+@pytest.mark.slow
+def test_a_class_that_cannot_be_divided_leaves_the_engine_as_it_was(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(gpu_layers="all")
+    wanted = tokens_of(engine)
+
+    def elsewhere(*args: Any) -> DeviceMap:
+        return replace(place(*args), before=("model.rotary_emb",))  # the embeddings are not
+
+    monkeypatch.setattr(loader, "place", elsewhere)
+    with pytest.raises(UnsupportedModelError, match="cannot be divided"):
+        engine.reconfigure(gpu_layers="1")
     assert tokens_of(engine) == wanted
