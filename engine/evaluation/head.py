@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from engine.attention.interface import KVProbe, active
 from engine.errors import UnsupportedModelError
-from engine.model_runner import compute_one, ends_of, forward
+from engine.model_runner import compute_one, forward
 
 
 class Head:
@@ -32,7 +32,7 @@ class Head:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._parent, self._name, self._body = _find_body(model)
-        _, self._device = ends_of(model)
+        self._device = torch.device("cpu")  # until it is seen where the states are
         self._stand_in = _StandIn()
         self._states: Tensor | None = None
         self._hook = self._body.register_forward_hook(self._hold)
@@ -81,7 +81,9 @@ class Head:
         """The number of logits, of a head that was found to work."""
         with active(KVProbe()):
             expected = compute_one(self._model)
-        found = self.logits(self.take_states())
+        states = self.take_states()
+        self._device = states.device
+        found = self.logits(states)
         if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
             self.close()
             raise _unsupported(self._model)

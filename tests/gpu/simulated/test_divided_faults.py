@@ -15,6 +15,7 @@ from engine import EngineConfig, LLMEngine, SamplingParams, graphs
 from engine.cuda_capture import CudaCapture
 from engine.device_map import DeviceMap
 from engine.errors import UnsupportedModelError
+from engine.evaluation.head import Head
 from engine.layers.crossing import Crossing
 from engine.loading import loader
 from engine.loading.placing import place
@@ -189,3 +190,16 @@ def test_a_class_that_cannot_be_divided_leaves_the_engine_as_it_was(
     with pytest.raises(UnsupportedModelError, match="cannot be divided"):
         engine.reconfigure(gpu_layers="1")
     assert tokens_of(engine) == wanted
+
+
+@pytest.mark.slow
+def test_few_parameters_of_their_own(make: Make) -> None:
+    """Where weights are held in forms of their own, none may be left behind the layers."""
+    changes = {"quantization": "int8", "quantization_head": "int8"}
+    whole, divided = make("olmo", device="cpu", **changes), make("olmo", **changes)
+    for engine in (whole, divided):
+        assert all(tokens_of(engine))
+    head = Head(divided.runner.model)
+    states = torch.randn(3, 64)
+    expected = Head(whole.runner.model).logits(states)
+    torch.testing.assert_close(head.logits(states).cpu(), expected, atol=0.05, rtol=0.05)
