@@ -87,12 +87,13 @@ def build_few_bits(
 
 
 def _agreed(request: LoadRequest) -> tuple[frozenset[str], dict[str, str]]:
-    """`kinds_that_agree` on every device."""
+    """`kinds_that_agree`, of every device: those that one has, and none refuses."""
     config, dtype = request.checkpoint.config, request.dtype
     devices = request.device_map.devices
     found = [kinds_that_agree(config, request.max_model_len, dtype, name) for name in devices]
-    outcomes = {kind: outcome for _, kernels in found for kind, outcome in kernels.items()}
-    return frozenset.intersection(*(kinds for kinds, _ in found)), outcomes
+    refused = {k: text for stay, told in found for k, text in told.items() if k not in stay}
+    outcomes = {kind: outcome for _, told in found for kind, outcome in told.items()} | refused
+    return frozenset().union(*(stay for stay, _ in found)) - refused.keys(), outcomes
 
 
 def _slow_groups(scheme: Scheme, devices: Sequence[str]) -> list[str]:

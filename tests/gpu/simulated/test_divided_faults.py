@@ -17,6 +17,7 @@ from engine.device_map import DeviceMap
 from engine.errors import UnsupportedModelError
 from engine.evaluation.head import Head
 from engine.layers.crossing import Crossing
+from engine.layers.residual import KIND as RESIDUAL
 from engine.loading import loader
 from engine.loading.placing import place
 from tests.engine import tiny_models
@@ -203,3 +204,10 @@ def test_few_parameters_of_their_own(make: Make) -> None:
     states = torch.randn(3, 64)
     expected = Head(whole.runner.model).logits(states)
     torch.testing.assert_close(head.logits(states).cpu(), expected, atol=0.05, rtol=0.05)
+
+
+def test_what_a_gpu_fuses_is_fused_in_its_half(make: Make) -> None:
+    engine = make(quantization="int8", enforce_eager=True)
+    layers = engine.runner.model.base_model.layers
+    assert engine.model_info.kernels[RESIDUAL].startswith("fused")
+    assert ["forward" in vars(layer) for layer in layers] == [False, True]
