@@ -13,7 +13,7 @@ from engine.device_map import AUTO
 from engine.devices import is_cuda
 from engine.kernels.triton.support import problem as triton_problem
 from engine.loading.checkpoint import Checkpoint
-from engine.loading.footprint import measured_parts
+from engine.loading.footprint import measured_parts, ties_head
 from engine.loading.loader import LoadedModel
 from engine.machine import machine_name
 from engine.model_runner import ModelRunner
@@ -49,6 +49,8 @@ def model_info(
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
     parts = measured_parts(loaded.model)
+    # of tied ones there may be a copy on each device, and the parameters are counted once
+    has_lookup = parts.lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
         notices.append("Random weights: replies are noise, speed and memory are real.")
     return ModelInfo(
@@ -74,7 +76,7 @@ def model_info(
         output_bytes=parts.output,
         lookup_bytes=parts.lookup,
         expert_bytes=parts.experts if num_experts else 0,
-        num_lookup_parameters=text.vocab_size * text.hidden_size if parts.lookup else 0,
+        num_lookup_parameters=text.vocab_size * text.hidden_size if has_lookup else 0,
         num_expert_parameters=parts.expert_parameters if num_experts else 0,
         num_experts=num_experts,
         experts_per_token=experts_per_token,

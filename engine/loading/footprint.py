@@ -75,8 +75,12 @@ def _by_place(found: Mapping[str, int], reference: nn.Module) -> Predicted:
             layers[index] += size
         else:
             others += size
-    tied = getattr(reference, "all_tied_weights_keys", {})
-    return Predicted(tuple(layers), embeddings, others, bool(_head_names(reference) & set(tied)))
+    return Predicted(tuple(layers), embeddings, others, ties_head(reference))
+
+
+def ties_head(model: nn.Module) -> bool:
+    """Whether the output head has the parameters of the input embeddings."""
+    return bool(_head_names(model) & set(getattr(model, "all_tied_weights_keys", {})))
 
 
 def layer_of(name: str) -> int | None:

@@ -211,3 +211,10 @@ def test_what_a_gpu_fuses_is_fused_in_its_half(make: Make) -> None:
     layers = engine.runner.model.base_model.layers
     assert engine.model_info.kernels[RESIDUAL].startswith("fused")
     assert ["forward" in vars(layer) for layer in layers] == [False, True]
+
+
+def test_lookups_of_a_head_that_is_tied(make: Make) -> None:
+    """Its parameters are counted once, though there is a copy of them on each device."""
+    whole, divided = (make("gemma2", gpu_layers=count).model_info for count in ("all", "1"))
+    assert divided.weights_bytes > whole.weights_bytes
+    assert divided.num_lookup_parameters == whole.num_lookup_parameters == 0
