@@ -28,6 +28,8 @@ def block_weights(
     make larger.
     Raises LoadCancelled.
     """
+    if not any(p.device.type == "cpu" for p in model.parameters()):
+        return 0  # before anything is measured
     if not blocked_choices(dtype):
         return 0
     uses = Counter(

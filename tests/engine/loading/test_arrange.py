@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import LoadCancelled
 from engine.kernels import select
 from engine.kernels.linear import Linear
 from engine.kernels.select import Choice
+from engine.loading import arrange
 from tests.engine import tiny_models
 
 BLOCKS = (Choice("linear, weights in blocks", "float32", 1, "onednn", "asked for by the test"),)
@@ -84,3 +87,13 @@ def test_arranging_can_be_cancelled(tmp_path: Path) -> None:
             cancelled=lambda: "Arranging weights" in stages,
         )
     assert stages.count("Arranging weights") == 1
+
+
+def test_without_weights_on_the_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(dtype: torch.dtype) -> tuple[()]:
+        raise AssertionError("the CPU computes nothing of this model")
+
+    monkeypatch.setattr(arrange, "blocked_choices", measured)
+    elsewhere = nn.Sequential(Linear(64, 64))  # on the meta device
+    count = arrange.block_weights(elsewhere, torch.float32, lambda *_: None, lambda: False)
+    assert count == 0
