@@ -46,11 +46,13 @@ class CudaCapture:
         threads capture one after the other."""
         with capturing, torch.cuda.device(self._device):
             self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                run()  # kernels are compiled, and libraries take their workspaces
-                with _refusing_waits():
-                    run()
-            torch.cuda.current_stream().wait_stream(self._stream)
+            try:
+                with torch.cuda.stream(self._stream):
+                    run()  # kernels are compiled, and libraries take their workspaces
+                    with _refusing_waits():
+                        run()
+            finally:  # also where it failed: what was launched until then may run still
+                torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.current_stream()
             try:

@@ -218,3 +218,18 @@ def test_lookups_of_a_head_that_is_tied(make: Make) -> None:
     whole, divided = (make("gemma2", gpu_layers=count).model_info for count in ("all", "1"))
     assert divided.weights_bytes > whole.weights_bytes
     assert divided.num_lookup_parameters == whole.num_lookup_parameters == 0
+
+
+def test_what_was_launched_before_a_capture_failed_is_waited_for() -> None:
+    """On its stream, by the engine's: both write to the tables of a step."""
+    device = torch.device("cuda:0")
+    table = torch.zeros(4, device=device)
+
+    def fails() -> None:
+        table.fill_(1)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        CudaCapture(device)(fails)
+    table.fill_(2)
+    assert table.tolist() == [2] * 4
