@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22], [30] * 17]
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
-SMALL = {"vocab_size": tiny_models.VOCAB_SIZE, "bos_token_id": 1, "eos_token_id": 2}
+SMALL: dict[str, Any] = {"vocab_size": tiny_models.VOCAB_SIZE, "bos_token_id": 1, "eos_token_id": 2}
 OTHERS: dict[str, Callable[[], Any]] = {
     # a body that has a buffer of its own
     "gpt_bigcode": lambda: transformers.GPTBigCodeConfig(
@@ -208,7 +208,7 @@ def test_few_parameters_of_their_own(make: Make) -> None:
 
 def test_what_a_gpu_fuses_is_fused_in_its_half(make: Make) -> None:
     engine = make(quantization="int8", enforce_eager=True)
-    layers = engine.runner.model.base_model.layers
+    layers: Any = engine.runner.model.get_submodule("model.layers")
     assert engine.model_info.kernels[RESIDUAL].startswith("fused")
     assert ["forward" in vars(layer) for layer in layers] == [False, True]
 
