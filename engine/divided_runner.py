@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
@@ -47,6 +48,7 @@ class DividedRunner(ModelRunner):
 
     @torch.inference_mode()
     def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        batch = _with_tokens(batch, drawn)
         self.backend.begin_step(batch)
         return self._pass(batch, self._cache.staged.logits_indices)
 
@@ -107,6 +109,7 @@ class DividedRunner(ModelRunner):
     def _replay(
         self, graphs: DecodeGraphs, batch: Batch, drawn: Tensor | None, taps: Taps | None
     ) -> Tensor:
+        batch = _with_tokens(batch, drawn)
         self._cache.host.begin_step(batch)
         self._crossing.compute_on_cpu(lambda: self._pass(batch, _ROW))
         return graphs.execute(batch)
@@ -118,6 +121,13 @@ class DividedRunner(ModelRunner):
 
 
 _ROW = torch.zeros(1, dtype=torch.int64)  # of a half that has no logits
+
+
+def _with_tokens(batch: Batch, drawn: Tensor | None) -> Batch:
+    """With those that were drawn on the GPU, for which the CPU has to wait: see `put_drawn`."""
+    if drawn is None:
+        return batch
+    return dataclasses.replace(batch, input_ids=drawn.clamp(min=0).cpu())
 
 
 def _tokens(count: int) -> Batch:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from engine import EngineConfig, LLMEngine, SamplingParams, assembly
 from engine.errors import DraftModelError, OutOfMemoryError
+from engine.evaluation import EvaluationTask, run
 from engine.kernels.triton import support
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
@@ -99,6 +100,8 @@ def test_the_tokens_of_the_cpu_and_one_wait_a_step(make: Make, changes: dict[str
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert machine.waits == before
+    engine.looks_ahead = True  # it never would: the CPU waits for the tokens then
+    assert tokens_of(engine) == wanted
 
 
 @pytest.mark.parametrize(
@@ -322,3 +325,23 @@ def test_a_plan_that_was_too_close_moves_another_layer(
     seen.clear()
     with pytest.raises(OutOfMemoryError, match=r"1\.00 GiB"):
         make(gpu_layers="all")
+
+
+@slow
+def test_an_evaluation_has_its_sides_on_different_devices(
+    models: dict[str, Path],
+) -> None:
+    """Divided against the CPU: the same model in float32; and divided in few bits."""
+    text = " ".join(f"t{3 + i % 150}" for i in range(40))
+    on_cpu = EngineConfig(
+        model=str(models["llama"]), device="cpu", dtype="float32", num_threads=1, block_size=8,
+        max_num_batched_tokens=32,
+    )  # fmt: skip
+    divided = on_cpu.replace(device="cuda:0", gpu_layers="1")
+    few_bits = divided.replace(quantization="int8", kv_cache_dtype="int8")
+    found = []
+    for candidate in (divided, few_bits):
+        report = run(EvaluationTask(candidate, reference=on_cpu, text=text, context_length=24))
+        assert report.divergence is not None
+        found.append(report.divergence.kl.mean)
+    assert 0 <= found[0] < 1e-9 < found[1] < 1e-2
