@@ -153,7 +153,9 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     assert application.bridge.model.quantization == "int8"
     record = message_record(chat, chat.current, done)
     assert record.figures.endswith("fp32 → fp32 · int8 weights")
-    assert "int8 weights" in application.window.strip.title
+    # the strip says what the next snapshot says, which may come behind the reply's last token
+    strip = application.window.strip
+    qtbot.waitUntil(lambda: "int8 weights" in strip.title, timeout=LOAD_MS)
     assert len(application.window.charts.marks.marks) == marks + 1
     qtbot.waitUntil(lambda: weights[-1] < 0.5 * weights[0], timeout=10_000)
     _check_copies(application, done)
