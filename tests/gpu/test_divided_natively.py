@@ -4,18 +4,20 @@ waits in a step but where tokens are read, layers that move while requests run, 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine import EngineConfig, LLMEngine, SamplingParams
+from engine import LLMEngine, SamplingParams
 from engine.flight import Flight
 from tests.engine import tiny_models
 from tests.engine.loading.live_bytes import live_bytes
+from tests.gpu import engines
 from tests.gpu import test_engine_gpu as whole
+from tests.gpu.engines import Engines, Make
 from tests.gpu.test_engine_gpu import exact_products
 
 __all__ = ["exact_products"]
@@ -31,7 +33,6 @@ PARAMS = [
     SamplingParams(temperature=0.7, seed=1, min_p=0.02, repetition_penalty=1.2, max_tokens=10),
     SamplingParams(temperature=0, max_tokens=8, ignore_eos=True),
 ]
-Make = Callable[..., LLMEngine]
 
 
 @pytest.fixture(scope="module")
@@ -45,26 +46,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def make(models: dict[str, Path]) -> Iterator[Make]:
-    engines: list[LLMEngine] = []
-
-    def build(family: str = "llama", **changes: Any) -> LLMEngine:
-        config = EngineConfig(
-            model=str(models[family]), device="cuda:0", dtype="float32", num_threads=2,
-            kv_cache_memory_bytes=2**20, max_num_seqs=3, max_num_batched_tokens=32,
-            max_model_len=128, gpu_layers="2",
-        )  # fmt: skip
-        engines.append(LLMEngine(config.replace(**changes)))
-        return engines[-1]
-
-    yield build
-    for engine in engines:
-        engine.shutdown()
+    made = Engines(
+        models.__getitem__, num_threads=2, kv_cache_memory_bytes=2**20, max_num_seqs=3,
+        max_num_batched_tokens=32, max_model_len=128, gpu_layers="2",
+    )  # fmt: skip
+    yield made.make
+    made.shutdown()
 
 
 def tokens_of(engine: LLMEngine) -> list[list[int]]:
-    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
-    engine.check_integrity()
-    return found
+    return engines.tokens_of(engine, PROMPTS, PARAMS)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3_moe"])

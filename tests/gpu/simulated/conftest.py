@@ -4,6 +4,35 @@ tests/gpu/test_simulated_device.py."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.kernels.triton import support
+from tests.engine import tiny_models
 
 if os.environ.get("SIMULATE_GPU") != "1":
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    names = ("llama", "gemma2", "gpt2", "gpt_oss", "qwen3_moe")
+    return {n: tiny_models.save(tiny_models.make_model(n), folder / n) for n in names}
+
+
+@pytest.fixture
+def small_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter copies all memory that a kernel is given, and back."""
+    monkeypatch.setattr("engine.attention.gpu.WORKSPACE_BYTES", 2**18)
+
+
+@pytest.fixture
+def without_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Faster here than its interpreter, and what is left where it is not installed."""
+    monkeypatch.setattr(support, "is_available", lambda: False)
+    support._problem_of.cache_clear()
+    yield
+    support._problem_of.cache_clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import EngineConfig, LLMEngine, SamplingParams, assembly
+from engine import EngineConfig, SamplingParams, assembly
 from engine.errors import DraftModelError, OutOfMemoryError
 from engine.evaluation import EvaluationTask, run
-from engine.kernels.triton import support
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
 from engine.model_sizes import model_sizes
@@ -23,65 +22,24 @@ from engine.snapshot import MemoryPlan
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.bench import divided_cells
 from tests.gpu.bench.bench import Bench
+from tests.gpu.engines import PARAMS, PROMPTS, Engines, Make, tokens_of
 from tests.gpu.simulated.machine import machine
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("small_workspace")
 
-PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22], [30] * 17]
-PARAMS = [
-    SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
-    SamplingParams(temperature=0.9, seed=3, top_k=20, max_tokens=7, ignore_eos=True, logprobs=3),
-    SamplingParams(temperature=0.7, seed=1, min_p=0.02, repetition_penalty=1.2, max_tokens=5),
-]
-Make = Callable[..., LLMEngine]
 slow = pytest.mark.slow
 """Not among those that are run with all others: seconds each, in the interpreter."""
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("models")
-    names = ("llama", "gemma2", "gpt2", "gpt_oss", "qwen3_moe")
-    return {n: tiny_models.save(tiny_models.make_model(n), folder / n) for n in names}
-
-
 @pytest.fixture
 def make(models: dict[str, Path]) -> Iterator[Make]:
-    engines: list[LLMEngine] = []
-
-    def build(family: str = "llama", **changes: Any) -> LLMEngine:
-        config = EngineConfig(
-            model=str(models[family]), device="cuda:0", dtype="float32", num_threads=1,
-            kv_cache_memory_bytes=2**18, max_num_seqs=3, max_num_batched_tokens=16,
-            max_model_len=64, gpu_layers="1",
-        )  # fmt: skip
-        engines.append(LLMEngine(config.replace(**changes)))
-        return engines[-1]
-
-    yield build
-    for engine in engines:
-        engine.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def small_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter copies all memory that a kernel is given, and back."""
-    monkeypatch.setattr("engine.attention.gpu.WORKSPACE_BYTES", 2**18)
-
-
-@pytest.fixture
-def without_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Faster here than its interpreter, and what is left where it is not installed."""
-    monkeypatch.setattr(support, "is_available", lambda: False)
-    support._problem_of.cache_clear()
-    yield
-    support._problem_of.cache_clear()
-
-
-def tokens_of(engine: LLMEngine) -> list[list[int]]:
-    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
-    engine.check_integrity()
-    return found
+    engines = Engines(
+        models.__getitem__, num_threads=1, kv_cache_memory_bytes=2**18, max_num_seqs=3,
+        max_num_batched_tokens=16, max_model_len=64, gpu_layers="1",
+    )  # fmt: skip
+    yield engines.make
+    engines.shutdown()
 
 
 @pytest.mark.parametrize("changes", [{}, {"enforce_eager": True}])

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from engine import EngineConfig, LLMEngine, SamplingParams, graphs
+from engine import LLMEngine, SamplingParams, graphs
 from engine.cuda_capture import CudaCapture
 from engine.device_map import DeviceMap
 from engine.errors import UnsupportedModelError
@@ -21,11 +21,12 @@ from engine.layers.residual import KIND as RESIDUAL
 from engine.loading import loader
 from engine.loading.placing import place
 from tests.engine import tiny_models
+from tests.gpu import engines
+from tests.gpu.engines import PROMPTS, Engines, Make
 from tests.gpu.simulated.machine import machine
 
 torch.set_num_threads(1)
 
-PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 12], [20, 21, 22], [30] * 17]
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 SMALL: dict[str, Any] = {"vocab_size": tiny_models.VOCAB_SIZE, "bos_token_id": 1, "eos_token_id": 2}
 OTHERS: dict[str, Callable[[], Any]] = {
@@ -44,7 +45,6 @@ OTHERS: dict[str, Callable[[], Any]] = {
         num_attention_heads=4, max_position_embeddings=256, **SMALL,
     ),
 }  # fmt: skip
-Make = Callable[..., LLMEngine]
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +71,16 @@ def _model(family: str) -> Any:
 
 @pytest.fixture
 def make(folder: Callable[[str], Path]) -> Iterator[Make]:
-    engines: list[LLMEngine] = []
-
-    def build(family: str = "llama", **changes: Any) -> LLMEngine:
-        config = EngineConfig(
-            model=str(folder(family)), device="cuda:0", dtype="float32", num_threads=1,
-            kv_cache_memory_bytes=2**18, max_num_seqs=3, max_num_batched_tokens=16,
-            max_model_len=64, gpu_layers="1",
-        )  # fmt: skip
-        engines.append(LLMEngine(config.replace(**changes)))
-        return engines[-1]
-
-    yield build
-    for engine in engines:
-        engine.shutdown()
+    made = Engines(
+        folder, num_threads=1, kv_cache_memory_bytes=2**18, max_num_seqs=3,
+        max_num_batched_tokens=16, max_model_len=64, gpu_layers="1",
+    )  # fmt: skip
+    yield made.make
+    made.shutdown()
 
 
 def tokens_of(engine: LLMEngine) -> list[list[int]]:
-    found = [output.token_ids for output in engine.generate(PROMPTS, PARAMS)]
-    engine.check_integrity()
-    return found
+    return engines.tokens_of(engine, PROMPTS, PARAMS)
 
 
 @pytest.mark.parametrize("family", OTHERS)
