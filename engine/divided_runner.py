@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from engine import graphs
 from engine.attention.divided import DividedAttention
 from engine.attention.interface import AttentionBackend, active
-from engine.batch import Batch, Span, pack
+from engine.batch import Batch, Span, pack, padding
 from engine.errors import UnsupportedModelError, describe, is_out_of_memory
 from engine.graphs import DecodeGraphs, Taps
 from engine.layers.crossing import Crossing
@@ -73,8 +73,8 @@ class DividedRunner(ModelRunner):
             return
         made = DecodeGraphs(self._compute_on_gpu, self._cache.gpu, block_size, self._gpu)
         try:
-            most = max(sizes)
-            self._crossing.open(most, lambda: self._pass(_tokens(most), _ROW))
+            largest = padding(max(sizes), block_size)
+            self._crossing.open(max(sizes), lambda: self._pass(largest, largest.logits_indices))
             made.capture(sizes, capture, num_blocks)
             if made.sizes and not self._is_checked:
                 self._check(made, block_size)
@@ -102,7 +102,7 @@ class DividedRunner(ModelRunner):
     def _compute_on_gpu(self, batch: Batch) -> Tensor:
         """`batch` is on the GPU, which is given its tokens by the CPU's half."""
         return self._crossing.compute_on_gpu(
-            lambda: self._pass(_tokens(batch.num_tokens), batch.logits_indices)
+            lambda: self._pass(padding(batch.num_tokens, 1), batch.logits_indices)
         )
 
     @torch.inference_mode()
@@ -111,7 +111,7 @@ class DividedRunner(ModelRunner):
     ) -> Tensor:
         batch = _with_tokens(batch, drawn)
         self._cache.host.begin_step(batch)
-        self._crossing.compute_on_cpu(lambda: self._pass(batch, _ROW))
+        self._crossing.compute_on_cpu(lambda: self._pass(batch, batch.logits_indices))
         return graphs.execute(batch)
 
     def release_graphs(self) -> None:
@@ -120,20 +120,11 @@ class DividedRunner(ModelRunner):
         super().release_graphs()
 
 
-_ROW = torch.zeros(1, dtype=torch.int64)  # of a half that has no logits
-
-
 def _with_tokens(batch: Batch, drawn: Tensor | None) -> Batch:
     """With those that were drawn on the GPU, for which the CPU has to wait: see `put_drawn`."""
     if drawn is None:
         return batch
     return dataclasses.replace(batch, input_ids=drawn.clamp(min=0).cpu())
-
-
-def _tokens(count: int) -> Batch:
-    """Any, where nobody looks at them."""
-    none = torch.zeros(count, dtype=torch.int64)
-    return Batch(none, none, none, none, list(range(count + 1)), [1] * count, [[]] * count, 1)
 
 
 def make_runner(
