@@ -74,10 +74,7 @@ def _plan(
     draft_kv_bytes: int,
 ) -> MemoryPlan:
     gpu_sizes, host_sizes = sizes.on_gpu(host_layers), sizes.on_host(host_layers)
-    gpu_config, host_config = config, config.replace(
-        device=CPU, speculative_method="off",
-        gpu_memory_utilization=SETTINGS["gpu_memory_utilization"].default,  # is said of the GPU
-    )  # fmt: skip
+    gpu_config, host_config = config, for_host(config)
     if config.kv_cache_memory_bytes is not None:  # of both parts together
         parts = [_kv_bytes(part, config) for part in (gpu_sizes, host_sizes)]
         parts[0] += draft_kv_bytes
@@ -113,6 +110,13 @@ def _plan(
         host_bytes_per_block=host.bytes_per_block,
     )
     return divided.with_blocks(min(gpu.num_blocks, host.num_blocks))
+
+
+def for_host(config: EngineConfig) -> EngineConfig:
+    """With which the CPU's part is planned: how much memory may be used is said of the GPU, which
+    has the draft model too."""
+    share = SETTINGS["gpu_memory_utilization"].default
+    return config.replace(device=CPU, speculative_method="off", gpu_memory_utilization=share)
 
 
 def less_than_a_block(cache_bytes: int, bytes_per_block: int) -> OutOfMemoryError:

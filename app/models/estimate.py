@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from app.row_names import by_row
-from engine.config import SETTINGS, EngineConfig
+from engine.config import EngineConfig
 from engine.device_map import AUTO, host_layers_of
 from engine.devices import CPU
 from engine.errors import InferdeckError, OutOfMemoryError
@@ -221,6 +221,7 @@ class _Machine:
         return plan.host_layers
 
     def _need(self, config: EngineConfig, host_layers: int) -> Need:
+        from engine.divided_plan import for_host
         from engine.memory import blocks_of, plan_memory, reserve_and_limit
 
         assert config.max_model_len is not None
@@ -232,12 +233,10 @@ class _Machine:
         free, total = self._memory
         in_ram = None
         if host_layers:
-            of_ram = config.replace(
-                gpu_memory_utilization=SETTINGS["gpu_memory_utilization"].default
-            )
+            ram, all_ram = self._ram
             in_ram = InRam(
                 host_layers, plan.host_weights, plan.host_activations, plan.host_kv_cache,
-                limit=reserve_and_limit(of_ram, free=self._ram[0], total=self._ram[1])[1],
+                limit=reserve_and_limit(for_host(config), free=ram, total=all_ram)[1],
             )  # fmt: skip
         return Need(
             max_model_len=config.max_model_len,

@@ -15,7 +15,7 @@ from engine.errors import UnsupportedModelError
 from engine.kernels import int4
 from engine.kernels.int8_rows import CHUNK_ROWS
 from engine.kernels.native.library import library, remedy
-from engine.layers.crossing import Crossing
+from engine.layers.crossing import crossing_of
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
 from engine.loading.agreement import kinds_that_agree
@@ -78,8 +78,7 @@ def build_few_bits(
     model = prepared.model
     compute_buffers(model, request.device_map)
     notices += freeze_rotary(model, request.max_model_len)
-    device_map = request.device_map
-    crossing = Crossing(model, device_map) if device_map.is_divided else None
+    crossing = crossing_of(model, request.device_map)
     if TABLE in agreed:
         for swap in list(table_swaps(model, request.max_model_len, request.dtype)):
             swap.apply()

@@ -15,7 +15,7 @@ from engine.errors import ConfigError
 from engine.kernels.native.library import library
 from engine.kernels.native.plain import FORMATS
 from engine.kernels.select import Choice, blocked_choices, linear_choices
-from engine.layers.crossing import Crossing
+from engine.layers.crossing import Crossing, crossing_of
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.layers.swap import Swap
 from engine.layers.verify import keep_what_agrees
@@ -148,7 +148,7 @@ def _build_plain(request: LoadRequest) -> Built:
             copy_tied(prepared.slots, weights.tied, device_map)
     compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)
-    crossing = Crossing(model, device_map) if device_map.is_divided else None
+    crossing = crossing_of(model, device_map)
     progress("Checking", 0, 0)
     kernels = _check(prepared, request.max_model_len, dtype, notices)
     # with `prepared` go the originals, whose weights are views of those that may be arranged
