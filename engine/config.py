@@ -115,6 +115,14 @@ class EngineConfig:
         "memory of the GPU does not suffice for all.",
         choices=GPU_LAYERS, check_other=check_gpu_layers, other="N",
     )
+    tensor_parallel_size: int = _setting(
+        int, 1, Change.RELOAD, "Tensor parallel size",
+        "How many ranks compute each layer together: its heads, the inner width of its MLP and the "
+        "vocabulary are divided among them. On NVIDIA GPUs that many, from the chosen one on; on "
+        "the CPU that many groups of threads, each on a NUMA node of its own where there are as "
+        "many.",
+        minimum=1, maximum=8, unit="ranks",
+    )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Number format",
         "Of weights, activations and, unless it has its own, KV cache. auto: bfloat16 where this "

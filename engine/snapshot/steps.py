@@ -42,6 +42,8 @@ class StepRecord:
     kv_usage: share of the KV blocks that requests held during the step, also those that ended with
     it; None where nobody took it down (older recordings).
     num_threads: that computed it on the CPU; 0 on a GPU, and where nobody took it down.
+    exchange_s: of model_s, what the first rank of several waited for the others and added up; 0
+    where one computes all, and on GPUs, whose host does not wait.
     """
 
     index: int
@@ -60,6 +62,7 @@ class StepRecord:
     held_back: tuple[str, ...] = ()
     kv_usage: float | None = None
     num_threads: int = 0
+    exchange_s: float = 0.0
 
     @property
     def end(self) -> float:
