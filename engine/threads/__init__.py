@@ -4,6 +4,7 @@
     free_cores.py     how many of the threads find a core; the number for loading a model
     search.py         tries fewer and more threads while steps of one kind run, and keeps the best
     step_threads.py   the number for the next step, from both
+    numa.py           which cores are near to which part of the memory
 
 Threads that share out a product wait for the last of them. Where another program has its core for a
 slice of the scheduler's (some ms to 100), all of them stand still, and they wait by turning round,
