@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +17,8 @@ from engine.attention.backends import divided, make_backend
 from engine.attention.divided import DividedAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.device_map import AUTO
-from engine.devices import CPU, is_cuda, resolve_device
-from engine.divided_runner import make_runner
+from engine.device_map import AUTO, CHOICES
+from engine.devices import CPU, is_cuda, rank_devices, resolve_device, resolve_ranks
 from engine.errors import (
     ConfigError,
     DraftModelError,
@@ -34,11 +34,16 @@ from engine.loading.architecture import resolve_class
 from engine.loading.checkpoint import Checkpoint
 from engine.loading.loader import LoadedModel, load_model
 from engine.machine import default_dtype, free_memory, machine_info
-from engine.memory import blocks_of, plan_memory, shrunk
+from engine.memory import blocks_of, plan_memory, ranks_beside, shrunk
 from engine.model_description import model_info, with_steps
 from engine.model_runner import ModelRunner, probe_kv
+from engine.parallel.ranks import Ranks, load_ranks
+from engine.parallel.runner import ParallelCache
+from engine.parallel.share import Share
+from engine.parallel.trial import check_division
 from engine.profiling import measure_activations
 from engine.quantization.scheme import scheme_of
+from engine.runners import make_runner
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft, make_proposer
 from engine.speculation.draft_source import check_draft, check_head
@@ -105,10 +110,15 @@ class Assembly:
 
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
-        self.loaded = dataclasses.replace(self.loaded, model=nn.Module(), crossing=None)
+        ranks = self.loaded.ranks
+        self.loaded = dataclasses.replace(
+            self.loaded, model=nn.Module(), crossing=None, ranks=None
+        )
         self.drop_drafting()
         self.draft = None
         self.runner.drop()
+        if ranks is not None:
+            ranks.close()
 
     def drop_drafting(self) -> None:
         """Let go of the cache of the draft model and of what was captured of it."""
@@ -130,6 +140,8 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
     machine = machine_info()
     device = resolve_device(config.device)
+    if config.tensor_parallel_size > 1:
+        _check_ranks(config, device)
     dtype = config.dtype
     if dtype == "auto":
         dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters, device)
@@ -142,6 +154,19 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
         ),
         checkpoint,
     )
+
+
+def _check_ranks(config: EngineConfig, device: str) -> None:
+    """Raise ConfigError where there are too few GPUs for as many ranks, or other settings do not go
+    together with them."""
+    size = config.tensor_parallel_size
+    resolve_ranks(device, size)
+    if is_cuda(device) and config.gpu_layers not in CHOICES:
+        raise ConfigError(
+            f"gpu_layers is {config.gpu_layers}, and tensor_parallel_size {size}: a model of which "
+            "the CPU computes some layers has the others on one GPU.",
+            'Set gpu_layers to "all", or tensor_parallel_size to 1.',
+        )
 
 
 def assemble(
@@ -213,6 +238,7 @@ def _more_host_layers(plan: MemoryPlan, config: EngineConfig, checkpoint: Checkp
     """How many layers the CPU gets after a plan for which the memory did not suffice: its step was
     estimated, and others may have taken some since. None where that is not to be tried."""
     is_free = config.gpu_layers == AUTO and is_cuda(config.device)
+    is_free = is_free and config.tensor_parallel_size == 1
     if not is_free or config.speculative_method == "eagle3":
         return None
     count: int = checkpoint.config.num_hidden_layers
@@ -232,18 +258,57 @@ def _follow(
     assert config.max_model_len is not None, "resolved before"
     source = draft_source(config, checkpoint, tokenizer, plan.host_layers)
     check_architecture(checkpoint.config, resolve_class(checkpoint))
-    loaded = load_model(
+    loaded = _load(config, checkpoint, plan.host_layers, progress, cancelled)
+    try:
+        return _with_cache(loaded, source, plan, config, checkpoint, tokenizer, progress, cancelled)
+    except BaseException:
+        if loaded.ranks is not None:
+            loaded.ranks.close()
+        raise
+
+
+def _load(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    host_layers: int,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> LoadedModel:
+    assert config.max_model_len is not None and config.num_threads is not None, "resolved before"
+    load = functools.partial(
+        load_model,
         checkpoint,
         scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
         dtype=DTYPES[config.dtype],
-        device=config.device,
         load_format=config.load_format,
         seed=config.seed,
         max_model_len=config.max_model_len,
-        host_layers=plan.host_layers,
-        progress=progress,
+        host_layers=host_layers,
         cancelled=cancelled,
     )
+    size = config.tensor_parallel_size
+    if size == 1:
+        return load(device=config.device, progress=progress)
+    check_division(checkpoint.config, size)
+
+    def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
+        return load(device=device, share=share, progress=told)
+
+    devices = rank_devices(config.device, size)
+    return load_ranks(checkpoint.config, devices, config.num_threads, load_share, progress)
+
+
+def _with_cache(
+    loaded: LoadedModel,
+    source: Checkpoint | None,
+    plan: MemoryPlan,
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> Assembly:
+    """source: of what drafts."""
     layers = _probe(loaded)
     draft = step_bytes = None
     if source is not None:
@@ -253,8 +318,8 @@ def _follow(
         step_bytes, measured = _measured_plan(config, checkpoint, loaded, layers, draft)
         plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
     plan = with_layers(plan, layers, config)
-    cache, proposer, plan, notices = _caches_that_fit(config, layers, draft, plan)
-    runner = make_runner(loaded.model, cache, config.device, loaded.crossing)
+    cache, proposer, plan, notices = _caches_that_fit(config, layers, loaded.ranks, draft, plan)
+    runner = make_runner(loaded, cache, config.device)
     capture_steps(runner, proposer, config, plan, progress)
     info = model_info(config, checkpoint, tokenizer, loaded, layers, plan)
     info = dataclasses.replace(info, notices=(*info.notices, *notices))
@@ -280,6 +345,8 @@ def _follow(
 def _probe(loaded: LoadedModel) -> dict[int, LayerSpec]:
     """What each layer stores, seen in the first pass of a model: a class may compute something
     between its layers for which it was not divided."""
+    if loaded.ranks is not None:
+        return loaded.ranks.whole_layers
     try:
         return probe_kv(loaded.model)
     except RuntimeError as error:
@@ -301,11 +368,11 @@ def _measured_plan(
 ) -> tuple[int, MemoryPlan]:
     """What the largest step was seen to need on the GPU, and the plan of what is free there now
     that the weights are. OutOfMemoryError where not even the step fits."""
-    dtype, host_layers = DTYPES[config.dtype], loaded.device_map.host_layers
+    host_layers = loaded.device_map.host_layers
 
     def runner(num_blocks: int) -> ModelRunner:
-        cache = make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
-        return make_runner(loaded.model, cache, config.device, loaded.crossing)
+        cache = _cache(config, layers, loaded.ranks, num_blocks, host_layers)
+        return make_runner(loaded, cache, config.device)
 
     try:
         activations = measure_activations(
@@ -337,6 +404,12 @@ def draft_source(
     if config.speculative_method == "draft_model":
         return check_draft(config, checkpoint, tokenizer)
     if config.speculative_method == "eagle3":
+        if config.tensor_parallel_size > 1:
+            raise DraftModelError(
+                "An EAGLE-3 head drafts from the embeddings of the whole model, and each of "
+                f"{config.tensor_parallel_size} ranks has a part of them.",
+                "Use the method draft_model or ngram, or set tensor_parallel_size to 1.",
+            )
         if host_layers:
             raise DraftModelError(
                 "An EAGLE-3 head drafts from hidden states and embeddings of the whole model on "
@@ -349,14 +422,16 @@ def draft_source(
 
 
 def build_caches(
-    config: EngineConfig, layers: dict[int, LayerSpec], draft: Draft | None, plan: MemoryPlan
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    ranks: Ranks | None,
+    draft: Draft | None,
+    plan: MemoryPlan,
 ) -> tuple[PagedBackend, Proposer | None]:
     """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
     the numbers where they do not fit."""
     try:
-        cache = make_backend(
-            config, layers, plan.num_blocks, DTYPES[config.dtype], host_layers=plan.host_layers
-        )
+        cache = _cache(config, layers, ranks, plan.num_blocks, plan.host_layers)
         return cache, make_proposer(config, draft, plan.num_blocks)
     except (MemoryError, RuntimeError) as error:
         raise OutOfMemoryError(
@@ -366,8 +441,30 @@ def build_caches(
         ) from error
 
 
+def _cache(
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    ranks: Ranks | None,
+    num_blocks: int,
+    host_layers: int,
+) -> PagedBackend:
+    """layers: of the whole model."""
+    dtype = DTYPES[config.dtype]
+    if ranks is None:
+        return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
+
+    def of_rank(device: str, own: dict[int, LayerSpec]) -> PagedBackend:
+        return make_backend(config.replace(device=device), own, num_blocks, dtype)
+
+    return ParallelCache(ranks.make_caches(of_rank), ranks.team.devices)
+
+
 def _caches_that_fit(
-    config: EngineConfig, layers: dict[int, LayerSpec], draft: Draft | None, plan: MemoryPlan
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    ranks: Ranks | None,
+    draft: Draft | None,
+    plan: MemoryPlan,
 ) -> tuple[PagedBackend, Proposer | None, MemoryPlan, list[str]]:
     """`build_caches`, with the plan that was followed and what there is to say of it. Where other
     programs have taken memory since it was planned, and the user did not name a size, the cache
@@ -377,7 +474,7 @@ def _caches_that_fit(
     wanted = plan
     while True:
         try:
-            cache, proposer = build_caches(config, layers, draft, wanted)
+            cache, proposer = build_caches(config, layers, ranks, draft, wanted)
         except OutOfMemoryError as error:
             smaller = shrunk(wanted, least)
             if smaller is None or config.kv_cache_memory_bytes is not None:
@@ -426,6 +523,7 @@ def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineCo
 
     def per_block(part: dict[int, LayerSpec]) -> int:
         widths = KVWidths.sum(layer.widths for layer in part.values())
+        widths = widths.share(ranks_beside(config))
         return config.block_size * widths.bytes_per_token(config.kv_dtype, itemsize)
 
     itemsize = DTYPES[config.dtype].itemsize

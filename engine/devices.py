@@ -90,6 +90,28 @@ def resolve_device(wanted: str) -> str:
     return found[index].device
 
 
+def rank_devices(device: str, size: int) -> tuple[str, ...]:
+    """Where `size` ranks compute, `device` (resolved) being the first one's: on the CPU all there,
+    else on as many GPUs one behind the other."""
+    if not is_cuda(device):
+        return (device,) * size
+    first = int(device.partition(":")[2] or 0)
+    return tuple(f"cuda:{first + rank}" for rank in range(size))
+
+
+def resolve_ranks(device: str, size: int) -> tuple[str, ...]:
+    """`rank_devices`; raises ConfigError with the numbers where there are too few GPUs, and with
+    the reason where one of them cannot be used."""
+    devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
+    if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
+        raise ConfigError(
+            f"{size} ranks from {device} on need {size} GPUs, {', '.join(devices)}; this machine "
+            f"has {len(found)}: {', '.join(gpu.device for gpu in found)}.",
+            "Choose a smaller tensor_parallel_size.",
+        )
+    return tuple(resolve_device(name) for name in devices)
+
+
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """The GPUs that CUDA shows to this process. Imports torch; the first call takes a moment."""

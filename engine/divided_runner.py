@@ -125,12 +125,3 @@ def _with_tokens(batch: Batch, drawn: Tensor | None) -> Batch:
     if drawn is None:
         return batch
     return dataclasses.replace(batch, input_ids=drawn.clamp(min=0).cpu())
-
-
-def make_runner(
-    model: nn.Module, backend: AttentionBackend, device: str, crossing: Crossing | None
-) -> ModelRunner:
-    """What runs a model that has this cache. crossing: of a model that is divided."""
-    if crossing is not None:
-        return DividedRunner(model, backend, crossing, device)
-    return ModelRunner(model, backend, device)

@@ -78,6 +78,7 @@ def launch(
     timer.schedule_s = planned - timer.start + packed - drafted
     timer.draft_s = drafted - planned
     timer.model_s, timer.sample_s = computed - packed, launched - computed
+    timer.exchange_s = host.runner.exchange_s
     is_replayed = host.runner.was_replayed
     return Flight(plan, sampling, verification, timer, launched, is_replayed=is_replayed)
 

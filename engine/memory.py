@@ -14,7 +14,7 @@ import torch
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import EngineConfig
 from engine.device_map import host_layers_of
-from engine.devices import is_cuda
+from engine.devices import is_cuda, rank_devices
 from engine.divided_plan import less_than_a_block, plan_divided
 from engine.errors import OutOfMemoryError
 from engine.graphs import room_for
@@ -43,6 +43,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
+    Of several ranks on as many GPUs it is the plan of each.
+
     `in_use`, `host_in_use`: bytes that this engine holds now on the device, and in RAM beside a
     GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
     None. `activations`: bytes of a step, estimated if None; what a GPU holds beside its steps is
@@ -50,8 +52,8 @@ def plan_memory(
     make it fit.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
-    free, total = memory or free_memory(config.device)
-    sizes = sizes_of(checkpoint, config)
+    free, total = memory or _least_free(config)
+    sizes = sizes_of(checkpoint, config).share(ranks_beside(config))
     draft = None
     if config.speculative_method == "draft_model":
         source = open_draft(config)
@@ -60,7 +62,8 @@ def plan_memory(
         draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
     if host_layers is None:
         count = len(sizes.layer_weights)
-        host_layers = host_layers_of(config.device, config.gpu_layers, count)
+        is_shared = config.tensor_parallel_size > 1
+        host_layers = 0 if is_shared else host_layers_of(config.device, config.gpu_layers, count)
 
     def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
         return plan(
@@ -77,6 +80,18 @@ def plan_memory(
 
     draft_kv = 0 if draft is None else _draft_kv_bytes(draft, config)
     return plan_divided(sizes, config, host_layers, on_device, on_host, draft_kv)
+
+
+def ranks_beside(config: EngineConfig) -> int:
+    """Among how many memories the model is divided, which are planned alike: those of GPUs, one of
+    each rank. Ranks on the CPU share its memory."""
+    return config.tensor_parallel_size if is_cuda(config.device) else 1
+
+
+def _least_free(config: EngineConfig) -> tuple[int, int]:
+    """(free, total) of the device, or of that of the ranks' that has least."""
+    devices = rank_devices(config.device, ranks_beside(config))
+    return min(map(free_memory, devices))
 
 
 def _draft_kv_bytes(draft: ModelSizes, config: EngineConfig) -> int:

@@ -13,7 +13,7 @@ from engine.device_map import AUTO
 from engine.devices import is_cuda
 from engine.kernels.triton.support import problem as triton_problem
 from engine.loading.checkpoint import Checkpoint
-from engine.loading.footprint import measured_parts, ties_head
+from engine.loading.footprint import Parts, measured_parts, ties_head
 from engine.loading.loader import LoadedModel
 from engine.machine import machine_name
 from engine.model_runner import ModelRunner
@@ -48,7 +48,8 @@ def model_info(
     if tokenizer.notice:
         notices.append(tokenizer.notice)
     num_experts, experts_per_token = _experts(text)
-    parts = measured_parts(loaded.model)
+    models = [loaded.model] if loaded.ranks is None else loaded.ranks.models
+    parts = Parts(*map(sum, zip(*map(measured_parts, models), strict=True)))
     # of tied ones there may be a copy on each device, and the parameters are counted once
     has_lookup = parts.lookup and not ties_head(loaded.model)
     if config.load_format == "dummy":
@@ -81,11 +82,14 @@ def model_info(
         num_experts=num_experts,
         experts_per_token=experts_per_token,
         device_name=_devices_name(config, loaded.device_map.host_layers, len(layers)),
+        num_ranks=config.tensor_parallel_size,
     )
 
 
 def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     name = machine_name(config.device)
+    if is_cuda(config.device) and config.tensor_parallel_size > 1:
+        return f"{config.tensor_parallel_size} x {name}"
     return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
 
 

@@ -264,7 +264,9 @@ class ModelHost:
             draft = load_draft(
                 config, source, assembly.checkpoint, self.runner.model, progress, cancelled
             )
-        self.runner.backend, assembly.proposer = build_caches(config, assembly.layers, draft, plan)
+        self.runner.backend, assembly.proposer = build_caches(
+            config, assembly.layers, assembly.loaded.ranks, draft, plan
+        )
         assembly.draft, assembly.plan, assembly.config = draft, plan, config
         self._capture(progress)
 

@@ -33,6 +33,7 @@ class ModelRunner:
         self.device = torch.device(device)
         self.graphs: DecodeGraphs | None = None
         self.was_replayed = False  # the last step that was executed
+        self.exchange_s = 0.0  # of it: what the first of several ranks waited for the others
         self._staging = Staging(self.device)
 
     def capture(

@@ -50,6 +50,20 @@ class ModelSizes:
     def kv_bytes_per_token(self, dtype: KVDtype) -> int:
         return self.kv.bytes_per_token(dtype, self.itemsize)
 
+    def share(self, size: int) -> ModelSizes:
+        """The part of one of `size` ranks (see `engine.parallel`). What each has whole, norms and
+        routers, is too little to be counted; logits are all on the first one."""
+        return replace(
+            self,
+            weights=-(-self.weights // size),
+            kv=self.kv.share(size),
+            intermediate_size=-(-self.intermediate_size // size),
+            num_heads=-(-self.num_heads // size),
+            layer_weights=tuple(-(-weights // size) for weights in self.layer_weights),
+            layer_kv=tuple(kv.share(size) for kv in self.layer_kv),
+            embeddings=-(-self.embeddings // size),
+        )
+
     def on_host(self, host_layers: int) -> ModelSizes:
         """The part of so many layers and what comes before them (see `engine.device_map`)."""
         weights = self.embeddings + sum(self.layer_weights[:host_layers])

@@ -26,13 +26,15 @@ class StepTimer:
     """
 
     __slots__ = (
-        "commit_s", "draft_s", "model_s", "num_threads", "sample_s", "schedule_s", "start",
+        "commit_s", "draft_s", "exchange_s", "model_s", "num_threads", "sample_s", "schedule_s",
+        "start",
     )  # fmt: skip
 
     def __init__(self, start: float) -> None:
         self.start = start
         self.num_threads = 0
         self.schedule_s = self.draft_s = self.model_s = self.sample_s = self.commit_s = 0.0
+        self.exchange_s = 0.0
 
     def add_wait(self, before_s: float, reading_s: float, sampled_s: float | None) -> None:
         """From the end of the launch until the tokens were read. reading_s: the last part of it, in
@@ -104,6 +106,7 @@ class Recorder:
                 held_back=tuple(r.request_id for r in plan.held_back),
                 kv_usage=kv_usage,
                 num_threads=timer.num_threads,
+                exchange_s=timer.exchange_s,
             )
         )
         self.num_steps += 1

@@ -46,7 +46,7 @@ def check_architecture(config: Any, model_class: type[nn.Module]) -> None:
     if config.model_type in TESTED:
         return
     hashable: Any = model_class  # a class is; its stub in torch says otherwise
-    reason = _trial(hashable, _shrunk(config).to_json_string(use_diff=False))
+    reason = _trial(hashable, shrunk_config(config).to_json_string(use_diff=False))
     if reason is not None:
         raise UnsupportedModelError(
             f"{model_class.__name__} cannot be served: {reason}",
@@ -64,7 +64,7 @@ def _trial(model_class: Any, config_json: str) -> str | None:
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.manual_seed(0)
-            model = _build(model_class, config)
+            model = build_random(model_class, config)
             sequences = [torch.randint(0, VOCAB_SIZE, (n,)).tolist() for n in LENGTHS]
             alone = [model(torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
             packed = _packed(model, sequences)
@@ -81,7 +81,7 @@ def _trial(model_class: Any, config_json: str) -> str | None:
     return None
 
 
-def _shrunk(config: Any) -> Any:
+def shrunk_config(config: Any) -> Any:
     """The same shape with two layers and a small vocabulary."""
     shrunk = copy.deepcopy(config)
     count = config.num_hidden_layers
@@ -95,7 +95,7 @@ def _shrunk(config: Any) -> Any:
     return shrunk
 
 
-def _build(model_class: type[nn.Module], config: Any) -> nn.Module:
+def build_random(model_class: type[nn.Module], config: Any) -> nn.Module:
     make = model_class._from_config  # type: ignore[attr-defined]
     model: nn.Module = make(config, attn_implementation="eager", dtype=torch.float32).eval()
     for parameter in model.parameters():

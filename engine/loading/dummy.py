@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 import torch
 
 from engine.errors import LoadCancelled
 from engine.loading.materialise import Slots
+from engine.parallel.share import Share
 
 _POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
 
@@ -27,8 +29,17 @@ class DummyFiller:
         pool = torch.empty(size).normal_(0.0, std, generator=self._generator)
         self._pool = pool.to(dtype)
         self._near = self._pool  # the same where the last tensor lies
+        self._seed = seed
 
-    def fill(self, name: str, tensor: torch.Tensor) -> None:
+    def fill(
+        self, name: str, tensor: torch.Tensor, share: Share | None = None, piece: int = 0
+    ) -> None:
+        """share: of a rank, whose values are its own where the weight is cut, and else the same as
+        every other rank's. piece: of a weight that is filled piece by piece."""
+        if share is not None:
+            rank = 1 + share.rank if share.is_cut(name) else 0
+            mixed = zlib.crc32(f"{self._seed} {rank} {name} {piece}".encode())
+            self._generator.manual_seed(mixed)
         if not tensor.is_floating_point():
             tensor.zero_()
         elif tensor.dim() >= 2:
@@ -67,6 +78,7 @@ def fill_dummy(
     dtype: torch.dtype,
     progress: Callable[[str, int, int], None],
     cancelled: Callable[[], bool],
+    share: Share | None = None,
 ) -> None:
     """Fill every slot but the tied ones; progress in bytes. Raises LoadCancelled."""
     views = {name: slot.view() for name, slot in slots.items() if name not in tied}
@@ -76,6 +88,6 @@ def fill_dummy(
     for name, view in views.items():
         if cancelled():
             raise LoadCancelled("Loading was cancelled.")
-        filler.fill(name, view)
+        filler.fill(name, view, share)
         done += view.nbytes
         progress("Filling with random weights", done, total)

@@ -36,14 +36,16 @@ from engine.loading.prepare import Prepared, prepare
 from engine.loading.request import Built, LoadRequest
 from engine.loading.safetensors_file import TensorInfo
 from engine.loading.streaming import (
+    bytes_to_read,
     check_spare_biases,
     convert,
     left_out_notices,
     stream,
     untie_different,
 )
-from engine.loading.tensor_reader import TensorReader
+from engine.loading.tensor_reader import TensorReader, torch_dtype
 from engine.loading.weight_map import Placement, WeightMap, map_weights
+from engine.parallel.share import Share
 from engine.quantization.codes import Codes, in_turns
 from engine.quantization.formats import CheckpointFormat
 from engine.quantization.formats.tensor import QuantizedTensor
@@ -56,7 +58,7 @@ def build_few_bits(
     request: LoadRequest, scheme: Scheme, stored: CheckpointFormat | None
 ) -> Built:
     """Raises as `load_model`."""
-    reference = build_on_meta(request.checkpoint.config)
+    reference = build_on_meta(request.config)
     on_cpu = CPU in request.device_map.devices
     if on_cpu:
         request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
@@ -70,7 +72,7 @@ def build_few_bits(
         scheme = scheme_like(stored) if stored else scheme
         prepared, notices = _fill_dummy(request, scheme, reference, shapes, agreed)
     else:
-        prepared, notices = _read(request, scheme, stored, reference, shapes, agreed)
+        prepared, notices = _read(request, scheme, stored, shapes, agreed)
     if stored is None:
         notices += _slow_groups(scheme, request.device_map.devices)
     if on_cpu:
@@ -87,7 +89,7 @@ def build_few_bits(
 
 def _agreed(request: LoadRequest) -> tuple[frozenset[str], dict[str, str]]:
     """`kinds_that_agree`, of every device: those that one has, and none refuses."""
-    config, dtype = request.checkpoint.config, request.dtype
+    config, dtype = request.config, request.dtype
     devices = request.device_map.devices
     found = [kinds_that_agree(config, request.max_model_len, dtype, name) for name in devices]
     refused = {k: text for stay, told in found for k, text in told.items() if k not in stay}
@@ -119,10 +121,10 @@ def _read(
     request: LoadRequest,
     scheme: Scheme,
     stored: CheckpointFormat | None,
-    reference: nn.Module,
     shapes: Shapes,
     agreed: frozenset[str],
 ) -> tuple[Prepared, list[str]]:
+    reference, share = build_on_meta(request.checkpoint.config), request.share  # as on disk
     checkpoint, matrices = _as_dense(request, stored)
     weights = map_weights(checkpoint, reference)
     to_hold = shapes
@@ -135,16 +137,18 @@ def _read(
     prepared = _prepared(request, agreed, to_hold)
     wanted = targets(prepared, to_hold)
     notices = left_out_notices(weights)
-    with TensorReader(weights.total_bytes, request.progress, request.cancelled) as reader:
+    filled = {name for target in wanted for name in target.names}
+    total = bytes_to_read(weights, reference, share, filled)
+    with TensorReader(total, request.progress, request.cancelled) as reader:
         check_spare_biases(weights, reader)
         notices += untie_different(weights, reader)
-        values = DiskValues(weights, matrices, prepared, reference, reader)
+        values = DiskValues(weights, matrices, prepared, reference, reader, share)
         head = _head(prepared, scheme, to_hold, notices, request.device_map)
         slots = _plain_slots(prepared, wanted, head)
         tied = {n: source for n, source in weights.tied.items() if n in slots}
         allocate(slots, tied, request.dtype, request.device_map, DtypePlan.of(reference))
         elsewhere = set(prepared.slots) - set(slots)
-        stream(weights, slots, reference, reader, elsewhere)
+        stream(weights, slots, reference, reader, elsewhere, share)
         copy_tied(slots, tied, request.device_map)
         if head is not None:
             hold_head(
@@ -200,7 +204,7 @@ def _fill_dummy(
     allocate(slots, tied, request.dtype, request.device_map, DtypePlan.of(reference))
     fill_dummy(
         slots, frozenset(tied), seed=request.seed, std=request.std, dtype=request.dtype,
-        progress=request.progress, cancelled=request.cancelled,
+        progress=request.progress, cancelled=request.cancelled, share=request.share,
     )  # fmt: skip
     copy_tied(slots, tied, request.device_map)
     filler = DummyFiller(request.seed, request.std, request.dtype, 1 << 22)
@@ -209,7 +213,7 @@ def _fill_dummy(
     def values(name: str, expert: int | None) -> list[Tensor]:
         device = request.device_map.of(name)
         tensor = torch.empty(shapes[name][-2:], dtype=request.dtype, device=device)
-        filler.fill(name, tensor)
+        filler.fill(name, tensor, request.share, expert or 0)
         return [tensor]
 
     def chunks(name: str) -> Iterator[Tensor]:
@@ -218,7 +222,7 @@ def _fill_dummy(
             rows = min(CHUNK_ROWS, count - start)
             device = request.device_map.of(name)
             tensor = torch.empty(rows, width, dtype=request.dtype, device=device)
-            filler.fill(name, tensor)
+            filler.fill(name, tensor, request.share, start)
             yield tensor
 
     if head is not None:
@@ -235,7 +239,7 @@ def _prepared(request: LoadRequest, agreed: frozenset[str], to_hold: Shapes) -> 
     """Experts stay as they are where none of their weights is held in few bits."""
     with_experts = any(len(shape) == 3 for shape in to_hold.values())
     prepared = prepare(
-        build_on_meta(request.checkpoint.config),
+        build_on_meta(request.config),
         lambda kind: kind in agreed and (kind != EXPERTS or with_experts),
         request.device_map,
     )
@@ -290,7 +294,9 @@ class DiskValues:
         prepared: Prepared,
         reference: nn.Module,
         reader: TensorReader,
+        share: Share | None = None,
     ) -> None:
+        self._share = share
         self._matrices, self._reader, self._reference = matrices, reader, reference
         self._slots = prepared.homes
         self._placements: dict[str, list[Placement]] = defaultdict(list)
@@ -308,6 +314,13 @@ class DiskValues:
         return sorted(wanted, key=place)
 
     def __call__(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
+        if self._share is None:
+            return self._whole(name, expert)
+        return self._share.matrix(
+            name, expert is not None, self._is_turned(name), self._whole(name, expert)
+        )
+
+    def _whole(self, name: str, expert: int | None) -> Iterator[Codes | Tensor]:
         is_turned = self._is_turned(name)
         infos, is_in_turns = self._infos(name, expert)
         parts = (self._part(info, is_turned and not self._is_cut(name)) for info in infos)
@@ -323,8 +336,15 @@ class DiskValues:
     def chunks(self, name: str) -> Iterator[Tensor]:
         """Plain rows of a weight, some at a time."""
         for placement in self._placements[name]:
-            for info in rows_of(placement.info):
+            found: TensorInfo | None = placement.info
+            missing = 0
+            if self._share is not None:
+                found, missing = self._share.rows(name, placement.info)
+            for info in rows_of(found) if found is not None else ():
                 yield self._reader.read(info)
+            if missing:
+                dtype = torch_dtype(placement.info)
+                yield torch.zeros(missing, *placement.info.shape[1:], dtype=dtype)
 
     def _part(self, info: TensorInfo, is_turned: bool) -> Codes | Tensor:
         matrix = self._matrices.get(info)

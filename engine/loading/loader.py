@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -36,10 +37,14 @@ from engine.loading.materialise import (
 from engine.loading.placing import place
 from engine.loading.prepare import Prepared, prepare
 from engine.loading.request import Built, Cancelled, LoadRequest, Progress
-from engine.loading.streaming import left_out_notices, stream, untie_different
+from engine.loading.streaming import bytes_to_read, left_out_notices, stream, untie_different
 from engine.loading.tensor_reader import TensorReader
 from engine.loading.weight_map import map_weights
+from engine.parallel.share import Share
 from engine.quantization.scheme import PLAIN, Scheme
+
+if TYPE_CHECKING:
+    from engine.parallel.ranks import Ranks
 
 ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loading needs no attention
 
@@ -47,7 +52,8 @@ ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loadin
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in memory, in eval mode, without gradients. `bytes_on` each of its devices are
-    measured. `crossing`: of a model that is divided."""
+    measured. `crossing`: of a model whose first layers the CPU has. `ranks`: all of them, where
+    there are several; `model` is then the first one's."""
 
     model: nn.Module
     bytes_on: dict[str, int]
@@ -56,6 +62,7 @@ class LoadedModel:
     kernels: dict[str, str] = field(default_factory=dict)
     crossing: Crossing | None = None
     kv_layout: tuple[LayerKV, ...] = ()
+    ranks: Ranks | None = None
 
     @property
     def weights_bytes(self) -> int:
@@ -72,11 +79,12 @@ def load_model(
     max_model_len: int,
     host_layers: int = 0,
     scheme: Scheme = PLAIN,
+    share: Share | None = None,
     progress: Progress = lambda stage, done, total: None,
     cancelled: Cancelled = lambda: False,
 ) -> LoadedModel:
     """Load `checkpoint` in `dtype` onto `device`, but for the first `host_layers` of its layers
-    and what comes before them, which go to the CPU.
+    and what comes before them, which go to the CPU; or the `share` that a rank has of it.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
     `scheme`: how weights that the checkpoint stores as plain numbers are held.
@@ -92,7 +100,7 @@ def load_model(
     if host_layers:
         device_map = place(build_on_meta(checkpoint.config), device, host_layers)
     request = LoadRequest(
-        checkpoint, dtype, device_map, load_format, seed, max_model_len, progress, cancelled
+        checkpoint, dtype, device_map, load_format, seed, max_model_len, progress, cancelled, share
     )
     stored = checkpoint.quantization
     if stored is None and scheme.is_plain:
@@ -127,24 +135,24 @@ def _build_plain(request: LoadRequest) -> Built:
         progress("Compiling", 0, 0)  # a few seconds, once on a machine
         library()
     # `reference` keeps the class's own names and shapes; `model` gets the replacements
-    reference = build_on_meta(checkpoint.config)
-    prepared = prepare(build_on_meta(checkpoint.config), device_map=device_map)
+    reference, share = build_on_meta(checkpoint.config), request.share
+    prepared = prepare(build_on_meta(request.config), device_map=device_map)
     model = prepared.model
     if request.load_format == "dummy":
         tied = dict(getattr(reference, "all_tied_weights_keys", {}))
         allocate(prepared.slots, tied, dtype, device_map, DtypePlan.of(model))
         fill_dummy(
             prepared.slots, frozenset(tied), seed=request.seed, std=request.std, dtype=dtype,
-            progress=progress, cancelled=cancelled,
+            progress=progress, cancelled=cancelled, share=share,
         )  # fmt: skip
         copy_tied(prepared.slots, tied, device_map)
     else:
         weights = map_weights(checkpoint, reference)
         notices += left_out_notices(weights)
-        with TensorReader(weights.total_bytes, progress, cancelled) as reader:
+        with TensorReader(bytes_to_read(weights, reference, share), progress, cancelled) as reader:
             notices += untie_different(weights, reader)
             allocate(prepared.slots, weights.tied, dtype, device_map, DtypePlan.of(model))
-            stream(weights, prepared.slots, reference, reader)
+            stream(weights, prepared.slots, reference, reader, share=share)
             copy_tied(prepared.slots, weights.tied, device_map)
     compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)

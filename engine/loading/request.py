@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from engine.device_map import DeviceMap
 from engine.layers.crossing import Crossing
 from engine.loading.checkpoint import Checkpoint
+from engine.parallel.share import Share
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
@@ -19,7 +20,7 @@ Cancelled = Callable[[], bool]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """The arguments of `load_model`."""
+    """The arguments of `load_model`. share: of the rank that loads, where there are several."""
 
     checkpoint: Checkpoint
     dtype: torch.dtype
@@ -29,6 +30,12 @@ class LoadRequest:
     max_model_len: int
     progress: Progress
     cancelled: Cancelled
+    share: Share | None = None
+
+    @property
+    def config(self) -> Any:
+        """Of the model that is built: the checkpoint's, or that of a part of it."""
+        return self.checkpoint.config if self.share is None else self.share.config
 
     @property
     def std(self) -> float:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 import torch
 from torch import nn
 
 from engine.errors import CheckpointError, InferdeckError
 from engine.loading.materialise import Slots
+from engine.loading.safetensors_file import TensorInfo
 from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import Conversion, WeightMap, is_turned
+from engine.loading.weight_map import Conversion, Index, WeightMap, is_turned
+from engine.parallel.share import Share, rows_between
+
+_READ_AT_ONCE = 64 * 2**20
+"""Bytes of a tensor of which only some columns are needed."""
 
 
 def stream(
@@ -20,9 +25,10 @@ def stream(
     reference: nn.Module,
     reader: TensorReader,
     elsewhere: Container[str] = (),
+    share: Share | None = None,
 ) -> None:
     """Every tensor on disk into the part of the model that it fills, but for the names that are
-    filled elsewhere."""
+    filled elsewhere. share: of a rank, which has only some of each."""
     # in the order in which they lie on disk: one pass over each file
     for info, name, part in sorted(
         weights.placements, key=lambda p: (str(p.info.file), p.info.offset)
@@ -32,18 +38,79 @@ def stream(
         view = slots[name].view()
         if part and is_turned(reference, name):
             view = view.mT
-        reader.copy_into(info, view[part] if part else view)
+        if share is not None and share.is_cut(name):
+            _stream_share(info, name, part, view, share, reader, is_turned(reference, name))
+        elif share is not None and not share.has(name):
+            view[part].zero_()
+        else:
+            reader.copy_into(info, view[part] if part else view)
     for conversion in weights.conversions:
         if conversion.name in elsewhere:
             continue
         for name, value in convert(conversion, reference, reader).items():
             target = slots[name].view()
+            value = value if share is None else share.cut(name, value)
             if value.shape != target.shape:
                 raise CheckpointError(
                     f"{name} is {list(value.shape)} and should be {list(target.shape)}.",
                     "Check that config.json belongs to these weights.",
                 )
             target.copy_(value)
+
+
+def _stream_share(
+    info: TensorInfo,
+    name: str,
+    part: Index,
+    view: torch.Tensor,
+    share: Share,
+    reader: TensorReader,
+    turned: bool,
+) -> None:
+    """`view`: of the rank's own weight, turned where the part is one of [out, in]."""
+    pieces = share.pieces(name, part, info.shape, turned and bool(part))
+    if share.is_padded(name):
+        view.zero_()
+    if not pieces:
+        return
+    if pieces[0].dim == 0:
+        for _, start, end, place in pieces:
+            reader.copy_into(rows_between(info, start, end), view[place])
+        return
+    for first, rows in _some_rows(info):
+        tensor = reader.read(rows)
+        for dim, start, end, place in pieces:
+            wanted = tensor.narrow(dim, start, end - start)
+            view[place][first : first + len(tensor)].copy_(wanted)
+
+
+def _some_rows(info: TensorInfo) -> Iterator[tuple[int, TensorInfo]]:
+    step = max(1, _READ_AT_ONCE * info.shape[0] // max(1, info.nbytes))
+    for first in range(0, info.shape[0], step):
+        yield first, rows_between(info, first, min(first + step, info.shape[0]))
+
+
+def bytes_to_read(
+    weights: WeightMap,
+    reference: nn.Module,
+    share: Share | None,
+    read_whole: Container[str] = (),
+) -> int:
+    """Of the checkpoint, by a rank; all of it where there is one. read_whole: names of weights that
+    are cut after they were read."""
+    total = weights.total_bytes
+    if share is None:
+        return total
+    for info, name, part in weights.placements:
+        if not share.has(name):
+            total -= info.nbytes
+        elif share.is_cut(name) and name not in read_whole:
+            turned = bool(part) and is_turned(reference, name)
+            pieces = share.pieces(name, part, info.shape, turned)
+            rows = sum(piece.end - piece.start for piece in pieces)
+            if not pieces or pieces[0].dim == 0:
+                total -= info.nbytes - rows * (info.nbytes // info.shape[0])
+    return total
 
 
 def convert(

@@ -1,0 +1,103 @@
+"""The loaded models of all ranks, as one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from engine.attention.interface import LayerSpec, PagedBackend
+from engine.loading.loader import LoadedModel
+from engine.loading.request import Progress
+from engine.model_runner import probe_kv
+from engine.parallel.joining import join
+from engine.parallel.shape import Shape, shape_of
+from engine.parallel.share import Share
+from engine.parallel.team import Team
+
+LoadShare = Callable[[str, Share, Progress], LoadedModel]
+"""device, share of its rank, progress -> the rank's model."""
+MakeCache = Callable[[str, dict[int, LayerSpec]], PagedBackend]
+"""device of a rank, what its layers store -> its cache."""
+
+
+class Ranks:
+    """models: of the ranks in order, which compute together from now on. layers: what each of a
+    rank's layers stores. `close` when the models are not wanted any more."""
+
+    def __init__(
+        self, team: Team, shape: Shape, models: list[nn.Module], layers: dict[int, LayerSpec]
+    ) -> None:
+        self.team, self.shape = team, shape
+        self.models, self.layers = models, layers
+
+    @property
+    def size(self) -> int:
+        return self.team.size
+
+    @property
+    def whole_layers(self) -> dict[int, LayerSpec]:
+        """What the layers of all ranks store together."""
+        return {
+            layer: spec._replace(
+                num_kv_heads=spec.num_kv_heads * self.size, num_heads=spec.num_heads * self.size
+            )
+            for layer, spec in self.layers.items()
+        }
+
+    def make_caches(self, make: MakeCache) -> list[PagedBackend]:
+        """Each made by the thread of its rank, whose memory it takes."""
+        return [
+            self.team.call(rank, partial(make, device, self.layers))
+            for rank, device in enumerate(self.team.devices)
+        ]
+
+    def close(self) -> None:
+        """End the ranks' threads and let go of their models."""
+        self.team.close()
+        self.models = []
+
+
+def load_ranks(
+    config: Any,
+    devices: tuple[str, ...],
+    num_threads: int,
+    load: LoadShare,
+    progress: Progress,
+) -> LoadedModel:
+    """The model of `config` in parts, one on each of `devices`; those are loaded one after the
+    other. `model` of what is returned is the first rank's. Raises as `load` does, and
+    UnsupportedModelError where the model cannot be divided."""
+    shape = shape_of(config, len(devices))
+    team = Team(devices, num_threads)
+    try:
+        parts: list[LoadedModel] = []
+        for rank, device in enumerate(devices):
+            told = partial(_of_rank, progress, f"Rank {rank + 1} of {len(devices)}")
+            share = Share(shape, rank)
+            parts.append(team.call(rank, partial(load, device, share, told), num_threads))
+        layers = team.call(0, partial(probe_kv, parts[0].model))
+        for rank, part in enumerate(parts):
+            join(part.model, Share(shape, rank), team.exchange)
+    except BaseException:
+        team.close()
+        raise
+    held: Counter[str] = Counter()
+    for part in parts:
+        held.update(part.bytes_on)
+    notices = dict.fromkeys(notice for part in parts for notice in part.notices)
+    return dataclasses.replace(
+        parts[0],
+        bytes_on=dict(held),
+        notices=list(notices),
+        kernels={**parts[0].kernels, "ranks": team.description},
+        ranks=Ranks(team, shape, [part.model for part in parts], layers),
+    )
+
+
+def _of_rank(progress: Progress, name: str, stage: str, done: int, total: int) -> None:
+    progress(f"{name}: {stage[:1].lower()}{stage[1:]}", done, total)

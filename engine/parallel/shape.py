@@ -1,0 +1,212 @@
+"""What each of several ranks has of a model (Shoeybi et al., "Megatron-LM", 2019).
+
+    weight                     whole [out, in]      of each of N ranks
+    q_proj, k_proj, v_proj     [heads * D, H]       [heads / N * D, H]      its own heads
+    o_proj                     [H, heads * D]       [H, heads / N * D]      a part of the sum
+    gate_proj, up_proj         [I, H]               [I / N, H]
+    down_proj                  [H, I]               [H, I / N]              a part of the sum
+    embeddings, output head    [V, H]               [V / N, H]              its own tokens
+    norms, routers             [H]                  [H]                     each has all
+
+A rank's model is the same class of transformers, built from a config with fewer heads and narrower
+MLPs. So which weights are cut, and where, need not be listed for each class: it is seen where the
+shapes of both differ. Whether the parts come to the whole is tried out (`engine.parallel.trial`).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from engine.errors import UnsupportedModelError
+from engine.layers.verify import list_of_layers
+from engine.loading.architecture import build_on_meta
+
+_HEADS = ("num_attention_heads", "num_key_value_heads")
+_WIDTHS = ("ffn_dim", "ffn_hidden_size", "intermediate_size_mlp")
+"""Of MLPs, besides all whose name ends with intermediate_size."""
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a weight is cut along dimension `dim`, of `whole` elements. `segments`: elements of each
+    of the matrices that lie behind each other in it, all of which are cut; `part`: elements of each
+    rank. Where they do not come out even, the last ranks have fewer, and zeros behind them."""
+
+    dim: int
+    whole: int
+    part: int
+    segments: tuple[int, ...]
+
+    def ranges(self, rank: int, size: int) -> Ranges:
+        """(start, end) of what a rank has of the dimension, one behind the other."""
+        found = []
+        start = 0
+        for segment in self.segments:
+            step = -(-segment // size)
+            first, last = min(rank * step, segment), min((rank + 1) * step, segment)
+            found.append((start + first, start + last))
+            start += segment
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The division of a model among `size` ranks. config: of each rank's model. cuts: by the name
+    of a weight. once: names of biases that only the first rank adds. sums: paths of the modules
+    whose results the ranks add up. vocab_size: of the whole model; is_vocab_cut: whether each rank
+    has a part of embeddings and head."""
+
+    size: int
+    config: Any
+    cuts: dict[str, Cut]
+    once: frozenset[str]
+    sums: tuple[str, ...]
+    vocab_size: int
+    is_vocab_cut: bool
+    vocab_part: int = field(default=0)
+
+
+def shape_of(config: Any, size: int) -> Shape:
+    """How the model of `config` is divided among `size` ranks. Raises UnsupportedModelError with
+    the reason where it cannot be."""
+    own = rank_config(config, size)
+    whole, part = build_on_meta(config), build_on_meta(own)
+    names, parts = whole.state_dict(), part.state_dict()
+    if set(names) != set(parts):
+        raise _cannot(whole, "its parts have other weights than the whole")
+    _check_buffers(whole, part)
+    cuts = {
+        name: _cut(whole, name, tuple(names[name].shape), tuple(parts[name].shape), size)
+        for name in names
+        if names[name].shape != parts[name].shape
+    }
+    vocabulary = _vocabulary(whole)
+    sums = _sums(whole, {name for name in cuts if name not in vocabulary})
+    if not sums:
+        raise _cannot(whole, "its layers have no heads and no widths of their own")
+    cut_words = vocabulary & set(cuts)
+    if cut_words and cut_words != vocabulary:
+        raise _cannot(whole, "its embeddings and its head have different vocabularies")
+    return Shape(
+        size=size,
+        config=own,
+        cuts=cuts,
+        once=frozenset(bias for name in cuts for bias in _biases(name) if _is_whole(bias, names, cuts)),
+        sums=sums,
+        vocab_size=int(config.vocab_size),
+        is_vocab_cut=bool(cut_words),
+        vocab_part=int(own.vocab_size),
+    )  # fmt: skip
+
+
+def rank_config(config: Any, size: int) -> Any:
+    """The config of a rank's model. Raises UnsupportedModelError where something does not come out
+    even, with all numbers that do not."""
+    own = copy.deepcopy(config)
+    heads: int = config.num_attention_heads
+    if getattr(config, "head_dim", None) is None:  # which follows from the number of heads
+        own.head_dim = config.hidden_size // heads
+    odd = []
+    for name in vars(config):
+        is_width = name.endswith("intermediate_size") or name in _WIDTHS
+        value = getattr(config, name)
+        if not (is_width or name in _HEADS) or not isinstance(value, int) or not value:
+            continue
+        if value % size:
+            odd.append(f"{name} {value:,}")
+        else:
+            setattr(own, name, value // size)
+    if odd:
+        raise UnsupportedModelError(
+            f"{size} ranks cannot share this model: {', '.join(odd)} cannot be divided by {size}.",
+            "Choose a tensor_parallel_size that divides them.",
+        )
+    own.vocab_size = -(-int(config.vocab_size) // size)
+    own.pad_token_id = None  # embeddings look at it, and it may be another rank's
+    return own
+
+
+def _cut(
+    model: nn.Module, name: str, whole: tuple[int, ...], part: tuple[int, ...], size: int
+) -> Cut:
+    differ = [d for d, (a, b) in enumerate(zip(whole, part, strict=False)) if a != b]
+    if len(whole) != len(part) or len(differ) != 1:
+        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a part")
+    (dim,) = differ
+    if len(whole) == 1 and name.endswith(".weight"):
+        raise _cannot(model, f"{name} is of a norm over all {whole[0]:,} that would be divided")
+    segments = _segments(model, name, whole[dim])
+    if sum(-(-segment // size) for segment in segments) != part[dim]:
+        raise _cannot(model, f"{name} is {list(whole)}, and {list(part)} in a part")
+    return Cut(dim, whole[dim], part[dim], segments)
+
+
+def _segments(model: nn.Module, name: str, length: int) -> tuple[int, ...]:
+    """Of what lies in one tensor behind each other: queries, keys and values; gate and up."""
+    path, _, attribute = name.rpartition(".")
+    leaf = attribute.removesuffix("_bias")
+    if leaf in ("weight", "bias"):
+        path, _, leaf = path.rpartition(".")
+    owner, config = model.get_submodule(path), model.config
+    if leaf == "gate_up_proj" and getattr(owner, "is_concatenated", True):
+        return (length // 2, length // 2)
+    if leaf == "qkv_proj":
+        of_keys = config.num_key_value_heads * owner.head_dim  # type: ignore[operator, union-attr]
+        return (length - 2 * of_keys, of_keys, of_keys)  # type: ignore[operator, return-value]
+    return (length,)
+
+
+def _biases(name: str) -> tuple[str, ...]:
+    """What is added to the product with a weight."""
+    return (f"{name.removesuffix('weight')}bias", f"{name}_bias")
+
+
+def _is_whole(bias: str, names: Any, cuts: dict[str, Cut]) -> bool:
+    return bias in names and bias not in cuts
+
+
+def _vocabulary(model: nn.Module) -> set[str]:
+    """Names of the tensors of embeddings and head."""
+    modules = [model.get_input_embeddings(), model.get_output_embeddings()]  # type: ignore[operator]
+    ids = {id(module) for module in modules if module is not None}
+    paths = [path for path, module in model.named_modules() if id(module) in ids]
+    return {f"{path}.{n}" for path in paths for n in model.get_submodule(path).state_dict()}
+
+
+def _sums(model: nn.Module, names: set[str]) -> tuple[str, ...]:
+    """Modules right inside a layer that have cut weights: attention and MLP."""
+    config: Any = model.config
+    parent, name, layers = list_of_layers(model, config.num_hidden_layers)
+    paths = {id(module): path for path, module in model.named_modules()}
+    path = f"{paths[id(parent)]}.{name}".removeprefix(".")
+    children = [
+        f"{path}.{index}.{child}"
+        for index, layer in enumerate(layers)
+        for child, _ in layer.named_children()
+    ]
+    found = tuple(c for c in children if any(n.startswith(f"{c}.") for n in names))
+    others = sorted(n for n in names if not any(n.startswith(f"{c}.") for c in found))
+    if others:
+        raise _cannot(model, f"{others[0]} is not in the attention or the MLP of a layer")
+    return found
+
+
+def _check_buffers(whole: nn.Module, part: nn.Module) -> None:
+    """Rotary frequencies and the like must not depend on what was divided."""
+    others = dict(part.named_buffers())
+    for name, buffer in whole.named_buffers():
+        if name not in others or others[name].shape != buffer.shape:
+            raise _cannot(whole, f"{name} is not the same in its parts")
+
+
+def _cannot(model: nn.Module, why: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{type(model).__name__} cannot be divided among ranks: {why}.",
+        "Set tensor_parallel_size to 1, or choose another model.",
+    )

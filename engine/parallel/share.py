@@ -1,0 +1,142 @@
+"""The part of one rank, filled from a checkpoint of the whole model.
+
+    on disk                 down_proj.weight [H, I]
+    rank 0 of 2 reads                        [H, 0 : I / 2]
+    rank 1                                   [H, I / 2 : I]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.errors import UnsupportedModelError
+from engine.loading.safetensors_file import TensorInfo
+from engine.parallel.cutting import cut_rows, cut_tensor, narrowed
+from engine.parallel.shape import Cut, Shape
+from engine.quantization.codes import Codes
+
+Index = tuple[int | slice, ...]
+
+
+class Piece(NamedTuple):
+    """What a rank takes of a tensor on disk: `start` to `end` of its dimension `dim`, and where it
+    goes in the rank's own weight."""
+
+    dim: int
+    start: int
+    end: int
+    place: Index
+
+
+class Share:
+    """What rank `rank` has of a model that is divided as `shape` says."""
+
+    def __init__(self, shape: Shape, rank: int) -> None:
+        self.shape, self.rank = shape, rank
+
+    @property
+    def config(self) -> Any:
+        """Of the rank's own model."""
+        return self.shape.config
+
+    def is_cut(self, name: str) -> bool:
+        return name in self.shape.cuts
+
+    def has(self, name: str) -> bool:
+        """Whether the rank adds this weight: of a bias, one of them does."""
+        return self.rank == 0 or name not in self.shape.once
+
+    def is_padded(self, name: str) -> bool:
+        """Whether the rank has fewer of a weight than others, and zeros behind them."""
+        cut = self.shape.cuts[name]
+        return sum(end - start for start, end in self._ranges(cut)) < cut.part
+
+    def cut(self, name: str, tensor: Tensor) -> Tensor:
+        """The rank's part of a whole weight, as the model's class has it; with zeros behind it,
+        where it is shorter than that of others."""
+        cut = self.shape.cuts.get(name)
+        if cut is None:
+            return tensor if self.has(name) else torch.zeros_like(tensor)
+        found = cut_tensor(tensor, cut.dim, self._ranges(cut))
+        missing = cut.part - found.shape[cut.dim]
+        if missing:
+            padding = list(found.shape)
+            padding[cut.dim] = missing
+            found = torch.cat((found, found.new_zeros(padding)), cut.dim)
+        return found
+
+    def pieces(
+        self, name: str, part: Index, shape: tuple[int, ...], is_turned: bool = False
+    ) -> list[Piece]:
+        """What to take of a tensor on disk of `shape`, which is `part` of the whole weight `name`
+        (all of it, where part is empty). is_turned: the class keeps [in, out], and the tensor and
+        the part, as the places that are returned, are of [out, in]."""
+        cut = self.shape.cuts[name]
+        numbers = sum(isinstance(one, int) for one in part)  # experts, of which each rank has all
+        dim = cut.dim
+        if is_turned:
+            last = len(shape) + numbers - 1
+            dim = {last: last - 1, last - 1: last}[dim]
+        covered = part[dim] if dim < len(part) else slice(0, cut.whole)
+        if not isinstance(covered, slice) or (covered.step or 1) != 1:
+            raise UnsupportedModelError(
+                f"{name} lies on disk in rows that take turns, which ranks cannot share.",
+                "Set tensor_parallel_size to 1, or choose another checkpoint.",
+            )
+        start = covered.start or 0
+        end = start + shape[dim - numbers]
+        found, behind = [], 0
+        for low, high in self._ranges(cut):
+            first, stop = max(low, start), min(high, end)
+            if first < stop:
+                at = slice(behind + first - low, behind + stop - low)
+                before = (*part[:dim], *[slice(None)] * (dim - len(part)))
+                place = (*before, at, *part[dim + 1 :])
+                found.append(Piece(dim - numbers, first - start, stop - start, place))
+            behind += high - low
+        return found
+
+    def matrix(
+        self, name: str, is_expert: bool, is_turned: bool, parts: Iterable[Codes | Tensor]
+    ) -> Iterator[Codes | Tensor]:
+        """The rank's part of a matrix [out, in] (of one expert, whose weight has the matrices of
+        all) that comes row after row."""
+        cut = self.shape.cuts.get(name)
+        if cut is None:
+            yield from parts
+            return
+        axis = cut.dim - is_expert
+        axis = 1 - axis if is_turned else axis
+        ranges = self._ranges(cut)
+        if axis == 0:
+            yield from cut_rows(parts, ranges)
+            return
+        ((start, end),) = ranges
+        for part in parts:
+            yield narrowed(part, 1, start, end)
+
+    def rows(self, name: str, info: TensorInfo) -> tuple[TensorInfo | None, int]:
+        """The rows of embeddings or head that the rank has on disk (None: it has none), and how
+        many rows of zeros stand behind them."""
+        cut = self.shape.cuts.get(name)
+        if cut is None:
+            return info, 0
+        ((start, end),) = self._ranges(cut)
+        return (rows_between(info, start, end) if end > start else None), cut.part - (end - start)
+
+    def _ranges(self, cut: Cut) -> tuple[tuple[int, int], ...]:
+        return cut.ranges(self.rank, self.shape.size)
+
+
+def rows_between(info: TensorInfo, start: int, end: int) -> TensorInfo:
+    """Rows of a tensor on disk, which lie behind each other."""
+    row_bytes = info.nbytes // info.shape[0]
+    return info._replace(
+        shape=(end - start, *info.shape[1:]),
+        nbytes=(end - start) * row_bytes,
+        offset=info.offset + start * row_bytes,
+    )

@@ -1,0 +1,105 @@
+"""A thread for each rank, with the cores or the GPU that it has.
+
+    rank 0   thread, its OpenMP threads, weights and KV: NUMA node 0      or   cuda:0
+    rank 1   thread, its OpenMP threads, weights and KV: NUMA node 1           cuda:1
+
+What a thread of a node touches first lies in the node's memory, and OpenMP's threads have the cores
+of the one that started them: so a rank's weights are loaded by the thread that computes with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+from engine.devices import is_cuda
+from engine.parallel.exchange import Exchange, PeerFailedError
+from engine.threads.numa import nodes
+
+T = TypeVar("T")
+
+
+class Team:
+    """devices: of the ranks in order. num_threads: of all ranks together, on the CPU."""
+
+    def __init__(self, devices: Sequence[str], num_threads: int) -> None:
+        self.devices = tuple(devices)
+        self.size = len(devices)
+        self.exchange = Exchange(self.size)
+        self.cores = _cores(devices)
+        self._threads = [
+            ThreadPoolExecutor(1, f"rank-{rank}", self._begin, (rank,)) for rank in range(self.size)
+        ]
+        self.set_threads(num_threads)
+
+    def _begin(self, rank: int) -> None:
+        if is_cuda(self.devices[rank]):
+            torch.cuda.set_device(self.devices[rank])
+        if self.cores[rank]:
+            os.sched_setaffinity(0, self.cores[rank])  # of this thread, and those that it starts
+
+    def set_threads(self, num_threads: int) -> None:
+        """Divide so many threads of the CPU among the ranks, from the next call on."""
+        self._wanted = max(1, num_threads // self.size)
+
+    def call(self, rank: int, work: Callable[[], T], num_threads: int | None = None) -> T:
+        """Let one rank do something, and wait for it; while the others rest it may have more
+        threads than its part."""
+        return self._threads[rank].submit(self._with_threads, work, num_threads).result()
+
+    def together(self, work: Callable[[int], T]) -> list[T]:
+        """Let every rank do its part of a step, and wait for all. Raises what the first of them
+        raised; the exchange is as new then."""
+        futures = [
+            thread.submit(self._part, rank, work) for rank, thread in enumerate(self._threads)
+        ]
+        errors = [error for future in futures if (error := _error_of(future)) is not None]
+        if errors:
+            self.exchange.reset()
+            raise next((e for e in errors if not isinstance(e, PeerFailedError)), errors[0])
+        return [future.result() for future in futures]
+
+    def _part(self, rank: int, work: Callable[[int], T]) -> T:
+        try:
+            return self._with_threads(lambda: work(rank))
+        except BaseException:
+            self.exchange.fail(rank)
+            raise
+
+    def _with_threads(self, work: Callable[[], T], num_threads: int | None = None) -> T:
+        wanted = num_threads or self._wanted
+        if torch.get_num_threads() != wanted:
+            torch.set_num_threads(wanted)
+        return work()
+
+    def close(self) -> None:
+        """End the threads; what they hold is free when they are gone."""
+        for thread in self._threads:
+            thread.shutdown(wait=True)
+
+    @property
+    def description(self) -> str:
+        if is_cuda(self.devices[0]):
+            return f"{self.size} ranks, on {', '.join(self.devices)}"
+        where = ", each on NUMA nodes of its own" if all(self.cores) else ""
+        return f"{self.size} ranks of {self._wanted} threads{where}"
+
+
+def _cores(devices: Sequence[str]) -> list[frozenset[int]]:
+    """Of each rank, where the CPU has as many NUMA nodes; else empty ones: any core."""
+    found, size = nodes(), len(devices)
+    if is_cuda(devices[0]) or len(found) < size or not hasattr(os, "sched_setaffinity"):
+        return [frozenset()] * size
+    bounds = [rank * len(found) // size for rank in range(size + 1)]
+    return [
+        frozenset().union(*found[first:last])
+        for first, last in zip(bounds, bounds[1:], strict=False)
+    ]
+
+
+def _error_of(future: Future[T]) -> BaseException | None:
+    return future.exception()
