@@ -95,7 +95,7 @@ def _common(group: int, width: int, start: int, end: int) -> int:
     """The size of groups that begin and end where those of `group` do, and at both ends of a range:
     the group's own where it is cut nowhere."""
     if group >= width:  # one scale for all
-        return max(group, end - start)
+        return end - start
     if end == width:  # the last group may be shorter
         return math.gcd(group, start) if start else group
     return math.gcd(group, start, end)

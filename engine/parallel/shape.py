@@ -97,7 +97,9 @@ def shape_of(config: Any, size: int) -> Shape:
         size=size,
         config=own,
         cuts=cuts,
-        once=frozenset(bias for name in cuts for bias in _biases(name) if _is_whole(bias, names, cuts)),
+        once=frozenset(
+            bias for name in cuts for bias in _biases(name) if bias in names and bias not in cuts
+        ),
         sums=sums,
         vocab_size=int(config.vocab_size),
         is_vocab_cut=bool(cut_words),
@@ -165,10 +167,6 @@ def _segments(model: nn.Module, name: str, length: int) -> tuple[int, ...]:
 def _biases(name: str) -> tuple[str, ...]:
     """What is added to the product with a weight."""
     return (f"{name.removesuffix('weight')}bias", f"{name}_bias")
-
-
-def _is_whole(bias: str, names: Any, cuts: dict[str, Cut]) -> bool:
-    return bias in names and bias not in cuts
 
 
 def _vocabulary(model: nn.Module) -> set[str]:

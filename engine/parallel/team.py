@@ -9,6 +9,7 @@ of the one that started them: so a rank's weights are loaded by the thread that 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -97,7 +98,7 @@ def _cores(devices: Sequence[str]) -> list[frozenset[int]]:
     bounds = [rank * len(found) // size for rank in range(size + 1)]
     return [
         frozenset().union(*found[first:last])
-        for first, last in zip(bounds, bounds[1:], strict=False)
+        for first, last in itertools.pairwise(bounds)
     ]
 
 

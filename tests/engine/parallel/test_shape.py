@@ -1,0 +1,94 @@
+"""What ranks have of a model comes to the whole, for every class that can be divided; the others are
+refused with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from engine.errors import UnsupportedModelError
+from engine.parallel import trial
+from engine.parallel.shape import shape_of
+from engine.parallel.share import Share
+from engine.parallel.trial import TESTED, check_division, in_parts
+from tests.engine import tiny_models
+
+DIVIDED = sorted(
+    family
+    for family in tiny_models.FAMILIES
+    if tiny_models.make_model(family).config.model_type in TESTED
+)
+
+
+@pytest.mark.parametrize("family", DIVIDED)
+@pytest.mark.parametrize("size", (2, 4))
+def test_logits_of_parts_are_those_of_the_whole(family: str, size: int) -> None:
+    model = tiny_models.make_model(family, num_key_value_heads=4)
+    tokens = torch.tensor(tiny_models.make_prompts((19,)))
+    with torch.inference_mode():
+        expected = model(tokens, use_cache=False).logits[0]
+    found = in_parts(model, tokens, size)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", DIVIDED)
+def test_parts_of_weights_put_together_are_the_weights(family: str) -> None:
+    model = tiny_models.make_model(family)
+    shape = shape_of(model.config, 2)
+    for name, whole in model.state_dict().items():
+        parts = [Share(shape, rank).cut(name, whole) for rank in range(2)]
+        cut = shape.cuts.get(name)
+        if cut is None:
+            assert torch.equal(parts[0], whole)
+            assert torch.equal(parts[1], torch.zeros_like(whole) if name in shape.once else whole)
+            continue
+        assert parts[0].shape == parts[1].shape
+        back = torch.empty_like(whole)
+        for rank, part in enumerate(parts):
+            start = 0
+            for low, high in cut.ranges(rank, 2):
+                back.narrow(cut.dim, low, high - low).copy_(
+                    part.narrow(cut.dim, start, high - low)
+                )
+                start += high - low
+            assert not part.narrow(cut.dim, start, part.shape[cut.dim] - start).any()
+        assert torch.equal(back, whole)
+
+
+def test_all_that_does_not_come_out_even_is_named() -> None:
+    config = tiny_models.make_model("llama").config
+    with pytest.raises(UnsupportedModelError) as refused:
+        shape_of(config, 5)
+    assert "num_attention_heads 4, num_key_value_heads 2" in refused.value.cause
+    assert "intermediate_size 96" in refused.value.cause
+    with pytest.raises(UnsupportedModelError, match="num_key_value_heads 2"):
+        shape_of(config, 4)
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("gpt2", "no heads and no widths of their own"),
+        ("gpt_neox", "logits differ from the whole model's"),
+        ("olmo2", "of a norm over all 64"),
+    ],
+)
+def test_classes_that_cannot_be_divided_are_refused(family: str, reason: str) -> None:
+    config = tiny_models.make_model(family).config
+    with pytest.raises(UnsupportedModelError, match=reason):
+        check_division(config, 2)
+
+
+def test_the_trial_sees_what_the_shapes_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With halves that are cut as if they lay in one piece, shapes are right and numbers wrong."""
+    config: Any = tiny_models.make_model("phi3").config
+    monkeypatch.setattr(trial, "TESTED", frozenset())
+    trial._trial.cache_clear()
+    check_division(config, 2)
+    monkeypatch.setattr("engine.parallel.shape._segments", lambda model, name, length: (length,))
+    trial._trial.cache_clear()
+    with pytest.raises(UnsupportedModelError, match="logits differ"):
+        check_division(config, 2)
+    trial._trial.cache_clear()
