@@ -336,15 +336,14 @@ class DiskValues:
     def chunks(self, name: str) -> Iterator[Tensor]:
         """Plain rows of a weight, some at a time."""
         for placement in self._placements[name]:
-            found: TensorInfo | None = placement.info
-            missing = 0
-            if self._share is not None:
-                found, missing = self._share.rows(name, placement.info)
-            for info in rows_of(found) if found is not None else ():
-                yield self._reader.read(info)
-            if missing:
-                dtype = torch_dtype(placement.info)
-                yield torch.zeros(missing, *placement.info.shape[1:], dtype=dtype)
+            if self._share is None:
+                yield from map(self._reader.read, rows_of(placement.info))
+                continue
+            nothing = torch.empty(0, *placement.info.shape[1:], dtype=torch_dtype(placement.info))
+            for info, missing in self._share.rows(name, placement.info, CHUNK_ROWS):
+                read = nothing if info is None else self._reader.read(info)
+                zeros = nothing.new_zeros(missing, *nothing.shape[1:])
+                yield torch.cat((read, zeros)) if missing else read
 
     def _part(self, info: TensorInfo, is_turned: bool) -> Codes | Tensor:
         matrix = self._matrices.get(info)

@@ -160,7 +160,7 @@ def _segments(model: nn.Module, name: str, length: int) -> tuple[int, ...]:
         return (length // 2, length // 2)
     if leaf == "qkv_proj":
         of_keys = config.num_key_value_heads * owner.head_dim  # type: ignore[operator, union-attr]
-        return (length - 2 * of_keys, of_keys, of_keys)  # type: ignore[operator, return-value]
+        return (length - 2 * of_keys, of_keys, of_keys)
     return (length,)
 
 

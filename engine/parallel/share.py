@@ -119,14 +119,19 @@ class Share:
         for part in parts:
             yield narrowed(part, 1, start, end)
 
-    def rows(self, name: str, info: TensorInfo) -> tuple[TensorInfo | None, int]:
-        """The rows of embeddings or head that the rank has on disk (None: it has none), and how
-        many rows of zeros stand behind them."""
+    def rows(
+        self, name: str, info: TensorInfo, at_once: int
+    ) -> Iterator[tuple[TensorInfo | None, int]]:
+        """The rows of embeddings or head that the rank has, `at_once` at a time: where they lie on
+        disk (None: nowhere), and how many rows of zeros stand behind them."""
         cut = self.shape.cuts.get(name)
-        if cut is None:
-            return info, 0
-        ((start, end),) = self._ranges(cut)
-        return (rows_between(info, start, end) if end > start else None), cut.part - (end - start)
+        count = info.shape[0] if cut is None else cut.part
+        ((start, end),) = ((0, count),) if cut is None else self._ranges(cut)
+        for low in range(0, count, at_once):
+            height = min(at_once, count - low)
+            first, last = min(start + low, end), min(start + low + height, end)
+            found = rows_between(info, first, last) if first < last else None
+            yield found, height - (last - first)
 
     def _ranges(self, cut: Cut) -> tuple[tuple[int, int], ...]:
         return cut.ranges(self.rank, self.shape.size)

@@ -1,16 +1,20 @@
-"""What ranks have of a model comes to the whole, for every class that can be divided; the others are
-refused with the reason."""
+"""What ranks have of a model comes to the whole, for every class that can be divided; the others
+are refused with the reason."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import UnsupportedModelError
+from engine.loading.safetensors_file import TensorInfo
 from engine.parallel import trial
-from engine.parallel.shape import shape_of
+from engine.parallel.shape import Cut, Shape, shape_of
 from engine.parallel.share import Share
 from engine.parallel.trial import TESTED, check_division, in_parts
 from tests.engine import tiny_models
@@ -92,3 +96,23 @@ def test_the_trial_sees_what_the_shapes_do_not(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UnsupportedModelError, match="logits differ"):
         check_division(config, 2)
     trial._trial.cache_clear()
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 20))
+def test_rows_of_a_vocabulary_come_in_chunks_of_one_size(
+    vocabulary: int, size: int, at_once: int
+) -> None:
+    """All but the last: formats in panels count on it."""
+    cut = Cut(0, vocabulary, -(-vocabulary // size), (vocabulary,))
+    shape = Shape(size, None, {"head": cut}, frozenset(), (), vocabulary, True, cut.part)
+    info = TensorInfo(Path("file"), "F32", (vocabulary, 2), vocabulary * 8, 100)
+    places: list[int] = []
+    for rank in range(size):
+        chunks = list(Share(shape, rank).rows("head", info, at_once))
+        heights = [(found.shape[0] if found else 0) + zeros for found, zeros in chunks]
+        assert sum(heights) == cut.part and set(heights[:-1]) <= {at_once}
+        for found, _ in chunks:
+            if found is not None:
+                start = (found.offset - 100) // 8
+                places += range(start, start + found.shape[0])
+    assert places == list(range(vocabulary))
