@@ -159,7 +159,7 @@ def _segments(model: nn.Module, name: str, length: int) -> tuple[int, ...]:
     if leaf == "gate_up_proj" and getattr(owner, "is_concatenated", True):
         return (length // 2, length // 2)
     if leaf == "qkv_proj":
-        of_keys = config.num_key_value_heads * owner.head_dim  # type: ignore[operator, union-attr]
+        of_keys = int(config.num_key_value_heads * owner.head_dim)  # type: ignore[operator, union-attr]
         return (length - 2 * of_keys, of_keys, of_keys)
     return (length,)
 
