@@ -3,7 +3,8 @@
     shape.py     what a rank has of a model: its config, and how each weight is cut
     cutting.py   cuts tensors, and matrices of codes
     share.py     the part of one rank, and how it is filled from the whole checkpoint
-    exchange.py  sums and parts that ranks hand each other in a step
+    exchange.py  sums of what ranks hand each other in a step
+    meeting.py   how they wait for each other
     joining.py   puts the exchanges into a rank's model
     team.py      a thread for each rank, and the cores or the GPU that it has
     ranks.py     the loaded models of all ranks

@@ -3,75 +3,67 @@
     rank 0   partial sum ---+--> its own + rank 1's     the same numbers on every rank,
     rank 1   partial sum ---+--> rank 0's + its own     added in the order of the ranks
 
-Each rank gives its tensor to all others and takes theirs: on the CPU the tensor itself, on GPUs a
-copy from one's memory to the other's, which is launched and not waited for. With two ranks nothing
-is copied that a ring or a tree would save.
+Each rank lays its tensor down, waits for the others, and adds up all: on the CPU the tensors
+themselves, on GPUs copies from one's memory to the other's, which are launched and not waited for.
+With two ranks nothing is copied that a ring or a tree would save.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from queue import SimpleQueue
 
 import torch
 from torch import Tensor
 
-from engine.errors import InferdeckError
-
-
-class PeerFailedError(InferdeckError):
-    """Another rank failed in this step; its own error tells why."""
+from engine.kernels.native.library import Library
+from engine.parallel.meeting import Meeting, new_meeting
 
 
 class Exchange:
-    """Between `size` ranks, each with a thread of its own. Every rank calls the same methods in the
-    same order."""
+    """Between `size` ranks, each with a thread of its own. Every rank calls `sum` as often.
+    library: of compiled functions, if there is one."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, library: Library | None) -> None:
         self.size = size
         self.waited = [0.0] * size
         """Seconds that each rank waited for others and added up, until somebody sets it to 0."""
-        self._from_to: list[list[SimpleQueue[Tensor | None]]] = []
-        self.reset()
+        self._meeting: Meeting = new_meeting(size, library)
+        self._turns = [0] * size
+        # Two tables in turns: who lays down for the next sum but one has met the others after they
+        # were done with this one.
+        self._tables: list[list[Tensor | None]] = [[None] * size for _ in range(2)]
 
     def reset(self) -> None:
-        """Forget what a step left behind that failed. No rank may be in one."""
-        ranks = range(self.size)
-        self._from_to = [[SimpleQueue() for _ in ranks] for _ in ranks]
+        """Forget what a step left behind. No rank may be in one."""
+        self._meeting.reset()
+        self._turns = [0] * self.size
+        self.clear()
+
+    def clear(self) -> None:
+        """Let go of what was handed over last. No rank may be in a step."""
+        self._tables = [[None] * self.size for _ in range(2)]
 
     def fail(self, rank: int) -> None:
         """Wake those who wait for this rank, now and later in this step."""
-        for queue in self._from_to[rank]:
-            queue.put(None)
+        self._meeting.fail(rank)
 
     def sum(self, rank: int, tensor: Tensor) -> Tensor:
-        """The sum of the tensors of all ranks, which have one shape; for each on its own device."""
-        first, *others = self.all(rank, tensor)
+        """The sum of the tensors of all ranks, which have one shape; for each on its own device.
+        Nobody may change `tensor` afterwards. Raises PeerFailedError."""
         began = time.perf_counter()
-        result = first + others[0]
-        for other in others[1:]:
+        table = self._tables[self._turns[rank] % 2]
+        self._turns[rank] += 1
+        table[rank] = tensor
+        self._meeting.wait(rank)
+        first, second, *others = (_near(given, tensor.device) for given in table)
+        result = first + second
+        for other in others:
             result += other
         self.waited[rank] += time.perf_counter() - began
         return result
 
-    def all(self, rank: int, tensor: Tensor) -> Sequence[Tensor]:
-        """The tensors of all ranks in their order, each on this rank's device."""
-        began = time.perf_counter()
-        for other, queue in enumerate(self._from_to[rank]):
-            if other != rank:
-                queue.put(tensor)
-        found = [
-            tensor if other == rank else self._taken(other, rank, tensor.device)
-            for other in range(self.size)
-        ]
-        self.waited[rank] += time.perf_counter() - began
-        return found
 
-    def _taken(self, other: int, rank: int, device: torch.device) -> Tensor:
-        tensor = self._from_to[other][rank].get()
-        if tensor is None:
-            self._from_to[other][rank].put(None)  # whoever asks again is told again
-            raise PeerFailedError(f"Rank {other} failed.")
-        # torch launches the copy behind what both GPUs compute now, and nobody waits
-        return tensor if tensor.device == device else tensor.to(device, non_blocking=True)
+def _near(tensor: Tensor | None, device: torch.device) -> Tensor:
+    assert tensor is not None, "every rank has laid one down"
+    # torch launches the copy behind what both GPUs compute now, and nobody waits
+    return tensor if tensor.device == device else tensor.to(device, non_blocking=True)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from engine.attention.interface import LayerSpec, PagedBackend
+from engine.kernels.native.library import library
 from engine.loading.loader import LoadedModel
 from engine.loading.request import Progress
 from engine.model_runner import probe_kv
@@ -73,7 +74,7 @@ def load_ranks(
     other. `model` of what is returned is the first rank's. Raises as `load` does, and
     UnsupportedModelError where the model cannot be divided."""
     shape = shape_of(config, len(devices))
-    team = Team(devices, num_threads)
+    team = Team(devices, num_threads, library())
     try:
         parts: list[LoadedModel] = []
         for rank, device in enumerate(devices):

@@ -18,19 +18,24 @@ from typing import TypeVar
 import torch
 
 from engine.devices import is_cuda
-from engine.parallel.exchange import Exchange, PeerFailedError
+from engine.kernels.native.library import Library
+from engine.parallel.exchange import Exchange
+from engine.parallel.meeting import PeerFailedError
 from engine.threads.numa import nodes
 
 T = TypeVar("T")
 
 
 class Team:
-    """devices: of the ranks in order. num_threads: of all ranks together, on the CPU."""
+    """devices: of the ranks in order. num_threads: of all ranks together, on the CPU. native: what
+    was compiled for them to wait with, if there is anything."""
 
-    def __init__(self, devices: Sequence[str], num_threads: int) -> None:
+    def __init__(
+        self, devices: Sequence[str], num_threads: int, native: Library | None = None
+    ) -> None:
         self.devices = tuple(devices)
         self.size = len(devices)
-        self.exchange = Exchange(self.size)
+        self.exchange = Exchange(self.size, native)
         self.cores = _cores(devices)
         self._threads = [
             ThreadPoolExecutor(1, f"rank-{rank}", self._begin, (rank,)) for rank in range(self.size)
@@ -62,6 +67,7 @@ class Team:
         if errors:
             self.exchange.reset()
             raise next((e for e in errors if not isinstance(e, PeerFailedError)), errors[0])
+        self.exchange.clear()
         return [future.result() for future in futures]
 
     def _part(self, rank: int, work: Callable[[int], T]) -> T:

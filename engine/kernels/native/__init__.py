@@ -8,6 +8,7 @@
     attention.c   attention over the pages of a KV cache
     part.h        a few rows of it over a part of a sequence
     cache.c       keys and values written to those pages
+    meet.c        threads that wait for each other for microseconds
     rows.h        activations as integers
     pages.h       the pages, in any form
     exponential.h e^x

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
-SOURCES = ("product.c", "decoded.c", "plain.c", "between.c", "attention.c", "cache.c")
+SOURCES = ("product.c", "decoded.c", "plain.c", "between.c", "attention.c", "cache.c", "meet.c")
 HEADERS = ("rows.h", "part.h", "pages.h", "exponential.h", "numbers.h", "vectors.h")
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-fopenmp", "-ffp-contract=off", "-fno-math-errno",

@@ -71,7 +71,7 @@ class Coded(Told):
 
 class Library:
     """The C files, compiled. `rms_norm`, `rotate_heads` and `silu_and_mul` are called as between.c
-    has them, `attention` and `cache_write` as attention.c and cache.c."""
+    has them, `attention` and `cache_write` as attention.c and cache.c, `meet` as meet.c."""
 
     def __init__(self, path: Path, compiler: str) -> None:
         self.compiler = compiler
@@ -110,6 +110,9 @@ class Library:
             self.silu_and_mul, self.attention, self.cache_write,
         ):  # fmt: skip
             function.restype = None
+        self.meet = loaded.native_meet
+        self.meet.argtypes = (address, number, number, number, number)
+        self.meet.restype = kind
 
     def product(self, weights: Packed, x: Tensor) -> Tensor:
         """x [T, inputs], contiguous, by packed weights: [T, outputs] in x's dtype."""

@@ -10,13 +10,21 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.parallel.exchange import PeerFailedError
+from engine.kernels.native.library import library
+from engine.parallel.meeting import PeerFailedError
 from engine.parallel.team import Team
 
 
-@pytest.fixture(params=(2, 3, 4))
+@pytest.fixture(
+    params=[(size, compiled) for size in (2, 3, 4) for compiled in (False, True)],
+    ids=lambda param: f"{param[0]}-{'compiled' if param[1] else 'by-the-system'}",
+)
 def team(request: pytest.FixtureRequest) -> Iterator[Team]:
-    made = Team(("cpu",) * request.param, 4)
+    size, is_compiled = request.param
+    native = library() if is_compiled else None
+    if is_compiled and native is None:
+        pytest.skip("nothing can be compiled on this machine")
+    made = Team(("cpu",) * size, 4, native)
     yield made
     made.close()
 
@@ -42,13 +50,6 @@ def test_every_rank_has_the_same_sums_in_the_order_of_the_ranks(team: Team) -> N
             expected = expected + part
         assert all(torch.equal(result[index], expected) for result in results)
     assert all(seconds > 0 for seconds in team.exchange.waited)
-
-
-def test_all_parts_come_in_order(team: Team) -> None:
-    found = team.together(
-        lambda rank: [int(t) for t in team.exchange.all(rank, torch.tensor(rank))]
-    )
-    assert found == [list(range(team.size))] * team.size
 
 
 def test_a_rank_that_fails_wakes_the_others_and_the_next_step_is_right(team: Team) -> None:
