@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.gpu.simulated.machine import SimulatedError, poison
+from tests.gpu.simulated.machine import SimulatedError, machine, poison
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class _Copy:
 
 
 class Copies:
+    """Used under the machine's lock: what waits is of all threads."""
+
     def __init__(self) -> None:
         self._waiting: list[_Copy] = []
 
@@ -48,11 +50,12 @@ class Copies:
 
     def finish(self, reached: dict[int, int]) -> None:
         """Those up to a place in each stream."""
-        done = [copy for copy in self._waiting if copy.place <= reached.get(copy.stream, -1)]
-        kept = [copy for copy in self._waiting if copy.place > reached.get(copy.stream, -1)]
-        self._waiting = kept
-        for copy in done:
-            copy.finish()
+        with machine.lock:
+            done = [copy for copy in self._waiting if copy.place <= reached.get(copy.stream, -1)]
+            kept = [copy for copy in self._waiting if copy.place > reached.get(copy.stream, -1)]
+            self._waiting = kept
+            for copy in done:
+                copy.finish()
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

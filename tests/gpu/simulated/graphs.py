@@ -1,4 +1,4 @@
-"""CUDA graphs of the simulated device.
+"""CUDA graphs of the simulated GPUs: of one each, and of what one thread launches.
 
 While something is captured nothing is computed: what it would write stays as it was, and what it
 makes has no meaning yet. A replay runs all of it on the memory of then. What was made inside a
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,14 +25,26 @@ Operation = Callable[[], object]
 class Recording:
     """What a graph does. made: what it allocates; outside: other memory that it reads or writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: streams.Stream) -> None:
+        self.stream = stream
         self.operations: list[Operation] = []
         self.made: list[Tensor] = []
         self._made: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._outside: dict[weakref.ref[Memory], str] = {}
         self._written: set[weakref.ref[Memory]] = set()
 
-    def add(self, what: str, run: Operation, read: list[Memory], written: list[Memory]) -> None:
+    def add(
+        self,
+        what: str,
+        run: Operation,
+        read: list[Memory],
+        written: list[Memory],
+        stream: streams.Stream,
+    ) -> None:
+        if stream.device != self.stream.device:
+            raise SimulatedError(
+                f"{what} is launched on {stream.device} while {self.stream.device} is captured"
+            )
         self.operations.append(run)
         for piece in [*read, *written]:
             if piece not in self._made:
@@ -66,8 +78,9 @@ class Graph:
             raise SimulatedError("a graph is replayed while another is captured")
         if self._recording is None:
             raise SimulatedError("a graph is replayed that was given back, or never captured")
-        streams.current_stream().launch(*self._recording.outside())
-        with torch.inference_mode():
+        with machine.lock, torch.inference_mode():
+            stream = streams.current_stream(self._recording.stream.device)
+            stream.launch(*self._recording.outside())
             for graph in self._pool:
                 for real in graph._recording.made if graph._recording else ():
                     poison(real)
@@ -87,23 +100,28 @@ class Graph:
 class capture:  # noqa: N801  torch's own name for it is graph
     """torch.cuda.graph"""
 
+    default_capture_stream: ClassVar[streams.Stream | None] = None
+
     def __init__(
         self, graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
     ) -> None:
         self._graph, self._pool = graph, pool if pool is not None else []
-        self._stream = stream if stream is not None else streams.Stream()
+        if stream is None and capture.default_capture_stream is None:
+            capture.default_capture_stream = streams.Stream()  # once: of the device current now
+        self._stream = stream if stream is not None else capture.default_capture_stream
+        assert self._stream is not None
+        self._current = streams.stream_of(self._stream)
 
     def __enter__(self) -> None:
         streams.synchronize()
         gc.collect()
-        self._before = streams.current_stream()
-        streams.set_stream(self._stream)
-        if self._stream is streams.DEFAULT:
+        if self._stream is streams.default_stream(self._stream.device):
             raise SimulatedError("the default stream cannot be captured")
-        machine.recording = Recording()
+        self._current.__enter__()
+        machine.recording = Recording(self._stream)
 
     def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
         recording, machine.recording = machine.recording, None
-        streams.set_stream(self._before)
+        self._current.__exit__(None, None, None)
         if kind is None and recording is not None:
             self._graph._finish(recording, self._pool)

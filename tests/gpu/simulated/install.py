@@ -1,28 +1,20 @@
-"""Puts the simulated device where torch and Triton look for one. Once, for the whole process."""
+"""Puts the simulated GPUs where torch and Triton look for one. Once, for the whole process."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.utils._device
 
-from tests.gpu.simulated import graphs, pinned, streams
+from tests.gpu.simulated import devices, graphs, pinned, streams
 from tests.gpu.simulated.machine import machine
 from tests.gpu.simulated.tensors import DeviceTensor, copy, launch, made, real_of
 
-PROPERTIES = SimpleNamespace(
-    name="Simulated GPU", major=9, minor=0, total_memory=machine.total, multi_processor_count=4,
-    shared_memory_per_block_optin=227 * 1024, uuid="", L2_cache_size=2**20,
-)  # fmt: skip
-
-
+NAME, CAPABILITY = "Simulated GPU", (9, 0)
 SYNC_MODES = ("default", "warn", "error")
 
 
@@ -30,21 +22,10 @@ def install() -> None:
     """Raises AssertionError where a GPU is there: nothing is to be simulated then."""
     assert not torch.cuda.is_available(), "there is a GPU"
     os.environ["TRITON_INTERPRET"] = "1"
-    _install_guard()
+    devices.install_guard()
     _install_factories()
     _install_cuda()
     _install_triton()
-
-
-def _install_guard() -> None:
-    """A build of torch for the CPU has nothing that makes a CUDA device the current one, and asks
-    for it whenever a tensor is indexed: it is given what does that for the meta device, nothing."""
-    cuda, meta = 1, 14  # c10::DeviceType
-    folder = Path(torch.__file__).parent / "lib"
-    library = ctypes.CDLL(str(folder / "libc10.so"))
-    symbol = "_ZN3c104impl26device_guard_impl_registryE"
-    guards = (ctypes.c_void_p * (meta + 1)).in_dll(library, symbol)
-    guards[cuda] = guards[meta]
 
 
 def _install_factories() -> None:
@@ -66,18 +47,22 @@ def _install_factories() -> None:
 _kept: list[torch.library.Library] = []  # what is registered goes with it
 
 
-def _empty(size: Any, dtype: Any = None, **_: Any) -> DeviceTensor:
-    return made(lambda: pinned._empty(size, dtype=dtype))
+def _empty(size: Any, dtype: Any = None, device: Any = None, **_: Any) -> DeviceTensor:
+    return made(lambda: pinned._empty(size, dtype=dtype), device=device)
 
 
-def _empty_strided(size: Any, stride: Any, dtype: Any = None, **_: Any) -> DeviceTensor:
-    return made(lambda: torch.empty_strided(size, stride, dtype=dtype))
+def _empty_strided(
+    size: Any, stride: Any, dtype: Any = None, device: Any = None, **_: Any
+) -> DeviceTensor:
+    return made(lambda: torch.empty_strided(size, stride, dtype=dtype), device=device)
 
 
-def _computed(name: str, *numbers: Any, dtype: Any = None, **_: Any) -> DeviceTensor:
+def _computed(
+    name: str, *numbers: Any, dtype: Any = None, device: Any = None, **_: Any
+) -> DeviceTensor:
     packet, _, overload = name.partition(".")
     compute = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    return made(lambda: compute(*numbers, dtype=dtype))
+    return made(lambda: compute(*numbers, dtype=dtype), device=device)
 
 
 def _install_cuda() -> None:
@@ -86,18 +71,19 @@ def _install_cuda() -> None:
         "init": lambda: None,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
-        "device": lambda device: contextlib.nullcontext(),
-        "get_device_properties": lambda device=None: PROPERTIES,
-        "get_device_capability": lambda device=None: (PROPERTIES.major, PROPERTIES.minor),
-        "get_device_name": lambda device=None: PROPERTIES.name,
+        "device_count": lambda: len(machine.gpus),
+        "current_device": devices.current,
+        "set_device": devices.set_current,
+        "device": devices.inside,
+        "can_device_access_peer": lambda device, peer: devices.index_of(device) != peer,
+        "get_device_properties": _properties,
+        "get_device_capability": lambda device=None: CAPABILITY,
+        "get_device_name": lambda device=None: NAME,
         "get_arch_list": lambda: ["sm_90"],
-        "mem_get_info": lambda device=None: (machine.free, machine.total),
-        "memory_allocated": lambda device=None: machine.allocated,
-        "memory_reserved": lambda device=None: machine.allocated,
-        "max_memory_allocated": lambda device=None: machine.peak,
+        "mem_get_info": _mem_get_info,
+        "memory_allocated": lambda device=None: devices.gpu_of(device).allocated,
+        "memory_reserved": lambda device=None: devices.gpu_of(device).allocated,
+        "max_memory_allocated": lambda device=None: devices.gpu_of(device).peak,
         "reset_peak_memory_stats": _reset_peak,
         "empty_cache": lambda: None,
         "set_per_process_memory_fraction": _limit,
@@ -109,7 +95,7 @@ def _install_cuda() -> None:
         "Event": streams.Event,
         "stream": streams.stream_of,
         "current_stream": streams.current_stream,
-        "default_stream": lambda device=None: streams.DEFAULT,
+        "default_stream": streams.default_stream,
         "set_stream": streams.set_stream,
         "synchronize": streams.synchronize,
         "CUDAGraph": graphs.Graph,
@@ -121,12 +107,27 @@ def _install_cuda() -> None:
     torch.version.cuda = "13.0"
 
 
+def _properties(device: Any = None) -> SimpleNamespace:
+    return SimpleNamespace(
+        name=NAME, major=CAPABILITY[0], minor=CAPABILITY[1], uuid="", L2_cache_size=2**20,
+        total_memory=devices.gpu_of(device).total, multi_processor_count=4,
+        shared_memory_per_block_optin=227 * 1024,
+    )  # fmt: skip
+
+
+def _mem_get_info(device: Any = None) -> tuple[int, int]:
+    gpu = devices.gpu_of(device)
+    return gpu.free, gpu.total
+
+
 def _reset_peak(device: Any = None) -> None:
-    machine.peak = machine.allocated
+    gpu = devices.gpu_of(device)
+    gpu.peak = gpu.allocated
 
 
 def _limit(fraction: float, device: Any = None) -> None:
-    machine.limit = int(fraction * machine.total)
+    gpu = devices.gpu_of(device)
+    gpu.limit = int(fraction * gpu.total)
 
 
 def _set_sync_mode(mode: int | str) -> None:
@@ -143,6 +144,9 @@ def _install_triton() -> None:
         tensors = [value for value in given if isinstance(value, DeviceTensor)]
         if any(isinstance(v, torch.Tensor) and not v.is_cuda for v in given):
             raise ValueError("Pointer argument cannot be accessed from Triton (cpu tensor?)")
+        here = torch.device("cuda", devices.current())
+        for stranger in [t for t in tensors if t.device != here]:  # it launches on the current one
+            raise ValueError(f"Pointer argument of {stranger.device} in a launch on {here}")
         reals = [real_of(value) for value in args]
         named = {name: real_of(value) for name, value in kwargs.items()}
         name = getattr(self.fn, "__name__", "a kernel")

@@ -1,7 +1,8 @@
-"""The state of the simulated device: memory taken, work under way, what is being captured."""
+"""The state of the simulated GPUs: memory taken, work under way, what is being captured."""
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -15,6 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from tests.gpu.simulated.graphs import Recording
 
+COUNT = int(os.environ.get("SIMULATE_GPUS", "1"))
 DEVICE = torch.device("cuda:0")
 TOTAL_BYTES = 2**30
 POISON = -77_777_777
@@ -26,22 +28,24 @@ class SimulatedError(RuntimeError):
 
 
 class Memory:
-    """A piece of the device's memory; it is free when nothing refers to it any more. written,
-    used: the last (stream, place in it) that did."""
+    """A piece of a GPU's memory; it is free when nothing refers to it any more. written, used: the
+    last (stream, place in it) that did."""
 
-    __slots__ = ("__weakref__", "nbytes", "used", "written")
+    __slots__ = ("__weakref__", "device", "nbytes", "used", "written")
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, device: torch.device) -> None:
         self.nbytes = nbytes
+        self.device = device
         self.written: tuple[int, int] = (0, 0)
         self.used: dict[int, int] = {}
 
 
 @dataclass
-class Machine:
+class Gpu:
     """others: bytes that other programs have; limit: what this process may take. asked: how often
     memory was asked for, and denied: which times it is refused."""
 
+    index: int
     total: int = TOTAL_BYTES
     others: int = 2**26
     limit: int = TOTAL_BYTES
@@ -49,46 +53,93 @@ class Machine:
     peak: int = 0
     denied: frozenset[int] = frozenset()
     asked: int = 0
-    sync_mode: str = "default"
-    waits: int = 0
-    recording: Recording | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    pieces: weakref.WeakValueDictionary[int, Memory] = field(
-        default_factory=weakref.WeakValueDictionary
-    )
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.index)
 
     @property
     def free(self) -> int:
         return self.total - self.others - self.allocated
 
-    def memory_of(self, real: Tensor) -> Memory:
-        """What `real` lies in: a piece that is known, or a new one."""
-        storage = real.untyped_storage()
-        with self.lock:
-            known = self.pieces.get(storage.data_ptr()) if storage.nbytes() else None
-            return known or self._allocate(storage)
-
-    def _allocate(self, storage: torch.UntypedStorage) -> Memory:
-        size = storage.nbytes()
+    def take(self, size: int) -> Memory:
         self.asked += 1
         is_denied = self.asked in self.denied
         if is_denied or size > min(self.limit - self.allocated, self.free):
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU 0 has a total "
-                f"capacity of {self.total / 2**20:.2f} MiB of which {self.free / 2**20:.2f} MiB is "
-                "free."
+                f"CUDA out of memory. Tried to allocate {size / 2**20:.2f} MiB. GPU {self.index} "
+                f"has a total capacity of {self.total / 2**20:.2f} MiB of which "
+                f"{self.free / 2**20:.2f} MiB is free."
             )
-        piece = Memory(size)
         self.allocated += size
         self.peak = max(self.peak, self.allocated)
-        weakref.finalize(piece, self._give_back, size).atexit = False
-        if size:
-            self.pieces[storage.data_ptr()] = piece
-        return piece
+        return Memory(size, self.device)
 
-    def _give_back(self, size: int) -> None:
+
+def _of_first(name: str) -> Any:
+    def get(machine: Machine) -> Any:
+        return getattr(machine.gpus[0], name)
+
+    def put(machine: Machine, value: Any) -> None:
+        setattr(machine.gpus[0], name, value)
+
+    return property(get, put)
+
+
+class _OfThread(threading.local):
+    """recording: what this thread captures; others compute meanwhile."""
+
+    recording: Recording | None = None
+
+
+@dataclass
+class Machine:
+    """All GPUs. What they have in common stands here, and by name what the first one has, for tests
+    that know of one."""
+
+    gpus: list[Gpu] = field(default_factory=lambda: [Gpu(index) for index in range(COUNT)])
+    sync_mode: str = "default"
+    waits: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    pieces: weakref.WeakValueDictionary[int, Memory] = field(
+        default_factory=weakref.WeakValueDictionary
+    )
+    _of_thread: _OfThread = field(default_factory=_OfThread)
+
+    total = _of_first("total")
+    others = _of_first("others")
+    limit = _of_first("limit")
+    allocated = _of_first("allocated")
+    peak = _of_first("peak")
+    denied = _of_first("denied")
+    asked = _of_first("asked")
+    free = _of_first("free")
+
+    @property
+    def recording(self) -> Recording | None:
+        return self._of_thread.recording
+
+    @recording.setter
+    def recording(self, recording: Recording | None) -> None:
+        self._of_thread.recording = recording
+
+    def memory_of(self, real: Tensor, index: int) -> Memory:
+        """What `real` lies in: a piece that is known, or a new one of that GPU's."""
+        storage = real.untyped_storage()
+        size = storage.nbytes()
         with self.lock:
-            self.allocated -= size
+            known = self.pieces.get(storage.data_ptr()) if size else None
+            if known is not None:
+                return known
+            piece = self.gpus[index].take(size)
+            weakref.finalize(piece, self._give_back, self.gpus[index], size).atexit = False
+            if size:
+                self.pieces[storage.data_ptr()] = piece
+            return piece
+
+    def _give_back(self, gpu: Gpu, size: int) -> None:
+        with self.lock:
+            gpu.allocated -= size
 
     def wait(self, why: str, finish: Callable[[], object]) -> None:
         """The host waits inside an operation: what torch can be told to raise at."""

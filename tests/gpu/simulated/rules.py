@@ -35,13 +35,14 @@ def check(func: Any, args: Any, kwargs: Any) -> None:
     """Raise what torch would on a GPU."""
     given = each((args, kwargs), Tensor)
     if any(t.is_cuda for t in given):
-        strangers = [t for t in given if not t.is_cuda and t.dim() > 0]
+        device = next(t.device for t in given if t.is_cuda)
+        strangers = [t for t in given if t.device != device and (t.is_cuda or t.dim() > 0)]
         if func in _INDEXED:
-            strangers = [t for t in strangers if not any(t is i for i in args[1])]
+            strangers = [t for t in strangers if t.is_cuda or not any(t is i for i in args[1])]
         if strangers:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, "
-                f"cuda:0 and cpu! ({func}, {tuple(strangers[0].shape)})"
+                f"{device} and {strangers[0].device}! ({func}, {tuple(strangers[0].shape)})"
             )
     if func in _PRODUCTS and not given[-1].dtype.is_floating_point:
         raise RuntimeError(f'"addmm_cuda" not implemented for {given[-1].dtype}')
