@@ -18,7 +18,14 @@ from engine.attention.divided import DividedAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.device_map import AUTO, CHOICES
-from engine.devices import CPU, is_cuda, rank_devices, resolve_device, resolve_ranks
+from engine.devices import (
+    CPU,
+    is_cuda,
+    make_current,
+    rank_devices,
+    resolve_device,
+    resolve_ranks,
+)
 from engine.errors import (
     ConfigError,
     DraftModelError,
@@ -214,8 +221,7 @@ def _build(
         progress = while_loading(progress, config.num_threads)
     else:
         torch.set_num_threads(config.num_threads)
-    if is_cuda(config.device):
-        torch.cuda.set_device(config.device)  # kernels of Triton's are launched on this thread's
+    make_current(config.device)
     tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
     plan = plan_memory(checkpoint, config)
     while True:

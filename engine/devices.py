@@ -112,6 +112,15 @@ def resolve_ranks(device: str, size: int) -> tuple[str, ...]:
     return tuple(resolve_device(name) for name in devices)
 
 
+def make_current(device: str) -> None:
+    """Kernels of Triton's and events go to this thread's current GPU, wherever the tensors are; it
+    may be the one of another engine in the same thread."""
+    if is_cuda(device):
+        import torch
+
+        torch.cuda.set_device(device)
+
+
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """The GPUs that CUDA shows to this process. Imports torch; the first call takes a moment."""

@@ -12,6 +12,7 @@ from typing import Any
 from engine.admission import check_token_ids, longest_length, refit
 from engine.assembly import Cancelled, Progress, release_memory, resolve
 from engine.config import Change, EngineConfig
+from engine.devices import make_current
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, is_out_of_memory
 from engine.flight import Flight, launch
 from engine.lookahead import launch_ahead
@@ -107,6 +108,7 @@ class LLMEngine:
     def runner(self) -> ModelRunner:
         """The model and its cache, for measurements while no request is there and no prefix is
         cached yet: they may write to any block (see engine.evaluation)."""
+        make_current(self.config.device)
         return self._host.runner
 
     @property
@@ -242,6 +244,7 @@ class LLMEngine:
     def step(self) -> list[OutputEvent]:
         """Run one step and return what became visible with it. On a device the step after it may
         be launched already when this returns: see engine/lookahead.py."""
+        make_current(self.config.device)
         events, self._pending = self._pending, []
         flight = self._take_ahead() or self._launch_or_make_room()
         if flight is None:
@@ -357,6 +360,7 @@ class LLMEngine:
     def _settle(self) -> None:
         """Land the step that was launched ahead, so that anything may change; its events come with
         the next step."""
+        make_current(self.config.device)
         flight = self._take_ahead()
         if flight is not None:
             self._pending += self._land(flight)

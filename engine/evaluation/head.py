@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.attention.interface import KVProbe, active
+from engine.devices import make_current
 from engine.errors import UnsupportedModelError
 from engine.model_runner import compute_one, forward
 
@@ -48,6 +49,7 @@ class Head:
     def logits(self, states: Tensor) -> Tensor:
         """Logits [R, vocab] of states [R, hidden], as the model itself computes them, on its device
         wherever the states are."""
+        make_current(str(self._device))
         states = states.to(self._device)
         self._stand_in.states = states.unsqueeze(0)
         body, self._parent._modules[self._name] = (
