@@ -30,7 +30,10 @@ def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
         "-o", "addopts=", "-m", "not slow", "--basetemp", str(tmp_path / "run"),
         str(FOLDER / f"{name}.py"),
     ]  # fmt: skip
-    environment = os.environ | {"SIMULATE_GPU": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": "."}
+    environment = os.environ | {
+        "SIMULATE_GPU": "1", "SIMULATE_GPUS": "2" if "devices" in name else "1",
+        "OMP_NUM_THREADS": "1", "PYTHONPATH": ".",
+    }  # fmt: skip
     for inherited in [word for word in environment if word.startswith("PYTEST_XDIST")]:
         del environment[inherited]
     done = subprocess.run(

@@ -1,7 +1,8 @@
-"""A CUDA device that is not there: its memory is the host's, its work is done by the CPU, and it is
-as late, as strict and as forgetful as a GPU may be.
+"""A CUDA device that is not there, or several: its memory is the host's, its work is done by the
+CPU, and it is as late, as strict and as forgetful as a GPU may be.
 
-    tensors   what is on the device: refuses to be mixed with the host's, counts its bytes
+    devices   which of several is a thread's current one
+    tensors   what is on a device: refuses to be mixed with another's, counts its bytes
     copies    what is on its way: wrong until somebody waits for it
     streams   order: streams, events, waiting
     graphs    CUDA graphs: recorded without being computed, replayed on the same memory

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.kernels.triton import support
 from tests.engine import tiny_models
@@ -21,6 +22,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     names = ("llama", "gemma2", "gpt2", "gpt_oss", "qwen3_moe")
     return {n: tiny_models.save(tiny_models.make_model(n), folder / n) for n in names}
+
+
+@pytest.fixture(autouse=True)
+def on_the_first() -> Iterator[None]:
+    """The device that is current before a test, and after it."""
+    yield
+    torch.cuda.set_device(0)
 
 
 @pytest.fixture
