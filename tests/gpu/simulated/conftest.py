@@ -25,9 +25,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(autouse=True)
-def on_the_first() -> Iterator[None]:
-    """The device that is current before a test, and after it."""
+def at_rest() -> Iterator[None]:
+    """A test finds the first device the current one, and leaves nothing under way."""
     yield
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.synchronize(index)
     torch.cuda.set_device(0)
 
 

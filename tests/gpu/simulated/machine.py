@@ -29,21 +29,24 @@ class SimulatedError(RuntimeError):
 
 class Memory:
     """A piece of a GPU's memory; it is free when nothing refers to it any more. written, used: the
-    last (stream, place in it) that did."""
+    last (stream, place in it) that did, the stream first that it was allocated for. recorded: the
+    streams that torch was told of (Tensor.record_stream)."""
 
-    __slots__ = ("__weakref__", "device", "nbytes", "used", "written")
+    __slots__ = ("__weakref__", "device", "nbytes", "recorded", "used", "written")
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.nbytes = nbytes
         self.device = device
         self.written: tuple[int, int] = (0, 0)
         self.used: dict[int, int] = {}
+        self.recorded: set[int] = set()
 
 
 @dataclass
 class Gpu:
     """others: bytes that other programs have; limit: what this process may take. asked: how often
-    memory was asked for, and denied: which times it is refused."""
+    memory was asked for, and denied: which times it is refused. reusable: of what was given back,
+    the stream that may have it again at once, and what others used of it last."""
 
     index: int
     total: int = TOTAL_BYTES
@@ -53,6 +56,7 @@ class Gpu:
     peak: int = 0
     denied: frozenset[int] = frozenset()
     asked: int = 0
+    reusable: list[tuple[int, dict[int, int]]] = field(default_factory=list)
 
     @property
     def device(self) -> torch.device:
@@ -131,15 +135,21 @@ class Machine:
             known = self.pieces.get(storage.data_ptr()) if size else None
             if known is not None:
                 return known
-            piece = self.gpus[index].take(size)
-            weakref.finalize(piece, self._give_back, self.gpus[index], size).atexit = False
+            gpu = self.gpus[index]
+            piece = gpu.take(size)
+            orders = (piece.used, piece.recorded)
+            weakref.finalize(piece, self._give_back, gpu, size, *orders).atexit = False
             if size:
                 self.pieces[storage.data_ptr()] = piece
             return piece
 
-    def _give_back(self, gpu: Gpu, size: int) -> None:
+    def _give_back(self, gpu: Gpu, size: int, used: dict[int, int], recorded: set[int]) -> None:
         with self.lock:
             gpu.allocated -= size
+            home = next(iter(used), None)
+            others = {n: place for n, place in used.items() if n != home and n not in recorded}
+            if home is not None and others:
+                gpu.reusable.append((home, others))
 
     def wait(self, why: str, finish: Callable[[], object]) -> None:
         """The host waits inside an operation: what torch can be told to raise at."""

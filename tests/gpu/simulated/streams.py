@@ -41,6 +41,8 @@ class Stream:
         for piece in read:
             self._check(*piece.written, "reads what it may not see yet")
             piece.used[self.number] = self.place
+        if any(not piece.used for piece in written):
+            self._reuse()
         for piece in written:
             self._check(*piece.written, "writes beside another write")
             for stream, place in piece.used.items():
@@ -48,6 +50,15 @@ class Stream:
             piece.written = (self.number, self.place)
             piece.used[self.number] = self.place
         return self.place
+
+    def _reuse(self) -> None:
+        """New memory may be what was given back that was this stream's."""
+        gpu = machine.gpus[self.device_index]
+        mine = [others for home, others in gpu.reusable if home == self.number]
+        gpu.reusable = [one for one in gpu.reusable if one[0] != self.number]
+        for others in mine:
+            for stream, place in others.items():
+                self._check(stream, place, "gets memory that was given back while it was used")
 
     def _check(self, stream: int, place: int, what: str) -> None:
         if stream != self.number and place > self.seen.get(stream, 0):

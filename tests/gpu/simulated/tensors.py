@@ -46,6 +46,9 @@ class DeviceTensor(Tensor):
     def data_ptr(self) -> int:
         return self.inner.data_ptr()
 
+    def record_stream(self, stream: Any) -> None:
+        self.memory.recorded.add(stream.number)
+
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.inner.untyped_storage()
 

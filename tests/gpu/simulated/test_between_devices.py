@@ -69,6 +69,25 @@ def test_what_a_copy_between_devices_reads_is_not_overwritten_elsewhere() -> Non
     assert y.tolist() == [1.0] * 4
 
 
+def test_memory_is_not_given_back_while_another_stream_uses_it() -> None:
+    """torch gives it out again at once, to the stream that it was allocated for."""
+    for told in (False, True):
+        x, side = ones(FIRST), torch.cuda.Stream(FIRST)
+        side.wait_stream(torch.cuda.current_stream(FIRST))
+        with torch.cuda.stream(side):
+            y = x.to(SECOND)
+        if told:
+            x.record_stream(side)
+        del x
+        if told:
+            ones(FIRST)
+        else:
+            with pytest.raises(SimulatedError, match="was given back while it was used"):
+                ones(FIRST)
+        torch.cuda.synchronize(FIRST)
+        assert y.tolist() == [1.0] * 4
+
+
 def test_streams_belong_to_devices() -> None:
     assert torch.cuda.Stream().device == FIRST
     with torch.cuda.device(1):
