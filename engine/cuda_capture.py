@@ -8,6 +8,7 @@ before it; and what torch leaves behind after another failure is ended here.
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -93,16 +94,23 @@ class CudaCapture:
 @contextmanager
 def _refusing_waits() -> Iterator[None]:
     """torch is told to warn, not to raise: another thread may wait for the device meanwhile, which
-    is its right."""
+    is its right; what it is warned of counts for nothing here."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as told:
+    here, told = threading.get_ident(), []
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        if threading.get_ident() == here:
+            told.append(str(message))
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
+        warnings.showwarning = tell
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    if any(_WAITS in str(warning.message) for warning in told):
+    if any(_WAITS in message for message in told):
         raise UnsupportedModelError("it waits for numbers that the GPU computes")
 
 

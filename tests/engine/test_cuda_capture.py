@@ -167,6 +167,24 @@ def test_a_step_that_waits_is_not_captured_at_all(fake: Fake) -> None:
     assert not fake.underway and capture.held_bytes == 0
 
 
+def test_another_thread_may_wait_meanwhile(fake: Fake) -> None:
+    waited: list[object] = []
+
+    def wait() -> None:
+        waited.append(fake.sync_mode)
+        fake.wait()
+
+    def run() -> None:
+        if not fake.capturing:
+            other = threading.Thread(target=wait)
+            other.start()
+            other.join(WAIT_S)
+
+    capture = CudaCapture(GPU)
+    capture(run)
+    assert waited == [0, "warn"] and not fake.underway
+
+
 @pytest.mark.parametrize("is_mended", [False, True])
 def test_what_a_failed_capture_leaves_underway_is_ended(fake: Fake, is_mended: bool) -> None:
     """Memory can be given back then, random numbers drawn, and the next step captured."""
