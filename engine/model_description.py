@@ -41,6 +41,11 @@ def model_info(
     if loaded.device_map.is_divided:
         notices.append(_division(config, plan, len(layers)))
     without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
+    if is_cuda(config.device) and config.tensor_parallel_size > 1:
+        notices.append(
+            f"{config.tensor_parallel_size} GPUs compute each layer together. Their steps are "
+            "launched kernel by kernel, without CUDA graphs."
+        )
     if without_triton:
         notices.append(
             f"{without_triton}: torch's own operations compute attention and weights in few bits."

@@ -6,12 +6,12 @@ The yardstick of `engine.step_cost`. Imports no torch until it measures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.allocator import give_back
-from engine.devices import CPU, is_cuda
+from engine.devices import CPU, is_cuda, rank_devices
 from engine.machine import free_memory, machine_name
 
 if TYPE_CHECKING:
@@ -58,15 +58,29 @@ def in_series(gpu: Peaks, cpu: Peaks, host_share: float, machine: str) -> Peaks:
     )
 
 
+def in_parallel(each: Sequence[Peaks], machine: str) -> Peaks:
+    """Of ranks on a GPU each, which have parts of one size: the slowest lets the others wait."""
+    return replace(
+        each[0],
+        read_bytes_per_s=len(each) * min(peaks.read_bytes_per_s for peaks in each),
+        flops_per_s=len(each) * min(peaks.flops_per_s for peaks in each),
+        machine=machine,
+    )
+
+
 def peaks_for(
     config: EngineConfig,
     model: ModelInfo,
     host_layers: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Peaks:
-    """What the device, or both devices, of a loaded model can do; see `measure_peaks`. host_layers:
+    """What the device of a loaded model, or all of them, can do; see `measure_peaks`. host_layers:
     that the CPU computes beside a GPU."""
     threads = config.num_threads or 1
+    if is_cuda(config.device) and config.tensor_parallel_size > 1:
+        devices = rank_devices(config.device, config.tensor_parallel_size)
+        each = [measure_peaks(config.dtype, threads, name, cancelled) for name in devices]
+        return in_parallel(each, model.device_name)
     peaks = measure_peaks(config.dtype, threads, config.device, cancelled)
     if not host_layers:
         return peaks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 
 from engine import peaks
 from engine.config import EngineConfig
-from engine.peaks import Peaks, PeaksCancelledError, in_series, measure_peaks, peaks_for
+from engine.peaks import (
+    Peaks,
+    PeaksCancelledError,
+    in_parallel,
+    in_series,
+    measure_peaks,
+    peaks_for,
+)
 from engine.snapshot import ModelInfo
 
 GPU = Peaks(4e12, 8e14, "bfloat16", 8, "GPU", 1.0)
@@ -42,6 +51,20 @@ def test_the_share_is_that_of_what_a_step_reads(monkeypatch: pytest.MonkeyPatch)
     share = 0.5 * MODEL.body_bytes / (MODEL.body_bytes + MODEL.output_bytes)
     assert half == in_series(GPU, CPU, share, MODEL.device_name)
     assert 0.0 < share <= 0.5
+
+
+def test_gpus_beside_each_other_are_as_fast_as_the_slowest_lets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slower = dataclasses.replace(GPU, read_bytes_per_s=3e12)
+    measured = {"cuda:1": GPU, "cuda:2": slower}
+    monkeypatch.setattr(peaks, "measure_peaks", lambda d, n, device, stop=None: measured[device])
+    config = EngineConfig(
+        device="cuda:1", dtype="bfloat16", num_threads=8, tensor_parallel_size=2
+    )
+    found = peaks_for(config, MODEL)
+    assert found == in_parallel([GPU, slower], MODEL.device_name)
+    assert (found.read_bytes_per_s, found.flops_per_s) == (6e12, 2 * GPU.flops_per_s)
 
 
 @pytest.mark.parametrize("turns", [0, 2, 6])
