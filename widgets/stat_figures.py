@@ -141,7 +141,7 @@ class StatFigures:
         values |= {
             "kv": Value(number(snapshot.kv_usage * 100, 0)),
             "hits": Value(hits),
-            "memory": Value(f"{number(used / GIB, 1)} / {limit}", more=in_ram_words(snapshot)),
+            "memory": Value(f"{number(used / GIB, 1)} / {limit}", more=elsewhere_words(snapshot)),
         }
         for key, part in _PARTS.items():
             if words := untold(snapshot, part):
@@ -183,9 +183,11 @@ def _used(snapshot: EngineSnapshot) -> int:
     return memory.process or memory.weights + memory.kv_cache + memory.other
 
 
-def in_ram_words(snapshot: EngineSnapshot) -> str:
+def elsewhere_words(snapshot: EngineSnapshot) -> str:
     """Of a model that is divided, what is not on the GPU; "" for one on one device."""
-    memory = snapshot.memory
+    memory, model = snapshot.memory, snapshot.model
+    if model.num_ranks > 1 and model.device.startswith("cuda"):
+        return f"all of this on {model.device}, one of {model.num_ranks} GPUs with a part each"
     if not memory.plan.host_layers:
         return ""
     return (
@@ -225,18 +227,24 @@ def weights_words(model: ModelInfo) -> str:
 
 
 def device_words(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; cuda:0, H200; cuda:0 20/32 layers, H200; or who serves."""
+    """cpu, 2 threads; cpu, 2 ranks, 4 threads; cuda:0, H200; cuda:0, 2 ranks, H200; cuda:0 20/32
+    layers, H200; or who serves."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
+    ranks = ranks_words(snapshot.model)
     if device.startswith("cuda"):
         name = snapshot.model.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
             device += f" {count - in_ram}/{count} layers"
             name = name.partition(",")[0]  # without those of the CPU
-        return ", ".join(filter(None, (device, name)))
-    if device != "cpu" or not threads:
-        return device
-    return f"cpu, {threads} thread{'' if threads == 1 else 's'}"
+        return ", ".join(filter(None, (device, ranks, name)))
+    count = f"{threads} thread{'' if threads == 1 else 's'}" if device == "cpu" and threads else ""
+    return ", ".join(filter(None, (device, ranks, count)))
+
+
+def ranks_words(model: ModelInfo) -> str:
+    """2 ranks; nothing where one computes all."""
+    return f"{model.num_ranks} ranks" if model.num_ranks > 1 else ""
 
 
 def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:

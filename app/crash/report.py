@@ -33,6 +33,8 @@ def step_line(step: StepRecord) -> str:
         f"{step.num_running} running, {step.num_waiting} waiting",
         f"model {step.model_s * 1e3:.1f} ms, sampling {step.sample_s * 1e3:.1f} ms",
     ]
+    if step.exchange_s > 0:
+        parts.append(f"exchange between ranks {step.exchange_s * 1e3:.1f} ms")
     if step.preempted:
         parts.append(f"{len(step.preempted)} preempted")
     return ", ".join(parts)

@@ -180,7 +180,7 @@ def _step(s: StepRecord) -> list[Any]:
     return [
         s.index, s.start, s.duration, s.entries, s.num_running, s.num_waiting, s.preempted,
         s.finished, s.schedule_s, s.model_s, s.sample_s, s.commit_s, s.draft_s,
-        s.held_back, s.kv_usage, s.num_threads,
+        s.held_back, s.kv_usage, s.num_threads, s.exchange_s,
     ]  # fmt: skip
 
 
@@ -310,10 +310,11 @@ def _read_step(fields: list[Any]) -> StepRecord:
     held_back = later[0] if later else ()  # not in older recordings
     kv_usage = later[1] if len(later) > 1 else None
     num_threads = later[2] if len(later) > 2 else 0
+    exchange_s = later[3] if len(later) > 3 else 0.0
     return StepRecord(
         index, start, duration, tuple(StepEntry(*entry) for entry in entries), running, waiting,
         tuple(preempted), tuple(finished), schedule, draft, model, sample, commit,
-        tuple(held_back), kv_usage, num_threads,
+        tuple(held_back), kv_usage, num_threads, exchange_s,
     )  # fmt: skip
 
 

@@ -48,7 +48,8 @@ class Chosen(StrEnum):
 class Account:
     """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
     disturbed step does not move), the mean work of one in bytes and operations, what limits them
-    in words, and what each knob could win. speed: how much of the time that was counted the
+    in words, and what each knob could win. exchange: of the model's time, seconds in which the
+    first rank of several had the parts of the others added up, mean. speed: how much of the time that was counted the
     model's operations took; below 1 the peaks are too low for them."""
 
     num_steps: int
@@ -58,6 +59,7 @@ class Account:
     work: Work
     verdict: str
     ceilings: tuple[Ceiling, ...]
+    exchange: float = 0.0
 
 
 class StepAccount:
@@ -75,14 +77,14 @@ class StepAccount:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Steps in another precision, or of other devices, say nothing of those of now: they are
-        forgotten, with those that came with the news of it, and peaks that are not theirs."""
+        """Steps in another precision, of other devices or of another number of ranks say nothing of
+        those of now: they are forgotten, with those that came with the news of it, and peaks that are not theirs."""
         before, self._snapshot = self._snapshot, snapshot
         machine = snapshot.model.device_name
         has_moved = before is not None and before.model.device_name != machine
         if has_moved and self.peaks is not None and self.peaks.machine != machine:
             self.peaks = None
-        if has_moved or (before is not None and _precision(before) != _precision(snapshot)):
+        if has_moved or (before is not None and _made_of(before) != _made_of(snapshot)):
             self._steps.clear()
             self._known = {}
             return
@@ -140,12 +142,14 @@ class StepAccount:
             work=_mean_work(costed),
             verdict=verdict(whole),
             ceilings=tuple(ceilings(situation)),
+            exchange=fmean(one.step.exchange_s for one in costed),
         )
 
 
-def _precision(snapshot: EngineSnapshot) -> tuple[object, ...] | None:
+def _made_of(snapshot: EngineSnapshot) -> tuple[object, ...]:
+    """Ranks and precision."""
     config = snapshot.config  # an engine elsewhere, or a recording, may not tell all of it
-    return None if config is None else tuple(getattr(config, name, None) for name in PRECISION)
+    return snapshot.model.num_ranks, *(getattr(config, name, None) for name in PRECISION)
 
 
 def _mean_work(costed: list[CostedStep]) -> Work:

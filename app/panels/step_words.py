@@ -45,10 +45,13 @@ def counted_words(account: Account) -> str:
     work, split = account.work, account.split
     model_s = split.floor + split.launch
     rate = (work.weights + work.kv) / model_s / 1e9 if model_s else 0.0
-    return (
+    words = (
         f"a step reads {_bytes(work.weights)} weights and {_bytes(work.kv)} KV "
         f"({rate:.1f} GB/s) for {_operations(work)}"
     )
+    if account.exchange <= 0:
+        return words
+    return f"{words}; of the model's time {short_ms(account.exchange)} exchange between ranks"
 
 
 def _operations(work: Work) -> str:

@@ -97,6 +97,23 @@ def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPan
     assert "quantization" in told[-1]
 
 
+def test_the_exchange_between_ranks_is_told_and_another_number_of_them_begins_anew(
+    panel: BottleneckPanel,
+) -> None:
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.show()
+    alone = seen(1.0, step(1))
+    panel.update_snapshot(alone)
+    assert panel.counted.text() and "exchange" not in panel.counted.text()
+    ranks = dataclasses.replace(alone.model, num_ranks=2)
+    steps = [dataclasses.replace(step(i), exchange_s=0.001 * i) for i in (2, 3)]
+    panel.update_snapshot(dataclasses.replace(seen(2.5), model=ranks))  # the news of it
+    panel.update_snapshot(dataclasses.replace(seen(9.0, *steps), model=ranks))
+    assert panel.note.text().startswith("2 steps, ")
+    assert panel.counted.text().endswith("; of the model's time 2.50 ms exchange between ranks")
+
+
 def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
     """A layer that moved to the CPU, for one."""
     asked: list[int] = []

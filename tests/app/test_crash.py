@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -191,3 +192,5 @@ def test_a_step_in_one_line() -> None:
         "step 812: 28.4 ms, 1 decode + 96 prefill tokens, 2 running, 3 waiting, "
         "model 25.1 ms, sampling 1.0 ms, 1 preempted"
     )
+    divided = dataclasses.replace(step, exchange_s=0.0042, preempted=())
+    assert step_line(divided).endswith("sampling 1.0 ms, exchange between ranks 4.2 ms")

@@ -83,7 +83,8 @@ def runs(draw: st.DrawFn) -> list[Frame]:
         )  # fmt: skip
         entry = StepEntry("a", "decode", 1, 0, 0, 0, 77, 1)
         step = StepRecord(at, at + 0.3, 0.02, (entry,), 1, 0, ("b",), ("c",), 0.1, 0.2, 0.3, 0.4,
-                          held_back=("d",), kv_usage=0.25, num_threads=2)  # fmt: skip
+                          held_back=("d",), kv_usage=0.25, num_threads=2,
+                          exchange_s=0.125)  # fmt: skip
         snapshot = dataclasses.replace(
             synthetic.snapshot(at / 3), config=CONFIG, requests=tuple(requests), blocks=blocks,
             steps=(step,), ttft=(Sample(at, 0.1),), itl=(Sample(at, 0.2), Sample(at, 0.3)),
@@ -148,9 +149,11 @@ def test_a_divided_model_is_recorded_and_recordings_from_before_are_read() -> No
         list(decode(json.dumps(line).encode() + b"\n"))
 
 
-@pytest.mark.parametrize("num_later", [0, 1, 2])
+@pytest.mark.parametrize("num_later", [0, 1, 2, 3])
 def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
-    step = StepRecord(3, 0.5, 0.1, (), 1, 0, held_back=("d",), kv_usage=0.5, num_threads=2)
+    step = StepRecord(
+        3, 0.5, 0.1, (), 1, 0, held_back=("d",), kv_usage=0.5, num_threads=2, exchange_s=0.25
+    )
     snapshot = dataclasses.replace(synthetic.snapshot(1.0), steps=(step,))
     line = json.loads(encode([Frame(1.0, m.SnapshotEvent(snapshot))]))
     line["steps"] = [fields[: 13 + num_later] for fields in line["steps"]]
@@ -159,9 +162,23 @@ def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
     (read,) = frame.event.snapshot.steps
     held_back = step.held_back if num_later else ()
     kv_usage = step.kv_usage if num_later > 1 else None
+    num_threads = step.num_threads if num_later > 2 else 0
     assert read == dataclasses.replace(
-        step, held_back=held_back, kv_usage=kv_usage, num_threads=0
+        step, held_back=held_back, kv_usage=kv_usage, num_threads=num_threads, exchange_s=0.0
     )
+
+
+def test_the_ranks_of_a_model_are_recorded_and_recordings_from_before_are_read() -> None:
+    snapshot = synthetic.snapshot(1.0)
+    divided = dataclasses.replace(
+        snapshot, model=dataclasses.replace(snapshot.model, num_ranks=2)
+    )
+    line = json.loads(encode([Frame(1.0, m.SnapshotEvent(divided))]))
+    for name, ranks in (("", 2), ("num_ranks", 1)):
+        line["model"] = {k: v for k, v in line["model"].items() if k != name}
+        (frame,) = decode(json.dumps(line).encode() + b"\n")
+        assert isinstance(frame.event, m.SnapshotEvent)
+        assert frame.event.snapshot.model.num_ranks == ranks
 
 
 def test_every_kind_of_event_comes_back() -> None:

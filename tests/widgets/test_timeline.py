@@ -18,7 +18,7 @@ from widgets.pixels import word
 from widgets.theme import apply_theme, theme
 from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
 from widgets.timeline.view import NONE, PITCHES
-from widgets.timeline.words import step_words
+from widgets.timeline.words import step_words, time_words
 
 NAMES = {"a": "Tell me a story", "b": "What is TTFT?"}
 
@@ -112,6 +112,14 @@ def test_a_step_says_how_many_threads_computed_it() -> None:
     one, two = (dataclasses.replace(step, num_threads=n) for n in (1, 2))
     assert step_words(one).startswith("step 4 · 10.0 ms on 1 thread · ")
     assert step_words(two).startswith("step 4 · 10.0 ms on 2 threads · ")
+
+
+def test_a_step_of_several_ranks_says_what_their_exchange_took() -> None:
+    (step,) = steps(4, 1)
+    assert time_words(step) == "model 75 % · sampling 25 %"
+    divided = dataclasses.replace(step, exchange_s=0.00125)
+    assert time_words(divided) == "model 75 %, of which exchange 1.2 ms · sampling 25 %"
+    assert time_words(dataclasses.replace(divided, model_s=0.0)) == "sampling 25 %"
 
 
 def test_pointing_reads_a_step_and_its_batch(qtbot: QtBot, full: TimelinePanel) -> None:

@@ -37,7 +37,7 @@ def step_words(step: StepRecord) -> str:
 
 
 def time_words(step: StepRecord) -> str:
-    """Where the time of a step went."""
+    """Where the time of a step went: "model 75 %, of which exchange 1.2 ms · sampling 25 %"."""
     parts = (
         ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
         ("scheduling", step.schedule_s), ("commit", step.commit_s),
@@ -45,8 +45,10 @@ def time_words(step: StepRecord) -> str:
     known = [(name, seconds) for name, seconds in parts if seconds > 0]
     if not known or step.duration <= 0:
         return ""
-    shares = [f"{name} {100 * seconds / step.duration:.0f} %" for name, seconds in known]
-    return " · ".join(shares)
+    shares = {name: f"{name} {100 * seconds / step.duration:.0f} %" for name, seconds in known}
+    if step.exchange_s > 0 and "model" in shares:
+        shares["model"] += f", of which exchange {step.exchange_s * 1e3:,.1f} ms"
+    return " · ".join(shares.values())
 
 
 def batch_words(step: StepRecord, name: Name) -> str:

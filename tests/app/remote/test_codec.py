@@ -29,6 +29,7 @@ from engine.snapshot import (
     EngineSnapshot,
     PackedTokens,
     RequestSnapshot,
+    StepRecord,
     TokenEvent,
 )
 from tests.app.remote.records import COMMANDS, EVENTS, block_snapshots, of
@@ -89,6 +90,26 @@ def test_a_server_from_before_models_were_divided_is_read() -> None:
     read = event.snapshot.memory
     assert (read.host_weights, read.host_kv_cache, read.plan.host_layers) == (0, 0, 0)
     assert (read.weights, read.kv_cache) == (divided.memory.weights, divided.memory.kv_cache)
+
+
+def test_a_server_from_before_ranks_is_read_and_one_of_now_by_a_window_of_then() -> None:
+    """What a step tells of their exchange stands behind all else."""
+    snapshot = synthetic.snapshot(1.0)
+    step = StepRecord(3, 0.5, 0.1, (), 1, 0, num_threads=2, exchange_s=0.25)
+    model = dataclasses.replace(snapshot.model, num_ranks=2)
+    sent = dataclasses.replace(snapshot, config=EngineConfig(), steps=(step,), model=model)
+    kind, body = EventWriter().write(m.SnapshotEvent(sent))
+    event = EventReader().read(kind, pack(msgspec.msgpack.decode(body)))
+    assert isinstance(event, m.SnapshotEvent)
+    assert (event.snapshot.steps, event.snapshot.model.num_ranks) == ((step,), 2)
+    parts = msgspec.msgpack.decode(body)
+    (steps,) = [part for part in parts if isinstance(part, list) and len(part) == 1]
+    assert steps[0].pop() == step.exchange_s
+    told = next(part for part in parts if isinstance(part, dict) and "num_ranks" in part)
+    del told["num_ranks"]
+    event = EventReader().read(kind, pack(parts))
+    assert isinstance(event, m.SnapshotEvent) and event.snapshot.model.num_ranks == 1
+    assert event.snapshot.steps == (dataclasses.replace(step, exchange_s=0.0),)
 
 
 @given(of(History))
