@@ -54,6 +54,7 @@ from engine.errors import ConfigError, InferdeckError, describe
 from engine.machine import free_memory
 from engine.nvml import visible
 from engine.snapshot import EngineSnapshot, GpuFigures
+from engine.threads.numa import nodes
 from widgets.charts.clock import RedrawClock
 from widgets.charts.marks import MarkLog
 from widgets.kept_focus import KeptFocus
@@ -369,7 +370,7 @@ class Application(QObject):
 
 def _machine() -> Machine:
     _, total = free_memory()
-    return Machine(memory_bytes=total, num_cpus=os.cpu_count() or 1)
+    return Machine(memory_bytes=total, num_cpus=os.cpu_count() or 1, num_nodes=len(nodes()))
 
 
 class Interrupts(QObject):

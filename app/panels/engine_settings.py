@@ -17,6 +17,7 @@ from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
 from app.panels.precision import OF_IT, PrecisionGuide
 from app.panels.profile_menu import ProfileMenu
+from app.panels.rank_words import Places
 from app.panels.row_remarks import LAYERS, WITH_CEILING, RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_list import SettingList
@@ -132,6 +133,14 @@ class EngineSettingsPanel(QWidget):
                 control.withdraw(value)
             for value, text in self._machine.devices:
                 control.offer(value, text)
+            self._tell_places()
+            if self.model.applied is not None:
+                self._show_hints()
+
+    def _tell_places(self) -> None:
+        """Where ranks could be; of the CPU of another machine nobody tells."""
+        nodes = 0 if self._bridge.is_remote else self._machine.num_nodes
+        self._remarks.hints.places = Places(len(self._machine.gpus), nodes)
 
     def _offer_layers(self, model: ModelInfo | None) -> None:
         """As many as the model has."""
@@ -389,6 +398,7 @@ class EngineSettingsPanel(QWidget):
         self._others.setVisible(bool(others))
         self._list.setVisible(not others)
         self._remarks.plan = self._bridge.plan
+        self._tell_places()
         self._offer_layers(self._bridge.model)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.panels.layer_words import layers_moved, layers_now
+from app.panels.rank_words import RANKS, Places, ranks_now, ranks_wanted
 from app.units import format_bytes
 from engine.kv_dtype import kv_words
-from engine.snapshot import EngineSnapshot, StepRecord
+from engine.snapshot import EngineSnapshot, ModelInfo, StepRecord
 from widgets.speculation import words
+from widgets.stat_figures import ranks_words
 
 WINDOW_S = 60
 NO_DRAFT = "no draft was verified yet"
@@ -40,6 +42,8 @@ class _Second:
     seconds_computed: float = 0.0
     prefills: int = 0
     mixed: int = 0
+    model_s: float = 0.0
+    exchange_s: float = 0.0
     largest: tuple[int, float] = (0, 0.0)  # tokens, duration of the step with most tokens
 
     def add(self, step: StepRecord) -> None:
@@ -52,6 +56,8 @@ class _Second:
         self.steps += 1
         self.entries += len(step.entries)
         self.seconds_computed += step.duration
+        self.model_s += step.model_s
+        self.exchange_s += step.exchange_s
         self.prefills += prefill > 0
         self.mixed += prefill > 0 and decode > 0
         if prefill + decode >= self.largest[0]:
@@ -59,9 +65,11 @@ class _Second:
 
 
 class Hints:
-    """Remembers the steps of the last minute, to say what a setting costs or brings."""
+    """Remembers the steps of the last minute, to say what a setting costs or brings. `places`: of
+    the machine of the engine."""
 
     def __init__(self) -> None:
+        self.places = Places()
         self._seconds: deque[_Second] = deque()
         self._snapshot: EngineSnapshot | None = None
         self._makers: dict[str, Callable[[EngineSnapshot], str]] = {
@@ -89,6 +97,7 @@ class Hints:
             "adaptive_threads": self._found_threads,
             "device": self._device,
             "gpu_layers": layers_now,
+            RANKS: self._ranks,
             "enforce_eager": self._graphs,
         }
 
@@ -111,6 +120,18 @@ class Hints:
         """What so many layers on the GPU would move; "" where that is not known."""
         return layers_moved(self._snapshot, gpu_layers) if self._snapshot else ""
 
+    @property
+    def model(self) -> ModelInfo | None:
+        """What is loaded, as far as it is told."""
+        return self._snapshot.model if self._snapshot else None
+
+    def ranks(self, count: int, device: str, threads: int | None) -> str:
+        """What so many ranks would be; "" where that is not known. threads: None for the number
+        of now."""
+        config = self._snapshot.config if self._snapshot else None
+        threads = threads or getattr(config, "num_threads", None)
+        return ranks_wanted(count, device, threads, self.places, self.model)
+
     def hint(self, name: str) -> str:
         """The hint of a setting; empty where there is nothing to say yet."""
         maker = self._makers.get(name)
@@ -120,12 +141,19 @@ class Hints:
     def _device(s: EngineSnapshot) -> str:
         """Its make, and of a GPU how busy and how warm it is."""
         words = [s.model.device_name or s.model.device]
+        if ranks := ranks_words(s.model):
+            words.append(ranks)
         for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
             if gpu.utilization is not None:
                 words.append(f"{gpu.utilization:.0%} busy".replace("%", " %"))
             if gpu.temperature_c is not None:
                 words.append(f"{gpu.temperature_c:.0f} °C")
         return " · ".join(words)
+
+    def _ranks(self, s: EngineSnapshot) -> str:
+        computed = sum(second.model_s for second in self._seconds)
+        waited = sum(second.exchange_s for second in self._seconds)
+        return ranks_now(s, self.places, waited / computed if computed else None)
 
     @staticmethod
     def _graphs(s: EngineSnapshot) -> str:

@@ -12,6 +12,8 @@ def layers_now(s: EngineSnapshot) -> str:
     if not s.model.device.startswith("cuda") or not s.model.num_layers:
         return ""
     count, in_ram = s.model.num_layers, s.memory.plan.host_layers
+    if s.model.num_ranks > 1:
+        return f"all {count} on {s.model.num_ranks} GPUs, a part of each"
     where = f"all {count} on {s.model.device}"
     if in_ram:
         where = f"{count - in_ram} of {count} on {s.model.device}, {in_ram} in RAM"
@@ -25,7 +27,7 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
     count, device = s.model.num_layers, s.model.device
     host = host_layers_of(device, wanted, count) if device.startswith("cuda") else None
     moved = 0 if host is None else host - s.memory.plan.host_layers
-    if not moved:
+    if not moved or s.model.num_ranks > 1:
         return ""
     weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
     layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from app.panels.draft_models import METHOD, MODEL
 from app.panels.hints import Hints
 from app.panels.precision import PrecisionGuide
+from app.panels.rank_words import OTHERS, RANKS, refusal
 from app.panels.setting_specs import matters, only_on, only_with
 from app.panels.setting_words import short
 from app.panels.settings_model import SettingsModel
@@ -69,7 +70,7 @@ class RowRemarks:
     def idle_because(self, name: str) -> str:
         """Why a setting does nothing now; "" where it does."""
         device = self._model.shown("device")
-        if reason := only_on(name, device, self._is_divided):
+        if reason := only_on(name, device, self._is_divided, self._num_ranks):
             return reason
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
@@ -84,10 +85,25 @@ class RowRemarks:
             return bool(self._model.shown(LAYERS) != ALL)
         return self.plan is not None and self.plan.host_layers > 0
 
+    @property
+    def _num_ranks(self) -> int:
+        return int(self._model.shown(RANKS))
+
+    @property
+    def _too_many_ranks(self) -> str:
+        """Why what is collected cannot be; "" where nothing of it is known to be impossible."""
+        if not any(self._model.is_pending(name) for name in (RANKS, *OTHERS)):
+            return ""
+        return refusal(self._model.shown, self.hints.places, self.hints.model)
+
     def _pending(self, name: str) -> str:
         words = f"not applied yet: now {self._now(name)}"
-        moved = self.hints.moved(self._model.shown(name)) if name == LAYERS else ""
-        return f"{words} · {moved}" if moved else words
+        does = ""
+        if name == LAYERS:
+            does = self.hints.moved(self._model.shown(name))
+        elif name == RANKS:
+            does = self.hints.ranks(*map(self._model.shown, (RANKS, "device", "num_threads")))
+        return f"{words} · {does}" if does else words
 
     def _now(self, name: str) -> str:
         """What is in force, in the words of the row's own choices."""
@@ -101,6 +117,8 @@ class RowRemarks:
             return str(self._errors[name]).replace("\n", " "), "error"
         if reason := self.idle_because(name):
             return reason, "small"
+        if name == RANKS and (reason := self._too_many_ranks):
+            return reason, "error"
         if name == MODEL and self.draft_note[0]:
             return self.draft_note
         if self._model.is_pending(name):

@@ -51,6 +51,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Model": (
         "device",
         "gpu_layers",
+        "tensor_parallel_size",
         "max_model_len",
         "num_threads",
         "adaptive_threads",
@@ -83,12 +84,14 @@ def only_with(name: str) -> str:
     return "only with " + " or ".join(_OF_METHOD[name])
 
 
-def only_on(name: str, device: str, is_divided: bool = False) -> str:
+def only_on(name: str, device: str, is_divided: bool = False, num_ranks: int = 1) -> str:
     """Why a setting does nothing on `device`; "" where it does something, or is not known to.
-    is_divided: the CPU computes layers beside a GPU."""
+    is_divided: the CPU computes layers beside a GPU. num_ranks: that compute each layer."""
     on_gpu = device == "auto" or device.startswith("cuda")
     if name in _OF_GPU and not on_gpu:
         return "only on an NVIDIA GPU"
+    if name == "enforce_eager" and num_ranks > 1:
+        return "several GPUs launch every kernel by itself"
     if name in _OF_CPU and device.startswith("cuda") and not is_divided:
         return "only where the CPU computes layers"
     return ""
@@ -101,12 +104,14 @@ def matters(name: str, speculative_method: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What bounds the sliders. `gpus`: names of NVIDIA GPUs, in the driver's order."""
+    """What bounds the sliders. `gpus`: names of NVIDIA GPUs, in the driver's order; num_nodes: NUMA
+    nodes of the CPU, 0 where they are not known."""
 
     memory_bytes: int = 64 * GIB
     num_cpus: int = os.cpu_count() or 1
     max_model_len: int = 131072
     gpus: tuple[str, ...] = ()
+    num_nodes: int = 0
 
     @property
     def devices(self) -> tuple[tuple[str, str], ...]:
@@ -173,6 +178,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "num_threads": _threads,
     "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
     "gpu_layers": _layers,
+    "tensor_parallel_size": lambda s, m: replace(s, steps=(1, 2, 4, 8), unit=""),
 }  # fmt: skip
 
 

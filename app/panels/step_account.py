@@ -48,9 +48,9 @@ class Chosen(StrEnum):
 class Account:
     """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
     disturbed step does not move), the mean work of one in bytes and operations, what limits them
-    in words, and what each knob could win. exchange: of the model's time, seconds in which the
-    first rank of several had the parts of the others added up, mean. speed: how much of the time that was counted the
-    model's operations took; below 1 the peaks are too low for them."""
+    in words, and what each knob could win. speed: how much of the time that was counted the
+    model's operations took; below 1 the peaks are too low for them. exchange: of the model's time,
+    the mean seconds in which the first rank of several waited for the others and added up."""
 
     num_steps: int
     split: Split
@@ -78,7 +78,8 @@ class StepAccount:
 
     def update(self, snapshot: EngineSnapshot) -> None:
         """Steps in another precision, of other devices or of another number of ranks say nothing of
-        those of now: they are forgotten, with those that came with the news of it, and peaks that are not theirs."""
+        those of now: they are forgotten, with those that came with the news of it, and peaks that
+        are not theirs."""
         before, self._snapshot = self._snapshot, snapshot
         machine = snapshot.model.device_name
         has_moved = before is not None and before.model.device_name != machine

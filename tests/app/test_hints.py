@@ -8,6 +8,9 @@ import time
 import pytest
 
 from app.panels.hints import Hints
+from app.panels.layer_words import layers_moved, layers_now
+from app.panels.rank_words import Places, refusal
+from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord, ThreadFigures, ThreadsOf
 from tests.app.fakes import Script, snapshot_at_rest
 
@@ -93,6 +96,122 @@ def test_threads_of_the_steps_are_told(idle: EngineSnapshot) -> None:
     )
     hints.update(dataclasses.replace(idle, threads=ThreadFigures(1, 1, 1, None)))
     assert hints.hint("adaptive_threads") == "one thread computes every step"
+
+
+RANKS = "tensor_parallel_size"
+NO_GPU = Places(0, 1)
+
+
+def divided(idle: EngineSnapshot, count: int, device: str, threads: int = 8) -> EngineSnapshot:
+    """The engine with so many ranks."""
+    config = EngineConfig(device=device, num_threads=threads, tensor_parallel_size=count)
+    model = dataclasses.replace(idle.model, device=device, device_name="A device", num_ranks=count)
+    return dataclasses.replace(idle, config=config, model=model)
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "nodes", "words"),
+    [
+        (1, 1, 1, "one thread computes all · 1 NUMA node"),
+        (1, 8, 2, "8 threads compute all · 2 NUMA nodes"),
+        (1, 8, 0, "8 threads compute all"),
+        (2, 2, 1, "2 groups of 1 thread · 1 NUMA node: no faster"),
+        (2, 8, 2, "2 groups of 4 threads · each on a NUMA node of its own"),
+        (4, 8, 2, "4 groups of 2 threads · only 2 NUMA nodes"),
+        (2, 8, 0, "2 groups of 4 threads"),
+        (4, 2, 1, "4 groups of 1 thread, more than the 2 CPU threads · 1 NUMA node: no faster"),
+    ],
+)
+def test_ranks_on_the_cpu(
+    idle: EngineSnapshot, count: int, threads: int, nodes: int, words: str
+) -> None:
+    """The same is said of what is, and of what is only chosen."""
+    hints = Hints()
+    hints.places = Places(0, nodes)
+    hints.update(divided(idle, count, "cpu", threads))
+    assert hints.hint(RANKS) == words
+    hints.update(divided(idle, 1, "cpu", 3))
+    assert hints.ranks(count, "cpu", threads) == words
+    assert hints.ranks(2, "cpu", None).startswith("2 groups of 1 thread ·" if nodes else "2 gr")
+
+
+@pytest.mark.parametrize(
+    ("count", "device", "gpus", "now", "wanted"),
+    [
+        (1, "cuda:0", 0, "cuda:0 computes all", ""),
+        (1, "cuda:1", 4, "cuda:1 computes all · 4 GPUs here", ""),
+        (1, "cuda:0", 1, "cuda:0 computes all · 1 GPU here", ""),
+        (2, "cuda:0", 2, "cuda:0 and cuda:1", "cuda:0 and cuda:1"),
+        (4, "cuda:2", 8, "cuda:2 to cuda:5", "cuda:2 to cuda:5"),
+    ],
+)
+def test_ranks_on_gpus(
+    idle: EngineSnapshot, count: int, device: str, gpus: int, now: str, wanted: str
+) -> None:
+    hints = Hints()
+    hints.places = Places(gpus, 2)
+    assert hints.ranks(count, device, None) == ""  # of no model anything is known
+    seen = divided(idle, count, device)
+    hints.update(seen)
+    size = f" · weights {'' if count == 1 else '24.0 MiB'} on each"
+    assert hints.hint(RANKS) == now + size * (count > 1)
+    about = {2: "12.0 MiB", 4: "6.01 MiB"}.get(count)
+    assert hints.ranks(count, device, None) == wanted + f" · weights about {about} on each" * (
+        count > 1
+    )
+    assert hints.hint("device") == "A device" + f" · {count} ranks" * (count > 1)
+    if count > 1:
+        assert hints.hint("gpu_layers") == f"all 8 on {count} GPUs, a part of each"
+        assert layers_moved(seen, "4") == ""
+    else:
+        assert layers_now(seen).startswith(f"all 8 on {device} · a layer ")
+
+
+def test_the_exchange_of_the_last_minute_is_told(idle: EngineSnapshot) -> None:
+    steps = tuple(
+        dataclasses.replace(step(at, 0.05), model_s=0.04, exchange_s=exchange)
+        for at, exchange in ((930.0, 0.04), (990.0, 0.002), (991.0, 0.006))  # one too long ago
+    )
+    hints = Hints()
+    hints.places = NO_GPU
+    hints.update(dataclasses.replace(divided(idle, 2, "cpu"), steps=steps))
+    assert hints.hint(RANKS).endswith(": no faster · exchange 10 % of the model's time")
+    hints.update(dataclasses.replace(divided(idle, 2, "cpu"), time=1100.0))
+    assert hints.hint(RANKS).endswith(": no faster")
+
+
+@pytest.mark.parametrize(
+    ("changes", "places", "why"),
+    [
+        ({}, NO_GPU, ""),
+        ({"device": "cuda:0"}, Places(2, 1), ""),
+        ({"device": "cuda:0"}, Places(0, 1), ""),  # the driver did not tell: the engine will
+        ({"device": "cuda:0"}, Places(1, 1), "2 ranks need 2 GPUs: there is 1 GPU here"),
+        ({"device": "cuda:1"}, Places(2, 1),
+         "2 ranks need 2 GPUs from cuda:1 on: there are 2 GPUs here"),
+        ({"device": "auto"}, Places(1, 1), "2 ranks need 2 GPUs: there is 1 GPU here"),
+        ({"device": "auto"}, NO_GPU, ""),
+        ({"device": "cuda:0", "gpu_layers": "all"}, Places(2, 1), ""),
+        ({"device": "cuda:0", "gpu_layers": "3"}, Places(2, 1),
+         "divided between CPU and GPU it is on one GPU: set GPU layers to auto or all"),
+        ({"device": "cpu", "gpu_layers": "3"}, NO_GPU, ""),
+        ({"speculative_method": "eagle3"}, NO_GPU, "an EAGLE-3 head drafts for one rank only"),
+        ({"speculative_method": "ngram"}, NO_GPU, ""),
+        ({RANKS: 1, "device": "cuda:0", "gpu_layers": "3"}, Places(1, 1), ""),
+        ({RANKS: 4}, NO_GPU, "2 KV heads cannot be divided among 4 ranks"),
+        ({RANKS: 8}, NO_GPU, "4 heads cannot be divided among 8 ranks"),
+        ({RANKS: 3}, NO_GPU, "4 heads cannot be divided among 3 ranks"),
+    ],
+)  # fmt: skip
+def test_what_speaks_against_ranks_is_known_before(
+    idle: EngineSnapshot, changes: dict[str, object], places: Places, why: str
+) -> None:
+    """Of a model with 4 heads, 2 for keys and values."""
+    config = EngineConfig(device="cpu", tensor_parallel_size=2).replace(**changes)
+    found = refusal(lambda name: getattr(config, name), places, idle.model)
+    assert found == why
+    if "heads" in why:
+        assert refusal(lambda name: getattr(config, name), places, None) == ""
 
 
 def test_a_fast_engine_costs_little_to_explain(idle: EngineSnapshot) -> None:

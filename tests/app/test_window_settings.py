@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.engine_bridge import EngineBridge
+from app.panels.rank_words import RANKS
 from app.panels.row_remarks import WITH_CEILING, RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import sections
@@ -326,6 +327,65 @@ def test_eager_steps_are_for_a_gpu_and_threads_for_the_cpu() -> None:
         assert remarks.idle_because("num_threads") == ""  # a model is loaded by them
         assert remarks.idle_because("block_size") == ""
         assert remarks.idle_because("gpu_layers") == why
+
+
+def test_eager_steps_are_no_choice_with_several_gpus() -> None:
+    model = SettingsModel()
+    everything = SimpleNamespace(matters=lambda name, weights: True)
+    remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
+    for ranks, why in ((1, ""), (2, "several GPUs launch every kernel by itself")):
+        model.open(EngineConfig(model="any", device="cuda:0", tensor_parallel_size=ranks), {})
+        assert remarks.idle_because("enforce_eager") == why
+        assert remarks.idle_because("gpu_layers") == remarks.idle_because(RANKS) == ""
+
+
+def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    """And what so many would be; on one the row is as quiet as the others."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel._machine = dataclasses.replace(panel.machine, num_nodes=1)
+    row = panel.rows[RANKS]
+    control = row.control
+    assert isinstance(control, NumberControl)
+    panel._show_values()
+    one = "2 threads compute all · 1 NUMA node"
+    qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
+    control.slider.setValue(1)
+    what = "2 groups of 1 thread · 1 NUMA node: no faster"
+    assert (row.hint, row.hint_tone) == (f"not applied yet: now 1 · {what}", "warning")
+    control.slider.setValue(2)
+    why = "2 KV heads cannot be divided among 4 ranks"
+    assert (row.hint, row.hint_tone) == (why, "error")
+    control.slider.setValue(1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config is not None
+    assert application.bridge.config.tensor_parallel_size == 2
+    qtbot.waitUntil(lambda: row.hint == what and row.hint_tone == "small", timeout=3000)
+    assert row.value() == 2 and application.window.strip.title.endswith("cpu, 2 ranks, 2 threads")
+    panel.choose("speculative_method", "eagle3")
+    assert (row.hint, row.hint_tone) == ("an EAGLE-3 head drafts for one rank only", "error")
+    panel.undo()
+    assert row.hint_tone == "small"
+
+
+def test_gpus_that_are_missing_for_ranks_are_told_before(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.host_layers = 0
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows[RANKS]
+    panel.offer_gpus(("A card",))
+    panel.choose(RANKS, 2)
+    assert row.hint == "2 ranks need 2 GPUs: there is 1 GPU here" and row.hint_tone == "error"
+    panel.offer_gpus(("A card", "A card"))
+    would = "cuda:0 and cuda:1 · weights about 12.0 MiB on each"
+    qtbot.waitUntil(lambda: row.hint == f"not applied yet: now 1 · {would}", timeout=3000)
+    panel.choose("gpu_layers", "3")
+    assert row.hint.startswith("divided between CPU and GPU it is on one GPU")
 
 
 def test_layers_are_chosen_as_words_or_numbers(
