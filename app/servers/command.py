@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.config import SETTINGS, EngineConfig
 from engine.device_map import ALL
+from engine.devices import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,14 @@ def division_note(facts: Facts, server: str) -> list[str]:
         return []
     layers = "layer" if facts.host_layers == 1 else f"{facts.host_layers} layers"
     return [f"The CPU computes the first {layers} here; {server} computes all of them on GPUs."]
+
+
+def ranks_note(config: EngineConfig, server: str) -> list[str]:
+    """Where ranks are groups of CPU threads here."""
+    count = config.tensor_parallel_size
+    if count == 1 or config.device != CPU:
+        return []
+    return [f"The {count} ranks are groups of CPU threads here; {server} takes {count} GPUs."]
 
 
 def precision_note(config: EngineConfig, facts: Facts) -> list[str]:

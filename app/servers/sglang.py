@@ -11,6 +11,7 @@ from app.servers.command import (
     division_note,
     is_changed,
     precision_note,
+    ranks_note,
     without_equivalent,
 )
 from engine.config import EngineConfig
@@ -27,6 +28,7 @@ KNOWN = (
     "block_size",
     "gpu_memory_utilization",
     "enforce_eager",
+    "tensor_parallel_size",
 )
 
 
@@ -48,6 +50,8 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         words.append("--disable-radix-cache")
     if config.enforce_eager:
         words.append("--disable-cuda-graph")
+    if is_changed(config, "tensor_parallel_size"):
+        words += ["--tp-size", config.tensor_parallel_size]
     words += ["--page-size", config.block_size]
     kv_name = kv_precision.word(config, kv_precision.SGLANG)
     if kv_name is not None:
@@ -62,7 +66,7 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     ]
     notes = precision_note(config, facts) + quantization.notes(config, quantization.SGLANG)
     notes += speculation.notes(config, speculation.SGLANG)
-    notes += division_note(facts, "SGLang")
+    notes += division_note(facts, "SGLang") + ranks_note(config, "SGLang")
     notes += kv_precision.scale_notes(config, kv_precision.SGLANG)
     if config.speculative_method == "ngram" and speculation.is_on(config):
         notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")

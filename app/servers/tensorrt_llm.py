@@ -14,6 +14,7 @@ from app.servers.command import (
     division_note,
     is_changed,
     precision_note,
+    ranks_note,
     without_equivalent,
 )
 from engine.config import EngineConfig
@@ -28,6 +29,7 @@ KNOWN = (
     "enable_prefix_caching",
     "enable_chunked_prefill",
     "block_size",
+    "tensor_parallel_size",
 )
 
 
@@ -37,6 +39,8 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     words += ["--max_num_tokens", config.step_token_limit]
     if config.max_model_len is not None:
         words += ["--max_seq_len", config.max_model_len]
+    if is_changed(config, "tensor_parallel_size"):
+        words += ["--tp_size", config.tensor_parallel_size]
     words += ["--extra_llm_api_options", FILE]
     known = [
         *KNOWN,
@@ -46,7 +50,7 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
     ]
     notes = precision_note(config, facts) + quantization.notes(config, quantization.TENSORRT_LLM)
     notes += speculation.notes(config, speculation.TENSORRT_LLM)
-    notes += division_note(facts, "TensorRT-LLM")
+    notes += division_note(facts, "TensorRT-LLM") + ranks_note(config, "TensorRT-LLM")
     notes += kv_precision.scale_notes(config, kv_precision.TENSORRT_LLM)
     cache = {
         "enable_block_reuse": _yaml(config.enable_prefix_caching),

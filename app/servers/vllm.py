@@ -11,6 +11,7 @@ from app.servers.command import (
     division_note,
     is_changed,
     precision_note,
+    ranks_note,
     without_equivalent,
 )
 from engine.config import SETTINGS, EngineConfig
@@ -28,6 +29,7 @@ FLAGS = (
     "kv_cache_memory_bytes",
     "gpu_memory_utilization",
     "enforce_eager",
+    "tensor_parallel_size",
 )
 """Settings that it has with the same meaning."""
 
@@ -53,7 +55,7 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
     words += speculation.vllm_words(config)
     notes = precision_note(config, facts) + quantization.notes(config, quantization.VLLM)
     notes += speculation.notes(config, speculation.VLLM)
-    notes += kv_precision.vllm_notes(config)
+    notes += kv_precision.vllm_notes(config) + ranks_note(config, "vLLM")
     if divided := division_note(facts, "vLLM"):
         notes += divided
         notes.append(

@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
     "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
     "enforce_eager": True, "gpu_layers": "20",
+    "tensor_parallel_size": 4,
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -145,6 +146,25 @@ def test_a_division_that_no_server_makes_is_told(make: Any) -> None:
     assert ("--cpu-offload-gb is something else" in said.comments) == (said.server == "vLLM")
     assert make(BASE.replace(gpu_layers="all"), Facts(9000, "bfloat16")) == whole
     assert make(BASE.replace(gpu_layers="20"), divided).missing == ("GPU layers (20)",)
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (vllm_command, "--tensor-parallel-size"),
+        (sglang_command, "--tp-size"),
+        (tensorrt_llm_command, "--tp_size"),
+    ],
+)
+def test_ranks_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
+    command = make(BASE.replace(tensor_parallel_size=4, device="cuda:0"))
+    assert option(command, flag) == "4" and not command.missing
+    assert "ranks" not in command.comments
+    assert flag not in words(make(BASE))
+    on_cpu = make(BASE.replace(tensor_parallel_size=2, device="cpu"))
+    said = f"The 2 ranks are groups of CPU threads here; {on_cpu.server} takes 2 GPUs."
+    assert said in on_cpu.notes and option(on_cpu, flag) == "2"
+    assert "ranks" not in make(BASE.replace(device="cpu")).comments
 
 
 DRAFTING = BASE.replace(
