@@ -22,6 +22,7 @@ from PySide6.QtCore import QObject, Signal
 from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.deliveries import Deliveries, titled
 from app.engine_seat import EngineSeat, EngineThreadLike, ThreadFactory, engine_thread
+from app.ranks import devices_of
 from app.row_names import event_by_row
 from engine import messages
 from engine.config import EngineConfig
@@ -130,7 +131,8 @@ class EngineBridge(QObject):
         of an engine elsewhere nothing of this machine."""
         if self.plan is None or self.model is None or self.offers is not None:
             return {}
-        return {CPU: self.plan.host_predicted, self.model.device: self.plan.predicted}
+        devices = devices_of(self.model.device, self.model.num_ranks)  # the plan is that of each
+        return {CPU: self.plan.host_predicted, **dict.fromkeys(devices, self.plan.predicted)}
 
     @property
     def place(self) -> str:

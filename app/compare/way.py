@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from app.models.estimate import Estimate
+from app.ranks import devices_of, each_of
 from app.settings_store import RecentModel
 from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
@@ -106,9 +107,11 @@ def decide(
     if need is None:
         return in_turn(f"what the {side} needs is not known. {found.problem}", config, taken)
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
+    has = f"{format_bytes(planned)} {_where(taken)}".rstrip()
+    needs = f"{format_bytes(need.everywhere)} {need.where}".rstrip()
     numbers = (
-        f"the {first} has planned {format_bytes(planned)}, the {side} needs "
-        f"{format_bytes(need.everywhere)}, and {format_bytes(plan.limit)} may be used"
+        f"the {first} has planned {has}, the {side} needs {needs}, and "
+        f"{format_bytes(plan.limit)} may be used"
     )
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
@@ -116,6 +119,10 @@ def decide(
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
         config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
     return Decision(Way.BESIDE, f"Two engines at once: {numbers}.", config)
+
+
+def _where(taken: EngineConfig) -> str:
+    return each_of(len(devices_of(taken.device, taken.tensor_parallel_size)))
 
 
 def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:

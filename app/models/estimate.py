@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from app.ranks import devices_of, each_of
 from app.row_names import by_row
 from engine.config import EngineConfig
 from engine.device_map import AUTO, host_layers_of
 from engine.devices import CPU
-from engine.errors import InferdeckError, OutOfMemoryError
+from engine.errors import ConfigError, InferdeckError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from engine.loading.architecture import ModelReport
@@ -51,7 +52,8 @@ class InRam:
 class Need:
     """Memory in bytes, of `device`. `kv_cache`: the least that is useful, one request of
     `max_model_len` tokens. `limit`: what the engine may use of the `free` bytes. in_ram: the part
-    of a model that is divided, beside that on the GPU."""
+    of a model that is divided, beside that on the GPU. num_gpus: where ranks are on several, all
+    of this is of each of them, with what is free on the fullest."""
 
     max_model_len: int
     dtype: str
@@ -64,6 +66,7 @@ class Need:
     device: str = CPU
     num_layers: int = 0
     in_ram: InRam | None = None
+    num_gpus: int = 1
 
     @property
     def kv_of_all(self) -> int:
@@ -72,7 +75,8 @@ class Need:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        return self.kv_of_all / self.max_model_len
+        """In all."""
+        return self.num_gpus * self.kv_of_all / self.max_model_len
 
     @property
     def most_tokens(self) -> int:
@@ -98,6 +102,11 @@ class Need:
     def fits(self) -> bool:
         ram = self.in_ram
         return self.needed <= self.limit and (ram is None or ram.needed <= ram.limit)
+
+    @property
+    def where(self) -> str:
+        """ "on each of 2 GPUs"; "" for one device."""
+        return each_of(self.num_gpus)
 
     @property
     def layers(self) -> str:
@@ -154,8 +163,8 @@ class _Machine:
 
         self._checkpoint = checkpoint
         self._count = len(sizes_of(checkpoint, config).layer_weights)
-        free, total = free_memory(config.device)
-        self._memory = min(free + in_use.get(config.device, 0), total), total
+        self._num_gpus = len(devices_of(config.device, config.tensor_parallel_size))
+        self._memory = _least_free(config, in_use)
         self._ram = self._memory
         if config.device != CPU:
             free, total = free_memory()
@@ -165,7 +174,7 @@ class _Machine:
         need = self.need(config)
         if need.fits and need.in_ram is None:
             return Estimate(report, need, fitting_len=need.max_model_len)
-        is_auto = config.gpu_layers == AUTO
+        is_auto = config.gpu_layers == AUTO and self._num_gpus == 1
         if need.fits and not is_auto:  # it was wanted so
             return Estimate(report, need, fitting_len=need.max_model_len)
         whole_len = _fitting_len(self._need(config, 0) if is_auto else need)
@@ -180,18 +189,25 @@ class _Machine:
     def need(self, config: EngineConfig) -> Need:
         """With the layers on the GPU that `config` says, or as many as fit. Where no division
         fits, of the whole model on one device."""
-        layers = host_layers_of(config.device, config.gpu_layers, self._count)
+        layers = self._host_layers(config)
         return self._need(config, self._fewest_in_ram(config) if layers is None else layers)
+
+    def _host_layers(self, config: EngineConfig) -> int | None:
+        """That the CPU would compute; None: as few as it takes. None of them beside several
+        GPUs."""
+        if self._num_gpus > 1:
+            return 0
+        return host_layers_of(config.device, config.gpu_layers, self._count)
 
     def _divided_len(self, config: EngineConfig) -> int | None:
         """The longest context that is shorter than that of `config` and fits with layers in RAM."""
-        if host_layers_of(config.device, config.gpu_layers, self._count) == 0:
+        if self._host_layers(config) == 0:
             return None
         found = self._shorter(config, SHORTEST_CONTEXT)
         return next((need.max_model_len for need in found if need.fits), None)
 
     def _proposed_len(self, config: EngineConfig) -> int | None:
-        if host_layers_of(config.device, config.gpu_layers, self._count) == 0:
+        if self._host_layers(config) == 0:
             return None
         fitting = [need for need in self._shorter(config, USEFUL_CONTEXT) if need.fits]
         if not fitting:
@@ -250,7 +266,27 @@ class _Machine:
             device=config.device,
             num_layers=self._count,
             in_ram=in_ram,
+            num_gpus=self._num_gpus,
         )
+
+
+def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
+    """(bytes that can be had, bytes in all) of the device, or of that with the least free where the
+    ranks are on several: each has a part alike."""
+    from engine.machine import free_memory
+
+    found = []
+    for device in devices_of(config.device, config.tensor_parallel_size):
+        try:
+            free, total = free_memory(device)
+        except IndexError:
+            raise ConfigError(
+                f"{config.tensor_parallel_size} ranks from {config.device} on: {device} is not "
+                "there.",
+                "Choose fewer ranks (tensor_parallel_size).",
+            ) from None
+        found.append((min(free + in_use.get(device, 0), total), total))
+    return min(found)
 
 
 def _layers_in_ram(need: Need) -> int:

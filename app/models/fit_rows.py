@@ -120,7 +120,8 @@ class FitRows(QWidget):
         need = self._fits[0][1].need
         words = (
             f"From the left: {parts}. The line is what may be used: {format_bytes(need.limit)} "
-            f"of {format_bytes(need.free)} free, at {need.max_model_len:,} tokens of context."
+            f"of {format_bytes(need.free)} free{f' {need.where}' if need.where else ''}, at "
+            f"{need.max_model_len:,} tokens of context."
         )
         if not any(fit.need.in_ram for _, fit in self._fits):
             return words
@@ -128,4 +129,5 @@ class FitRows(QWidget):
 
 
 def _figures(fit: Fit) -> str:
-    return f"{format_bytes(fit.need.everywhere)} · {fit.text}"
+    size = f"{format_bytes(fit.need.everywhere)} {fit.need.where}".rstrip()
+    return f"{size} · {fit.text}"

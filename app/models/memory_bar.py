@@ -1,5 +1,5 @@
 """Memory needed against memory free, as one bar with its figures; of a model that is divided, one
-bar for the GPU and one for RAM.
+bar for the GPU and one for RAM; of one with ranks on several GPUs that of each.
 
     cuda:0                    may be used 21.4 GiB
     ##################################+++====  |
@@ -53,6 +53,8 @@ class MemoryBar(QWidget):
             return ""
         usable = f"{format_bytes(need.limit)} may be used of {format_bytes(need.free)} free."
         words = f"{_parts_text(need)}: {format_bytes(need.needed)} needed, {usable}"
+        if need.where:
+            return f"{need.where[:1].upper()}{need.where[1:]}: {words}"
         if (ram := need.in_ram) is None:
             return words
         return (
@@ -76,7 +78,7 @@ class MemoryBar(QWidget):
             return
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        name = need.device if need.in_ram is not None else ""
+        name = need.device if need.in_ram is not None else need.where
         self._paint_bar(painter, need, 0, name)
         if need.in_ram is not None:
             self._paint_bar(painter, need.in_ram, self._bar_height(), IN_RAM)

@@ -178,8 +178,9 @@ class ModelCard(QFrame):
         elif need.fits and need.in_ram is not None:
             self._say(_divided(estimate), "warning")
         elif need.fits:
-            needed, free = format_bytes(need.needed), format_bytes(need.free)
-            self._say(f"Supported, in {need.dtype}. Needs {needed} of {free} free.", "muted")
+            sizes = f"{format_bytes(need.needed)} of {format_bytes(need.free)} free"
+            needs = f"{sizes} {need.where}".strip()
+            self._say(f"Supported, in {need.dtype}. Needs {needs}.", "muted")
         else:
             self._say(_too_large(estimate), "error")
 
@@ -282,7 +283,8 @@ def _too_large(estimate: Estimate) -> str:
         needed, usable = map(format_bytes, sizes)
         text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
         return f"{text} Choose {more} GPU layers, or auto."
-    text = f"Does not fit: {format_bytes(need.needed)} needed, {format_bytes(need.limit)} usable."
+    needed, usable = format_bytes(need.needed), format_bytes(need.limit)
+    text = f"Does not fit: {needed} needed {need.where}".rstrip() + f", {usable} usable."
     if estimate.fitting_len:
         return f"{text} A context of {estimate.fitting_len:,} tokens fits."
     return f"{text} Choose a 16-bit precision or a smaller model, or close other programs."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from app.ranks import devices_of
 from app.units import format_bytes
 from engine.device_map import ALL, AUTO
 from engine.snapshot import EngineSnapshot, ModelInfo
@@ -61,7 +62,7 @@ def refusal(shown: Callable[[str], Any], places: Places, model: ModelInfo | None
     if count == 1:
         return ""
     if _is_gpu(device, places):
-        first = _number(device)
+        first = int(devices_of(device, 1)[0].partition(":")[2]) if device != AUTO else 0
         if places.gpus and first + count > places.gpus:
             behind = f" from {device} on" if first else ""
             there = f"{'is' if places.gpus == 1 else 'are'} {_plural(places.gpus, 'GPU')}"
@@ -101,16 +102,10 @@ def _is_gpu(device: str, places: Places) -> bool:
     return device.startswith("cuda") or (device == AUTO and places.gpus > 0)
 
 
-def _number(device: str) -> int:
-    number = device.partition(":")[2]
-    return int(number) if number.isdigit() else 0
-
-
 def _gpus_from(device: str, count: int) -> str:
     """ "cuda:0 and cuda:1", "cuda:0 to cuda:3"."""
-    first = _number(device)
-    between = "and" if count == 2 else "to"
-    return f"cuda:{first} {between} cuda:{first + count - 1}"
+    names = devices_of(device if device != AUTO else "cuda:0", count)
+    return f"{names[0]} {'and' if count == 2 else 'to'} {names[-1]}"
 
 
 def _plural(count: int, name: str) -> str:

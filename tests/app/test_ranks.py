@@ -1,0 +1,192 @@
+"""A model whose ranks are on several GPUs, before it is loaded: what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+import engine.assembly
+from app.compare.way import Way, decide
+from app.models.estimate import NOTHING, Estimate, Need, estimate
+from app.models.fit import Fit
+from app.models.fit_rows import FitRows
+from app.models.memory_bar import MemoryBar
+from app.models.model_card import ModelCard
+from app.models.sources import shape_sources
+from app.ranks import devices_of, each_of
+from app.window import Application
+from engine.config import EngineConfig
+from engine.loading.checkpoint import Checkpoint
+from engine.snapshot import MemoryPlan
+from tests.app.fakes import Script
+from tests.app.test_open_model import report
+from tests.app.window_fixtures import application, open_model, script
+
+__all__ = ["application", "script"]
+
+GIB = 2**30
+LLAMA = shape_sources()[2]
+CONFIG = EngineConfig(
+    model=LLAMA.path,
+    load_format="dummy",
+    dtype="bfloat16",
+    max_model_len=8192,
+    device="cuda:0",
+    tensor_parallel_size=2,
+)
+Pretend = Callable[..., None]
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "found"),
+    [
+        ("cpu", 4, ("cpu",)),
+        ("cuda:0", 1, ("cuda:0",)),
+        ("cuda", 2, ("cuda:0", "cuda:1")),
+        ("cuda:3", 3, ("cuda:3", "cuda:4", "cuda:5")),
+    ],
+)
+def test_ranks_are_on_the_gpus_from_the_chosen_one_on(
+    device: str, count: int, found: tuple[str, ...]
+) -> None:
+    assert devices_of(device, count) == found
+    assert bool(each_of(len(found))) == (len(found) > 1)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
+    """GPUs of which so many GiB are free, half of each, beside plenty of RAM."""
+
+    def pretend(*free: int) -> None:
+        def free_memory(device: str = "cpu") -> tuple[int, int]:
+            size = (64 if device == "cpu" else free[int(device.partition(":")[2])]) * GIB
+            return size, 2 * size
+
+        real = engine.assembly.resolve
+
+        def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
+            resolved, checkpoint = real(config.replace(tensor_parallel_size=1))
+            return resolved.replace(tensor_parallel_size=config.tensor_parallel_size), checkpoint
+
+        monkeypatch.setattr("engine.machine.free_memory", free_memory)
+        monkeypatch.setattr("engine.memory.free_memory", free_memory)
+        monkeypatch.setattr("engine.assembly.resolve_device", lambda device: "cuda:0")
+        monkeypatch.setattr("engine.assembly.default_dtype", lambda *found: "bfloat16")
+        monkeypatch.setattr("engine.assembly.resolve", resolve)
+
+    return pretend
+
+
+def need_of(config: EngineConfig, held: dict[str, int] | None = None) -> Need:
+    need = estimate(config, held or {}).need
+    assert need is not None
+    return need
+
+
+def test_the_gpu_with_the_least_free_decides(gpus: Pretend) -> None:
+    gpus(40, 30, 50)
+    need = need_of(CONFIG)
+    assert (need.num_gpus, need.free, need.total) == (2, 30 * GIB, 60 * GIB)
+    assert need.where == "on each of 2 GPUs" and need.fits
+    assert need.kv_bytes_per_token == 2 * need.kv_cache / need.max_model_len
+    alone = need_of(CONFIG.replace(tensor_parallel_size=1))
+    assert (alone.num_gpus, alone.free, alone.where) == (1, 40 * GIB, "")
+    assert need.weights <= alone.weights
+    held = {"cuda:0": 5 * GIB, "cuda:1": 15 * GIB}
+    assert need_of(CONFIG, held).free == 45 * GIB
+
+
+def test_the_cpu_computes_no_layers_beside_several_gpus(gpus: Pretend) -> None:
+    gpus(5, 5)
+    found = estimate(CONFIG)
+    assert found.need is not None and found.need.in_ram is None
+    assert not found.can_open and found.proposed_len is None
+    assert need_of(CONFIG.replace(tensor_parallel_size=1)).in_ram is not None
+
+
+def test_fewer_gpus_than_ranks_are_no_fault_of_the_program(gpus: Pretend) -> None:
+    gpus(40)
+    found = estimate(CONFIG)
+    assert found.need is None and not found.can_open
+    assert found.problem.startswith("2 ranks from cuda:0 on: cuda:1 is not there.")
+    assert "“Tensor parallel size”" in found.problem
+
+
+def test_ranks_on_the_cpu_are_in_one_memory() -> None:
+    found = estimate(
+        EngineConfig(
+            model=shape_sources()[0].path, load_format="dummy", device="cpu", max_model_len=256,
+            tensor_parallel_size=2,
+        ),
+        NOTHING,
+    )  # fmt: skip
+    assert found.need is not None and found.need.num_gpus == 1 and found.need.where == ""
+
+
+PART = Need(
+    4096, "bfloat16", 7 * GIB, GIB // 8, GIB // 4, 12 * GIB, 16 * GIB, 11 * GIB, "cuda:0", 32,
+    num_gpus=2,
+)  # fmt: skip
+
+
+def test_the_card_says_on_how_many_gpus(qtbot: QtBot) -> None:
+    card = ModelCard()
+    qtbot.addWidget(card)
+    known = report(num_layers=32, context_length=4096)
+    card.show_source(LLAMA, {})
+    card.show_estimate(Estimate(known, PART, fitting_len=4096))
+    assert card.verdict == (
+        "Supported, in bfloat16. Needs 7.38 GiB of 12.0 GiB free on each of 2 GPUs."
+    )
+    assert card.fact("KV cache per token") == "128 KiB"  # of both
+    card.show_estimate(Estimate(known, replace(PART, weights=20 * GIB)))
+    assert card.verdict.startswith(
+        "Does not fit: 20.4 GiB needed on each of 2 GPUs, 11.0 GiB usable."
+    )
+    card.show_estimate(Estimate(known, replace(PART, num_gpus=1, weights=20 * GIB)))
+    assert card.verdict.startswith("Does not fit: 20.4 GiB needed, 11.0 GiB usable.")
+
+
+def test_the_bars_say_so_too(qtbot: QtBot) -> None:
+    bar, rows = MemoryBar(), FitRows()
+    for widget in (bar, rows):
+        qtbot.addWidget(widget)
+    bar.show_need(PART)
+    assert bar.text().startswith("On each of 2 GPUs: Weights 7.00 GiB")
+    bar.resize(400, bar.sizeHint().height())
+    one = bar.grab()
+    bar.show_need(replace(PART, num_gpus=1))
+    assert "each" not in bar.text() and bar.grab().toImage() != one.toImage()
+    rows.show_fits([Fit("bfloat16", PART, 4096)])
+    assert rows.text() == "bfloat16: 7.38 GiB on each of 2 GPUs · fits, up to 4,096 tokens"
+    assert "of 12.0 GiB free on each of 2 GPUs, at 4,096 tokens" in rows.toolTip()
+
+
+def test_a_comparison_says_on_how_many_gpus_each_side_is() -> None:
+    plan = MemoryPlan(40 * GIB, 40 * GIB, 0, 40 * GIB, 4 * GIB, GIB, GIB, GIB, 1)
+    taken = EngineConfig(model="/models/other", device="cuda:0", tensor_parallel_size=2)
+    made = decide(CONFIG, taken, plan, Estimate(report(), PART), "right")
+    assert made.way is Way.BESIDE
+    assert made.why.startswith(
+        "Two engines at once: the left has planned 6.00 GiB on each of 2 GPUs, the right needs "
+        "7.38 GiB on each of 2 GPUs, and 40.0 GiB may be used"
+    )
+    one = decide(CONFIG, taken.replace(device="cpu"), plan, Estimate(report(), PART), "right")
+    assert "the left has planned 6.00 GiB, the right" in one.why
+
+
+def test_what_is_loaded_gives_back_its_part_of_every_gpu(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.host_layers = 0
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+        application.session.open("/models/tiny", settings={"tensor_parallel_size": 2})
+    plan = application.bridge.plan
+    assert plan is not None
+    held = plan.predicted
+    assert application.bridge.gives_back == {"cpu": 0, "cuda:0": held, "cuda:1": held}
+    open_model(qtbot, application, "/models/other")
+    assert application.bridge.gives_back == {"cpu": 0, "cuda:0": held}
