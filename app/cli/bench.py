@@ -315,8 +315,10 @@ def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
     model, config = report["model"], report["config"]
     weights = " (random weights)" if model["is_dummy"] else ""
     at_most = "at most " * bool(config["adaptive_threads"] and config["num_threads"] > 1)
+    ranks = f", {model['num_ranks']} ranks" if model["num_ranks"] > 1 else ""
     return (
-        f"{model['name']}{weights}, {model['dtype']}, {at_most}{config['num_threads']} threads\n"
+        f"{model['name']}{weights}, {model['dtype']}, {at_most}{config['num_threads']} threads"
+        f"{ranks}\n"
         f"{_work_line(workload, pace)}"
     )
 

@@ -50,6 +50,7 @@ def gather() -> dict[str, Any]:
     from engine.kernels.select import choices
     from engine.machine import machine_info
     from engine.nvml import driver_version
+    from engine.threads.numa import nodes
 
     machine = dataclasses.asdict(machine_info())
     build = torch_build()
@@ -67,6 +68,7 @@ def gather() -> dict[str, Any]:
                 "device": "cpu",
                 "name": machine["cpu"],
                 "default_threads": machine["default_threads"],
+                "numa_nodes": len(nodes()),
                 "default_dtype": "bfloat16" if machine["fast_bf16"] else "float32",
             },
             *map(_gpu, gpus()),
@@ -94,6 +96,7 @@ def as_text(report: dict[str, Any]) -> str:
             "system": machine["platform"],
             "CPU": machine["cpu"],
             "cores": f"{machine['physical_cores']} physical, {machine['logical_cores']} logical",
+            "NUMA nodes": str(report["devices"][0]["numa_nodes"]),
             "memory": f"{format_bytes(memory['total'])}, of which this process may use "
             f"{format_bytes(memory['limit'])}, {format_bytes(memory['free'])} free",
             "GPUs": ", ".join(machine["gpus"]) or "none found",

@@ -163,6 +163,8 @@ class MemoryPanel(QFrame):
         for widget in (self._ram_title, self.ram, self.ram_line, self.ram_cache_line):
             widget.setVisible(ram is not None)
         title = "The model"
+        if figures.num_gpus > 1:
+            title = f"The model on {figures.device}, one of {figures.num_gpus} GPUs"
         if ram is not None:
             own = ram.num_layers - ram.layers
             title = f"The model on {figures.device}, {own} of {ram.num_layers} layers"

@@ -16,6 +16,7 @@ from app.models.fit_rows import FitRows
 from app.models.memory_bar import MemoryBar
 from app.models.model_card import ModelCard
 from app.models.sources import shape_sources
+from app.panels.memory_view import MemoryPanel
 from app.ranks import devices_of, each_of
 from app.window import Application
 from engine.config import EngineConfig
@@ -24,6 +25,7 @@ from engine.snapshot import MemoryPlan
 from tests.app.fakes import Script
 from tests.app.test_open_model import report
 from tests.app.window_fixtures import application, open_model, script
+from tests.widgets import synthetic
 
 __all__ = ["application", "script"]
 
@@ -176,6 +178,24 @@ def test_a_comparison_says_on_how_many_gpus_each_side_is() -> None:
     )
     one = decide(CONFIG, taken.replace(device="cpu"), plan, Estimate(report(), PART), "right")
     assert "the left has planned 6.00 GiB, the right" in one.why
+
+
+def test_the_memory_page_is_of_the_first_gpu(qtbot: QtBot) -> None:
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.show()
+    seen = synthetic.snapshot(1.0)
+    titles = []
+    for device, ranks in (("cpu", 1), ("cpu", 2), ("cuda:1", 1), ("cuda:1", 4)):
+        model = replace(seen.model, device=device, num_ranks=ranks)
+        panel.update_snapshot(replace(seen, model=model))
+        titles.append((panel._plan_title.text(), panel._machine_title.text()))
+    assert titles == [
+        ("The model", "The machine"),
+        ("The model", "The machine"),
+        ("The model", "The GPU (cuda:1)"),
+        ("The model on cuda:1, one of 4 GPUs", "The GPU (cuda:1)"),
+    ]
 
 
 def test_what_is_loaded_gives_back_its_part_of_every_gpu(
