@@ -238,8 +238,9 @@ def device_words(snapshot: EngineSnapshot) -> str:
             device += f" {count - in_ram}/{count} layers"
             name = name.partition(",")[0]  # without those of the CPU
         return ", ".join(filter(None, (device, ranks, name)))
-    count = f"{threads} thread{'' if threads == 1 else 's'}" if device == "cpu" and threads else ""
-    return ", ".join(filter(None, (device, ranks, count)))
+    has_threads = device == "cpu" and threads
+    words = f"{threads} thread{'' if threads == 1 else 's'}" if has_threads else ""
+    return ", ".join(filter(None, (device, ranks, words)))
 
 
 def ranks_words(model: ModelInfo) -> str:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from app.ranks import devices_of, each_of
+from app.ranks import devices_of, each_of, most_ranks
 from app.row_names import by_row
 from engine.config import EngineConfig
 from engine.device_map import AUTO, host_layers_of
@@ -123,7 +123,8 @@ class Estimate:
     model is not supported or the configuration is impossible (`problem` says why).
     fitting_len: the longest context that fits, a power of two or the model's own; None if none.
     Where the model would be divided: whole_len: the same without the CPU's help. proposed_len: the
-    longest context with which the CPU computes hardly more layers than it has to."""
+    longest context with which the CPU computes hardly more layers than it has to. most_ranks: that
+    have a place of their own."""
 
     report: ModelReport
     need: Need | None = None
@@ -131,6 +132,7 @@ class Estimate:
     fitting_len: int | None = None
     whole_len: int | None = None
     proposed_len: int | None = None
+    most_ranks: int = 1
 
     @property
     def can_open(self) -> bool:
@@ -148,7 +150,7 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     try:
         resolved, checkpoint = resolve(config)
         machine = _Machine(resolved, checkpoint, in_use)
-        return machine.estimate(report, resolved)
+        return replace(machine.estimate(report, resolved), most_ranks=most_ranks(resolved.device))
     except InferdeckError as error:
         return Estimate(report, problem=by_row(str(error)))
 

@@ -18,7 +18,9 @@ from PySide6.QtWidgets import (
 
 from app.models.estimate import Estimate, Need
 from app.models.memory_bar import MemoryBar
+from app.models.rank_choice import RankChoice
 from app.models.sources import ModelSource, is_starter
+from app.panels.rank_words import RANKS
 from app.panels.setting_specs import Machine, row_spec
 from app.units import format_bytes
 from engine.config import SETTINGS
@@ -59,6 +61,8 @@ class ModelCard(QFrame):
         self._context.setAccessibleName("Context length")
         self._context.activated.connect(lambda: self.options_changed.emit())
         self._make_layers()
+        self.ranks = RankChoice()
+        self.ranks.activated.connect(lambda: self.options_changed.emit())
         self._bar = MemoryBar()
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
@@ -101,9 +105,12 @@ class ModelCard(QFrame):
         grid.setColumnStretch(1, 1)
         rows: list[tuple[str, QWidget]] = list(self._values.items())
         rows += [("Precision", self._dtype), ("Context length", self._context)]
-        rows += [(SETTINGS[LAYERS].label, self._layers)]
+        rows += [(SETTINGS[LAYERS].label, self._layers), (SETTINGS[RANKS].label, self.ranks)]
+        own: dict[QWidget, QLabel] = {
+            self._layers: self._layers_label, self.ranks: self.ranks.label
+        }  # fmt: skip
         for row, (name, widget) in enumerate(rows):
-            label = self._layers_label if widget is self._layers else QLabel(name)
+            label = own.get(widget) or QLabel(name)
             label.setProperty("role", "muted")
             grid.addWidget(label, row, 0)
             grid.addWidget(widget, row, 1)
@@ -124,6 +131,7 @@ class ModelCard(QFrame):
         self._context.setEnabled(False)
         for widget in (self._layers, self._layers_label):
             widget.hide()
+        self.ranks.hide_all()
         self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
@@ -137,6 +145,7 @@ class ModelCard(QFrame):
         self._settled.stop()
         self._gpu_layers = str(chosen.get(LAYERS, AUTO))
         self._layers.set_value(self._gpu_layers)
+        self.ranks.show_chosen(int(chosen.get(RANKS, 1)))
         self._fill_contexts(None, chosen.get("max_model_len"))
         self._show_facts({})
         self._bar.show_need(None)
@@ -155,6 +164,7 @@ class ModelCard(QFrame):
         self._show_busy(False)
         if need is not None:
             self._offer_layers(need)
+        self.ranks.offer(estimate)
         self._dtype.setEnabled(report.supported)
         self._context.setEnabled(report.supported)
         self._fill_contexts(report.context_length, self.chosen()["max_model_len"])
@@ -193,12 +203,16 @@ class ModelCard(QFrame):
         self._context.setCurrentIndex(max(0, self._context.findData(length)))
 
     def chosen(self) -> dict[str, Any]:
-        """Precision, context, and layers of a GPU as the user set them: values of the engine's
-        settings."""
-        options = {
+        """Precision, context, layers of a GPU and ranks as the user set them: values of the
+        engine's settings."""
+        options: dict[str, Any] = {
             "dtype": self._dtype.currentText(), "max_model_len": self._context.currentData()
         }  # fmt: skip
-        return options if self._layers.isHidden() else {**options, LAYERS: self._gpu_layers}
+        if not self._layers.isHidden():
+            options[LAYERS] = self._gpu_layers
+        if not self.ranks.isHidden():
+            options[RANKS] = self.ranks.value
+        return options
 
     @property
     def layers(self) -> NumberControl:

@@ -17,7 +17,8 @@ from app.models.memory_bar import MemoryBar
 from app.models.model_card import ModelCard
 from app.models.sources import shape_sources
 from app.panels.memory_view import MemoryPanel
-from app.ranks import devices_of, each_of
+from app.panels.rank_words import RANKS
+from app.ranks import devices_of, each_of, most_ranks
 from app.window import Application
 from engine.config import EngineConfig
 from engine.loading.checkpoint import Checkpoint
@@ -78,6 +79,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
         monkeypatch.setattr("engine.assembly.resolve_device", lambda device: "cuda:0")
         monkeypatch.setattr("engine.assembly.default_dtype", lambda *found: "bfloat16")
         monkeypatch.setattr("engine.assembly.resolve", resolve)
+        monkeypatch.setattr("app.ranks.gpus", lambda: free)
 
     return pretend
 
@@ -91,6 +93,7 @@ def need_of(config: EngineConfig, held: dict[str, int] | None = None) -> Need:
 def test_the_gpu_with_the_least_free_decides(gpus: Pretend) -> None:
     gpus(40, 30, 50)
     need = need_of(CONFIG)
+    assert estimate(CONFIG).most_ranks == 3
     assert (need.num_gpus, need.free, need.total) == (2, 30 * GIB, 60 * GIB)
     assert need.where == "on each of 2 GPUs" and need.fits
     assert need.kv_bytes_per_token == 2 * need.kv_cache / need.max_model_len
@@ -150,6 +153,41 @@ def test_the_card_says_on_how_many_gpus(qtbot: QtBot) -> None:
     )
     card.show_estimate(Estimate(known, replace(PART, num_gpus=1, weights=20 * GIB)))
     assert card.verdict.startswith("Does not fit: 20.4 GiB needed, 11.0 GiB usable.")
+
+
+def test_ranks_are_chosen_on_the_card_where_there_are_places_for_them(qtbot: QtBot) -> None:
+    """Only numbers that divide the heads, and nothing is asked where there is one place."""
+    card, asked = ModelCard(), []
+    qtbot.addWidget(card)
+    card.options_changed.connect(lambda: asked.append(card.chosen().get(RANKS)))
+    offered = lambda: [card.ranks.itemData(i) for i in range(card.ranks.count())]
+    card.show_source(LLAMA, {})
+    alone = replace(PART, num_gpus=1)
+    card.show_estimate(Estimate(report(), alone, fitting_len=4096))
+    assert card.ranks.isHidden() and card.ranks.label.isHidden() and RANKS not in card.chosen()
+    card.show_estimate(Estimate(report(), alone, fitting_len=4096, most_ranks=8))
+    assert offered() == [1, 2, 4, 8] and not card.ranks.isHidden()
+    card.show_estimate(Estimate(report(num_kv_heads=2), alone, most_ranks=8))
+    assert offered() == [1, 2] and card.chosen()[RANKS] == 1
+    card.ranks.setCurrentIndex(1)
+    card.ranks.activated.emit(1)
+    assert asked == [2] and card.chosen()[RANKS] == 2
+    card.show_estimate(Estimate(report(), None, "cuda:1 is not there."))  # to be taken back
+    assert offered() == [1, 2] and card.chosen()[RANKS] == 2 and not card.ranks.isHidden()
+    card.show_source(LLAMA, {})
+    assert card.ranks.isHidden() and card.ranks.value == 1
+    card.show_source(LLAMA, {RANKS: 4})
+    assert offered() == [1, 4] and card.chosen()[RANKS] == 4
+    card.show_nothing()
+    assert card.ranks.isHidden()
+
+
+def test_places_are_gpus_from_the_chosen_one_on_or_numa_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.ranks.gpus", lambda: (object(),) * 4)
+    monkeypatch.setattr("app.ranks.nodes", lambda: (frozenset({0}), frozenset({1})))
+    assert [most_ranks(device) for device in ("cpu", "cuda:0", "cuda:3")] == [2, 4, 1]
 
 
 def test_the_bars_say_so_too(qtbot: QtBot) -> None:

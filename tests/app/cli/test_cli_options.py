@@ -97,9 +97,9 @@ def test_an_impossible_value_is_refused_with_what_is_possible(
         assert word in message
 
 
-@pytest.mark.parametrize("command", ["serve", "generate", "bench"])
+@pytest.mark.parametrize("command", ["serve", "generate --chat Hello", "bench"])
 def test_ranks_are_an_option_of_what_runs_an_engine(command: str) -> None:
-    args = build_parser().parse_args([command, "--tensor-parallel-size", "2"])
+    args = build_parser().parse_args([*command.split(), "--tensor-parallel-size", "2"])
     assert engine_config(args).tensor_parallel_size == 2
 
 
