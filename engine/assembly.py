@@ -13,11 +13,11 @@ from torch import nn
 
 from engine.allocator import give_back, keep_freed
 from engine.attention import register
-from engine.attention.backends import divided, make_backend
+from engine.attention.backends import divided, make_backend, staged
 from engine.attention.divided import DividedAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
-from engine.device_map import AUTO, CHOICES
+from engine.device_map import AUTO, CHOICES, stage_starts
 from engine.devices import (
     CPU,
     is_cuda,
@@ -88,7 +88,7 @@ class Assembly:
     @property
     def weights_bytes(self) -> int:
         """On the device, of the model and of the draft model beside it, measured."""
-        own = self.loaded.bytes_on[self.loaded.device_map.device]
+        own = self.loaded.bytes_on[self.config.device]
         return own + (self.draft.weights_bytes if self.draft else 0)
 
     @property
@@ -147,7 +147,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
     scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
     machine = machine_info()
     device = resolve_device(config.device)
-    if config.tensor_parallel_size > 1:
+    if max(config.tensor_parallel_size, config.pipeline_parallel_size) > 1:
         _check_ranks(config, device)
     dtype = config.dtype
     if dtype == "auto":
@@ -164,15 +164,27 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
 
 
 def _check_ranks(config: EngineConfig, device: str) -> None:
-    """Raise ConfigError where there are too few GPUs for as many ranks, or other settings do not go
-    together with them."""
-    size = config.tensor_parallel_size
-    resolve_ranks(device, size)
+    """Raise ConfigError where there are too few GPUs for as many ranks or stages, or other settings
+    do not go together with them."""
+    ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    if ranks > 1 and stages > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks} and pipeline_parallel_size {stages}: GPUs compute "
+            "either each layer together, or some layers each.",
+            "Set one of them to 1.",
+        )
+    name = "tensor_parallel_size" if ranks > 1 else "pipeline_parallel_size"
+    if stages > 1 and not is_cuda(device):
+        raise ConfigError(
+            f"pipeline_parallel_size is {stages}, and the CPU has all layers.",
+            "Choose the first of several NVIDIA GPUs as the device, or set it to 1.",
+        )
+    resolve_ranks(device, max(ranks, stages), name)
     if is_cuda(device) and config.gpu_layers not in CHOICES:
         raise ConfigError(
-            f"gpu_layers is {config.gpu_layers}, and tensor_parallel_size {size}: a model of which "
+            f"gpu_layers is {config.gpu_layers}, and {name} {max(ranks, stages)}: a model of which "
             "the CPU computes some layers has the others on one GPU.",
-            'Set gpu_layers to "all", or tensor_parallel_size to 1.',
+            f'Set gpu_layers to "all", or {name} to 1.',
         )
 
 
@@ -244,7 +256,7 @@ def _more_host_layers(plan: MemoryPlan, config: EngineConfig, checkpoint: Checkp
     """How many layers the CPU gets after a plan for which the memory did not suffice: its step was
     estimated, and others may have taken some since. None where that is not to be tried."""
     is_free = config.gpu_layers == AUTO and is_cuda(config.device)
-    is_free = is_free and config.tensor_parallel_size == 1
+    is_free = is_free and len(config.devices) == 1
     if not is_free or config.speculative_method == "eagle3":
         return None
     count: int = checkpoint.config.num_hidden_layers
@@ -294,7 +306,8 @@ def _load(
     )
     size = config.tensor_parallel_size
     if size == 1:
-        return load(device=config.device, progress=progress)
+        starts = _starts(config, checkpoint.config.num_hidden_layers)
+        return load(device=config.device, starts=starts, progress=progress)
     check_division(checkpoint.config, size)
 
     def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
@@ -302,6 +315,13 @@ def _load(
 
     devices = rank_devices(config.device, size)
     return load_ranks(checkpoint.config, devices, config.num_threads, load_share, progress)
+
+
+def _starts(config: EngineConfig, num_layers: int) -> tuple[tuple[int, str], ...]:
+    """Of the stages behind the first."""
+    if config.pipeline_parallel_size == 1:
+        return ()
+    return stage_starts(config.devices, num_layers)
 
 
 def _with_cache(
@@ -315,7 +335,7 @@ def _with_cache(
     cancelled: Cancelled,
 ) -> Assembly:
     """source: of what drafts."""
-    layers = _probe(loaded)
+    layers = _probe(loaded, config)
     draft = step_bytes = None
     if source is not None:
         draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
@@ -348,7 +368,7 @@ def _with_cache(
     )
 
 
-def _probe(loaded: LoadedModel) -> dict[int, LayerSpec]:
+def _probe(loaded: LoadedModel, config: EngineConfig) -> dict[int, LayerSpec]:
     """What each layer stores, seen in the first pass of a model: a class may compute something
     between its layers for which it was not divided."""
     if loaded.ranks is not None:
@@ -356,13 +376,15 @@ def _probe(loaded: LoadedModel) -> dict[int, LayerSpec]:
     try:
         return probe_kv(loaded.model)
     except RuntimeError as error:
-        if not loaded.device_map.is_divided or is_out_of_memory(error):
+        if len(loaded.device_map.devices) == 1 or is_out_of_memory(error):
             raise
         raise UnsupportedModelError(
             f"{type(loaded.model).__name__} cannot be divided between two devices: "
             f"{describe(error).cause}",
-            'Set gpu_layers to "all", or choose the device cpu.',
+            'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
         ) from error
+    finally:
+        make_current(config.device)
 
 
 def _measured_plan(
@@ -416,6 +438,12 @@ def draft_source(
                 f"{config.tensor_parallel_size} ranks has a part of them.",
                 "Use the method draft_model or ngram, or set tensor_parallel_size to 1.",
             )
+        if config.pipeline_parallel_size > 1:
+            raise DraftModelError(
+                "An EAGLE-3 head drafts from hidden states of the whole model on one device, and "
+                f"its layers are on {config.pipeline_parallel_size} GPUs.",
+                "Use the method draft_model or ngram, or set pipeline_parallel_size to 1.",
+            )
         if host_layers:
             raise DraftModelError(
                 "An EAGLE-3 head drafts from hidden states and embeddings of the whole model on "
@@ -457,7 +485,10 @@ def _cache(
     """layers: of the whole model."""
     dtype = DTYPES[config.dtype]
     if ranks is None:
-        return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
+        starts = _starts(config, len(layers))
+        return make_backend(
+            config, layers, num_blocks, dtype, host_layers=host_layers, starts=starts
+        )
 
     def of_rank(device: str, own: dict[int, LayerSpec]) -> PagedBackend:
         return make_backend(config.replace(device=device), own, num_blocks, dtype)
@@ -533,6 +564,8 @@ def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineCo
         return config.block_size * widths.bytes_per_token(config.kv_dtype, itemsize)
 
     itemsize = DTYPES[config.dtype].itemsize
+    if config.pipeline_parallel_size > 1:
+        layers = staged(layers, config.device, _starts(config, len(layers)))[config.device]
     first, rest = divided(layers, plan.host_layers)
     host, own = per_block(first) if first else 0, per_block(rest) + plan.draft_bytes_per_block
     if (own, host) == (plan.bytes_per_block, plan.host_bytes_per_block):

@@ -15,7 +15,7 @@ from typing import Any
 from engine.device_map import AUTO, check_gpu_layers
 from engine.device_map import CHOICES as GPU_LAYERS
 from engine.devices import CHOICES as DEVICES
-from engine.devices import check_device
+from engine.devices import check_device, is_cuda, rank_devices
 from engine.errors import ConfigError
 from engine.kv_dtype import NAMES as KV_DTYPES
 from engine.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
@@ -122,6 +122,13 @@ class EngineConfig:
         "the CPU that many groups of threads, each on a NUMA node of its own where there are as "
         "many.",
         minimum=1, maximum=8, unit="ranks",
+    )
+    pipeline_parallel_size: int = _setting(
+        int, 1, Change.RELOAD, "Pipeline parallel size",
+        "On how many NVIDIA GPUs, from the chosen one on, the layers of the model are, as many on "
+        "each. One computes behind the other, and long prompts in pieces, so that all compute at "
+        "once.",
+        minimum=1, maximum=8, unit="stages",
     )
     dtype: str = _setting(
         str, "auto", Change.RELOAD, "Number format",
@@ -287,6 +294,15 @@ class EngineConfig:
         if self.enable_chunked_prefill:
             return self.max_num_batched_tokens
         return max(self.max_num_batched_tokens, (self.max_model_len or 0) + self.max_num_seqs)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Of ranks or stages, where `device` (resolved) is the first of several GPUs; else that
+        one alone."""
+        if not is_cuda(self.device):
+            return (self.device,)
+        most = max(self.tensor_parallel_size, self.pipeline_parallel_size)
+        return rank_devices(self.device, most)
 
     @property
     def kv_dtype(self) -> KVDtype:

@@ -14,6 +14,7 @@ Imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.devices import CPU, is_cuda
@@ -42,16 +43,30 @@ def host_layers_of(device: str, gpu_layers: str, num_layers: int) -> int | None:
     return None if gpu_layers == AUTO else max(0, num_layers - int(gpu_layers))
 
 
+def stage_starts(devices: Sequence[str], num_layers: int) -> tuple[tuple[int, str], ...]:
+    """From which layers on which of `devices`, but the first, has them: as many each. Raises
+    ConfigError where there are fewer layers."""
+    size = len(devices)
+    if num_layers < size:
+        raise ConfigError(
+            f"{size} stages need {size} layers, and the model has {num_layers}.",
+            "Choose a smaller pipeline_parallel_size.",
+        )
+    return tuple((num_layers * stage // size, devices[stage]) for stage in range(1, size))
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceMap:
     """device: of the whole model; or, where the CPU computes its first `host_layers`, of the layers
     behind them and of all that comes after those. layers: path of the list of layers; before: paths
-    of the modules that are computed before the layers."""
+    of the modules that are computed before the layers. starts: (layer, device) from which on
+    another GPU has them, where there are several; the last one has all that comes after them."""
 
     device: str
     host_layers: int = 0
     layers: str = ""
     before: tuple[str, ...] = ()
+    starts: tuple[tuple[int, str], ...] = ()
 
     @property
     def is_divided(self) -> bool:
@@ -60,18 +75,29 @@ class DeviceMap:
     @property
     def devices(self) -> tuple[str, ...]:
         """In the order in which a step reaches them."""
-        return (CPU, self.device) if self.is_divided else (self.device,)
+        first = (CPU, self.device) if self.is_divided else (self.device,)
+        return (*first, *(device for _, device in self.starts))
+
+    @property
+    def last(self) -> str:
+        """Of the output head."""
+        return self.devices[-1]
+
+    def of_layer(self, index: int) -> str:
+        if index < self.host_layers:
+            return CPU
+        reached = [device for start, device in self.starts if start <= index]
+        return reached[-1] if reached else self.device
 
     def of(self, path: str) -> str:
         """The device of a module, a parameter or a buffer."""
-        if not self.is_divided:
+        if len(self.devices) == 1:
             return self.device
         if _is_inside(path, self.layers):
             index = path[len(self.layers) + 1 :].partition(".")[0]
-            on_host = index.isdigit() and int(index) < self.host_layers
-        else:
-            on_host = any(_is_inside(path, module) for module in self.before)
-        return CPU if on_host else self.device
+            return self.of_layer(int(index)) if index.isdigit() else self.last
+        is_before = any(_is_inside(path, module) for module in self.before)
+        return self.devices[0] if is_before else self.last
 
 
 def _is_inside(path: str, module: str) -> bool:

@@ -99,15 +99,15 @@ def rank_devices(device: str, size: int) -> tuple[str, ...]:
     return tuple(f"cuda:{first + rank}" for rank in range(size))
 
 
-def resolve_ranks(device: str, size: int) -> tuple[str, ...]:
+def resolve_ranks(device: str, size: int, setting: str) -> tuple[str, ...]:
     """`rank_devices`; raises ConfigError with the numbers where there are too few GPUs, and with
-    the reason where one of them cannot be used."""
+    the reason where one of them cannot be used. setting: that asks for so many."""
     devices, found = rank_devices(device, size), gpus() if is_cuda(device) else ()
     if is_cuda(device) and len(found) < 1 + int(devices[-1].partition(":")[2]):
         raise ConfigError(
-            f"{size} ranks from {device} on need {size} GPUs, {', '.join(devices)}; this machine "
-            f"has {len(found)}: {', '.join(gpu.device for gpu in found)}.",
-            "Choose a smaller tensor_parallel_size.",
+            f"{setting} {size} from {device} on needs {size} GPUs, {', '.join(devices)}; this "
+            f"machine has {len(found)}: {', '.join(gpu.device for gpu in found)}.",
+            f"Choose a smaller {setting}.",
         )
     return tuple(resolve_device(name) for name in devices)
 

@@ -7,14 +7,16 @@ total                                                    the machine's, or the c
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 
 import torch
 
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.config import EngineConfig
-from engine.device_map import host_layers_of
-from engine.devices import is_cuda, rank_devices
+from engine.device_map import host_layers_of, stage_starts
+from engine.devices import is_cuda
 from engine.divided_plan import less_than_a_block, plan_divided
 from engine.errors import OutOfMemoryError
 from engine.graphs import room_for
@@ -43,7 +45,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
-    Of several ranks on as many GPUs it is the plan of each.
+    Of several ranks on as many GPUs it is the plan of each; of several stages that of the first,
+    with as many blocks as all have room for.
 
     `in_use`, `host_in_use`: bytes that this engine holds now on the device, and in RAM beside a
     GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
@@ -62,8 +65,8 @@ def plan_memory(
         draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
     if host_layers is None:
         count = len(sizes.layer_weights)
-        is_shared = config.tensor_parallel_size > 1
-        host_layers = 0 if is_shared else host_layers_of(config.device, config.gpu_layers, count)
+        is_one = config.tensor_parallel_size == config.pipeline_parallel_size == 1
+        host_layers = host_layers_of(config.device, config.gpu_layers, count) if is_one else 0
 
     def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
         return plan(
@@ -71,6 +74,8 @@ def plan_memory(
             activations=activations,
         )  # fmt: skip
 
+    if config.pipeline_parallel_size > 1:
+        return _plan_stages(sizes, config, on_device)
     if host_layers == 0:
         return on_device(sizes, config)
     ram, all_ram = host_memory or free_memory()
@@ -82,6 +87,23 @@ def plan_memory(
     return plan_divided(sizes, config, host_layers, on_device, on_host, draft_kv)
 
 
+def _plan_stages(
+    sizes: ModelSizes, config: EngineConfig, on_device: Callable[..., MemoryPlan]
+) -> MemoryPlan:
+    """Each of its part, in the memory of the GPU that has least."""
+    devices = config.devices
+    count = len(sizes.layer_weights)
+    starts = [0, *(start for start, _ in stage_starts(devices, count)), count]
+    plans = []
+    for device, (first, last) in zip(devices, itertools.pairwise(starts), strict=True):
+        try:
+            plans.append(on_device(sizes.stage(first, last), config))
+        except OutOfMemoryError as error:
+            where = f"Layers {first} to {last - 1} on {device}"
+            raise OutOfMemoryError(f"{where}: {error.cause}", error.remedy) from error
+    return plans[0].with_blocks(min(plan.num_blocks for plan in plans))
+
+
 def ranks_beside(config: EngineConfig) -> int:
     """Among how many memories the model is divided, which are planned alike: those of GPUs, one of
     each rank. Ranks on the CPU share its memory."""
@@ -89,9 +111,8 @@ def ranks_beside(config: EngineConfig) -> int:
 
 
 def _least_free(config: EngineConfig) -> tuple[int, int]:
-    """(free, total) of the device, or of that of the ranks' that has least."""
-    devices = rank_devices(config.device, ranks_beside(config))
-    return min(map(free_memory, devices))
+    """(free, total) of the device, or of that of several that has least."""
+    return min(map(free_memory, config.devices))
 
 
 def _draft_kv_bytes(draft: ModelSizes, config: EngineConfig) -> int:

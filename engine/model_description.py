@@ -46,6 +46,11 @@ def model_info(
             f"{config.tensor_parallel_size} GPUs compute each layer together. Their steps are "
             "launched kernel by kernel, without CUDA graphs."
         )
+    if config.pipeline_parallel_size > 1:
+        notices.append(
+            f"The layers are on {config.pipeline_parallel_size} GPUs, which compute one behind the "
+            "other. Their steps are launched kernel by kernel, without CUDA graphs."
+        )
     if without_triton:
         notices.append(
             f"{without_triton}: torch's own operations compute attention and weights in few bits."
@@ -88,13 +93,15 @@ def model_info(
         experts_per_token=experts_per_token,
         device_name=_devices_name(config, loaded.device_map.host_layers, len(layers)),
         num_ranks=config.tensor_parallel_size,
+        num_stages=config.pipeline_parallel_size,
     )
 
 
 def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     name = machine_name(config.device)
-    if is_cuda(config.device) and config.tensor_parallel_size > 1:
-        return f"{config.tensor_parallel_size} x {name}"
+    several = len(config.devices)
+    if several > 1:
+        return f"{several} x {name}"
     return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
 
 

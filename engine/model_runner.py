@@ -155,4 +155,5 @@ def compute_one(model: nn.Module) -> Tensor:
     """Logits [1, vocab] of a pass over one token, wherever it ends."""
     begins = next(model.parameters()).device
     one = torch.zeros(1, dtype=torch.int64, device=begins)
-    return forward(model, one, one, one)
+    row = torch.zeros(1, dtype=torch.int64)  # of the host: every device can be asked for it
+    return forward(model, one, one, row)

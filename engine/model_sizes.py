@@ -64,6 +64,26 @@ class ModelSizes:
             embeddings=-(-self.embeddings // size),
         )
 
+    def stage(self, first: int, last: int) -> ModelSizes:
+        """The part of one of several GPUs that has the layers from `first` to before `last`:
+        embeddings are on that of the first layer, and all else on that of the last."""
+        count = len(self.layer_weights)
+        others = self.weights - sum(self.layer_weights) - (0 if self.is_tied else self.embeddings)
+        if not self.is_tied:
+            weights = self.embeddings if first == 0 else 0
+        else:  # the head has weights of its own where it is on another GPU
+            weights = self.embeddings if first == 0 or last == count else 0
+            others -= self.embeddings
+        weights += sum(self.layer_weights[first:last]) + (others if last == count else 0)
+        return replace(
+            self,
+            weights=weights,
+            kv=KVWidths.sum(self.layer_kv[first:last]),
+            layer_weights=self.layer_weights[first:last],
+            layer_kv=self.layer_kv[first:last],
+            table_rows=self.table_rows if first == 0 else (),
+        )
+
     def on_host(self, host_layers: int) -> ModelSizes:
         """The part of so many layers and what comes before them (see `engine.device_map`)."""
         weights = self.embeddings + sum(self.layer_weights[:host_layers])

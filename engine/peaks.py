@@ -5,13 +5,14 @@ The yardstick of `engine.step_cost`. Imports no torch until it measures.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from engine.allocator import give_back
-from engine.devices import CPU, is_cuda, rank_devices
+from engine.devices import CPU, is_cuda
 from engine.machine import free_memory, machine_name
 
 if TYPE_CHECKING:
@@ -68,6 +69,17 @@ def in_parallel(each: Sequence[Peaks], machine: str) -> Peaks:
     )
 
 
+def _one_behind_the_other(each: Sequence[Peaks], machine: str) -> Peaks:
+    """Of stages with as many layers each, of which a step of few tokens goes through one at a
+    time."""
+    return replace(
+        each[0],
+        read_bytes_per_s=statistics.harmonic_mean(peaks.read_bytes_per_s for peaks in each),
+        flops_per_s=sum(peaks.flops_per_s for peaks in each),  # a long prompt goes through all
+        machine=machine,
+    )
+
+
 def peaks_for(
     config: EngineConfig,
     model: ModelInfo,
@@ -77,10 +89,11 @@ def peaks_for(
     """What the device of a loaded model, or all of them, can do; see `measure_peaks`. host_layers:
     that the CPU computes beside a GPU."""
     threads = config.num_threads or 1
-    if is_cuda(config.device) and config.tensor_parallel_size > 1:
-        devices = rank_devices(config.device, config.tensor_parallel_size)
+    devices = config.devices
+    if len(devices) > 1:
         each = [measure_peaks(config.dtype, threads, name, cancelled) for name in devices]
-        return in_parallel(each, model.device_name)
+        together = in_parallel if config.tensor_parallel_size > 1 else _one_behind_the_other
+        return together(each, model.device_name)
     peaks = measure_peaks(config.dtype, threads, config.device, cancelled)
     if not host_layers:
         return peaks

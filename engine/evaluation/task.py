@@ -19,6 +19,7 @@ PRECISION_SETTINGS = tuple(
 
 WITHOUT_MEANING = (
     "speculative_method", "speculative_model", "kv_allocation", "batching", "tensor_parallel_size",
+    "pipeline_parallel_size",
 )  # fmt: skip
 """Settings that change no token; an evaluation runs with their defaults."""
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.device_map import DeviceMap
+from engine.devices import make_current
 from engine.errors import CheckpointError, LoadCancelled
 from engine.kernels.held import hold, hold_expert
 from engine.kernels.linear import Linear
@@ -105,8 +106,9 @@ def fill_all(
     for target in wanted:
         if cancelled():
             raise LoadCancelled("Loading was cancelled.")
-        device = torch.device(device_map.of(target.names[0]))
-        fill(target, values, scheme, dtype, device)
+        name = device_map.of(target.names[0])
+        make_current(name)  # kernels are measured there
+        fill(target, values, scheme, dtype, torch.device(name))
 
 
 def outcome(model: nn.Module) -> str:

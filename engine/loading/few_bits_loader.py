@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.device_map import DeviceMap
-from engine.devices import CPU
+from engine.devices import CPU, make_current
 from engine.errors import UnsupportedModelError
 from engine.kernels import int4
 from engine.kernels.int8_rows import CHUNK_ROWS
@@ -18,6 +18,7 @@ from engine.kernels.native.library import library, remedy
 from engine.layers.crossing import crossing_of
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
+from engine.layers.stages import stages_of
 from engine.loading.agreement import kinds_that_agree
 from engine.loading.architecture import build_on_meta
 from engine.loading.checkpoint import Checkpoint
@@ -81,6 +82,7 @@ def build_few_bits(
     compute_buffers(model, request.device_map)
     notices += freeze_rotary(model, request.max_model_len)
     crossing = crossing_of(model, request.device_map)
+    stages_of(model, request.device_map)
     if TABLE in agreed:
         for swap in list(table_swaps(model, request.max_model_len, request.dtype)):
             swap.apply()
@@ -91,7 +93,10 @@ def _agreed(request: LoadRequest) -> tuple[frozenset[str], dict[str, str]]:
     """`kinds_that_agree`, of every device: those that one has, and none refuses."""
     config, dtype = request.config, request.dtype
     devices = request.device_map.devices
-    found = [kinds_that_agree(config, request.max_model_len, dtype, name) for name in devices]
+    found = []
+    for name in devices:
+        make_current(name)
+        found.append(kinds_that_agree(config, request.max_model_len, dtype, name))
     refused = {k: text for stay, told in found for k, text in told.items() if k not in stay}
     outcomes = {kind: outcome for _, told in found for kind, outcome in told.items()} | refused
     return frozenset().union(*(stay for stay, _ in found)) - refused.keys(), outcomes

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.device_map import DeviceMap
+from engine.devices import make_current
 from engine.kernels import int8
 from engine.kernels.int8_rows import (
     CHUNK_ROWS,
@@ -47,7 +48,7 @@ class Head:
 
 def find_head(model: nn.Module, device_map: DeviceMap = _CPU) -> Head | str:
     """Head and embeddings of a model; or why they cannot be held in int8 where they are."""
-    device = torch.device(device_map.device)
+    device = torch.device(device_map.last)
     if device.type == "cpu" and library() is None and not int8.is_supported():
         return "this CPU's integer products are not exact"
     if device.type != "cpu" and not uses_triton(device):
@@ -72,6 +73,7 @@ def hold_head(
 ) -> None:
     """Both are one where they are tied, unless they are on two devices."""
     device = torch.device(device_map.of(found.head_name))
+    make_current(str(device))
     lookup_device = torch.device(device_map.of(found.embedding_name))
     is_tied = bool({found.head_name, found.embedding_name} & set(tied))
     (head_name,) = found.names(tied) if is_tied else (found.head_name,)

@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from engine.device_map import DeviceMap
-from engine.devices import CPU
+from engine.devices import CPU, make_current
 from engine.errors import ConfigError
 from engine.kernels.native.library import library
 from engine.kernels.native.plain import FORMATS
 from engine.kernels.select import Choice, blocked_choices, linear_choices
 from engine.layers.crossing import Crossing, crossing_of
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
+from engine.layers.stages import stages_of
 from engine.layers.swap import Swap
 from engine.layers.verify import keep_what_agrees
 from engine.loading.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
@@ -78,13 +79,15 @@ def load_model(
     seed: int,
     max_model_len: int,
     host_layers: int = 0,
+    starts: tuple[tuple[int, str], ...] = (),
     scheme: Scheme = PLAIN,
     share: Share | None = None,
     progress: Progress = lambda stage, done, total: None,
     cancelled: Cancelled = lambda: False,
 ) -> LoadedModel:
     """Load `checkpoint` in `dtype` onto `device`, but for the first `host_layers` of its layers
-    and what comes before them, which go to the CPU; or the `share` that a rank has of it.
+    and what comes before them, which go to the CPU; from the layers of `starts` on onto the
+    devices there; or the `share` that a rank has of it.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
     `scheme`: how weights that the checkpoint stores as plain numbers are held.
@@ -97,16 +100,19 @@ def load_model(
             f"{checkpoint.name} was opened without its weights.", 'Use load format "dummy".'
         )
     device_map = DeviceMap(device)
-    if host_layers:
-        device_map = place(build_on_meta(checkpoint.config), device, host_layers)
+    if host_layers or starts:
+        device_map = place(build_on_meta(checkpoint.config), device, host_layers, starts)
     request = LoadRequest(
         checkpoint, dtype, device_map, load_format, seed, max_model_len, progress, cancelled, share
     )
     stored = checkpoint.quantization
-    if stored is None and scheme.is_plain:
-        built = _build_plain(request)
-    else:
-        built = build_few_bits(request, scheme, stored)
+    try:
+        if stored is None and scheme.is_plain:
+            built = _build_plain(request)
+        else:
+            built = build_few_bits(request, scheme, stored)
+    finally:
+        make_current(device)
     model = built.model
     blocked = block_weights(model, dtype, progress, cancelled)
     each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
@@ -157,6 +163,7 @@ def _build_plain(request: LoadRequest) -> Built:
     compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)
     crossing = crossing_of(model, device_map)
+    stages_of(model, device_map)
     progress("Checking", 0, 0)
     kernels = _check(prepared, request.max_model_len, dtype, notices)
     # with `prepared` go the originals, whose weights are views of those that may be arranged

@@ -14,9 +14,15 @@ from engine.layers.verify import list_of_layers
 from engine.model_runner import forward, without_padding_check
 
 
-def place(reference: nn.Module, device: str, host_layers: int) -> DeviceMap:
-    """`reference`, the unmodified class on the meta device, with so many of its layers (at least
-    one), and what comes before them, on the CPU and all else on `device`. Raises
+def place(
+    reference: nn.Module,
+    device: str,
+    host_layers: int,
+    starts: tuple[tuple[int, str], ...] = (),
+) -> DeviceMap:
+    """`reference`, the unmodified class on the meta device, with so many of its layers, and what
+    comes before them, on the CPU and all else on `device`, or from the layers of `starts` on on the
+    devices there. Raises
     UnsupportedModelError for a class of which that is not found out."""
     config: Any = reference.config
     parent, name, layers = list_of_layers(reference, config.num_hidden_layers)
@@ -29,7 +35,7 @@ def place(reference: nn.Module, device: str, host_layers: int) -> DeviceMap:
         else:  # it is computed around the layers: what it has itself counts, not what is in it
             own = (*module._parameters, *module._buffers)
             before += [f"{paths[id(module)]}.{one}".removeprefix(".") for one in own]
-    return DeviceMap(device, host_layers, path, tuple(before))
+    return DeviceMap(device, host_layers, path, tuple(before), starts)
 
 
 class _ReachedLayersError(Exception):
@@ -74,5 +80,5 @@ def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
     raise UnsupportedModelError(
         f"{type(model).__name__} cannot be divided between two devices: what it computes before "
         f"its layers could not be found out ({problem}).",
-        'Set gpu_layers to "all", or choose the device cpu.',
+        'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
     )

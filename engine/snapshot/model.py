@@ -15,7 +15,8 @@ class ModelInfo:
     layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
     layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
     `device_name`: the make of `device`, with its cores where that is the CPU, and with the layers
-    that the CPU computes beside a GPU. `num_ranks`: how many compute each layer together.
+    that the CPU computes beside a GPU. `num_ranks`: how many compute each layer together;
+    `num_stages`: on how many GPUs the layers are, one behind the other.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ModelInfo:
     lookup_bytes: int = 0
     expert_bytes: int = 0
     num_ranks: int = 1
+    num_stages: int = 1
 
     @property
     def is_described(self) -> bool:
