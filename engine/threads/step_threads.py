@@ -37,10 +37,11 @@ class StepThreads:
         apply: Callable[[int], None] = torch.set_num_threads,
     ) -> None:
         self._apply = apply
-        self._most = 0 if weights_bytes is None else config.num_threads or 1
+        self._ranks = config.tensor_parallel_size  # which divide the threads alike
+        self._most = 0 if weights_bytes is None else self._for_ranks(config.num_threads or 1)
         self._free = FreeCores(self._most, crowding or Crowding(clock), num_cores)
         self._used = 0
-        self._counts = counts(self._most)
+        self._counts = tuple(self._ranks * n for n in counts(self._most // self._ranks))
         wanted = min(self._most, -(-(weights_bytes or 0) // BYTES_PER_THREAD))
         self._start = bisect_left(self._counts, wanted)
         self._searches: dict[int, Search] = {}
@@ -88,8 +89,12 @@ class StepThreads:
         if count:
             self._apply(count)
 
+    def _for_ranks(self, count: int) -> int:
+        """As many for each: at least one, and no more than there are, if there are that many."""
+        return max(1, count // self._ranks) * self._ranks
+
     def _count(self, num_tokens: int, now: float, is_timed: bool) -> int:
-        free = self._free.count(now)
+        free = self._for_ranks(self._free.count(now))
         if num_tokens >= LARGE or not is_timed:
             self._kind = 0
             return free
