@@ -29,6 +29,7 @@ KNOWN = (
     "gpu_memory_utilization",
     "enforce_eager",
     "tensor_parallel_size",
+    "pipeline_parallel_size",
 )
 
 
@@ -44,7 +45,8 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     words += ["--max-running-requests", config.max_num_seqs]
     is_chunked = config.enable_chunked_prefill
     words += ["--chunked-prefill-size", config.max_num_batched_tokens if is_chunked else -1]
-    if is_chunked:
+    is_staged = is_changed(config, "pipeline_parallel_size")
+    if is_chunked and not is_staged:
         words.append("--enable-mixed-chunk")
     if not config.enable_prefix_caching:
         words.append("--disable-radix-cache")
@@ -52,23 +54,26 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
         words.append("--disable-cuda-graph")
     if is_changed(config, "tensor_parallel_size"):
         words += ["--tp-size", config.tensor_parallel_size]
+    if is_staged:
+        words += ["--pp-size", config.pipeline_parallel_size]
     words += ["--page-size", config.block_size]
     kv_name = kv_precision.word(config, kv_precision.SGLANG)
     if kv_name is not None:
         words += ["--kv-cache-dtype", kv_name]
     words += quantization.words(config, quantization.SGLANG)
-    words += speculation.sglang_words(config)
+    algorithms = {} if is_staged else speculation.SGLANG
+    words += speculation.sglang_words(config) if algorithms else []
     known = [
         *KNOWN,
         *quantization.known(config, quantization.SGLANG),
         *kv_precision.known(config, kv_precision.SGLANG),
-        *speculation.known(config, speculation.SGLANG),
+        *speculation.known(config, algorithms),
     ]
     notes = precision_note(config, facts) + quantization.notes(config, quantization.SGLANG)
-    notes += speculation.notes(config, speculation.SGLANG)
+    notes += speculation.notes(config, algorithms)
     notes += division_note(facts, "SGLang") + ranks_note(config, "SGLang")
     notes += kv_precision.scale_notes(config, kv_precision.SGLANG)
-    if config.speculative_method == "ngram" and speculation.is_on(config):
+    if algorithms and config.speculative_method == "ngram" and speculation.is_on(config):
         notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")
     if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
         known.append("kv_cache_memory_bytes")
@@ -77,7 +82,11 @@ def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerComma
     if is_changed(config, "gpu_memory_utilization"):
         words += ["--mem-fraction-static", config.gpu_memory_utilization]
         notes.append("--mem-fraction-static covers weights and cache, not the activations.")
-    if is_chunked:
+    if is_staged and speculation.is_on(config):
+        notes.append("With --pp-size it drafts nothing.")
+    if is_chunked and is_staged:
+        notes.append("With --pp-size a step has prompts or tokens that are decoded, not both.")
+    elif is_chunked:
         notes.append(
             "--chunked-prefill-size bounds the prompt tokens of a step; tokens that are decoded "
             "in it come on top."

@@ -30,6 +30,7 @@ KNOWN = (
     "enable_chunked_prefill",
     "block_size",
     "tensor_parallel_size",
+    "pipeline_parallel_size",
 )
 
 
@@ -41,6 +42,8 @@ def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> Serve
         words += ["--max_seq_len", config.max_model_len]
     if is_changed(config, "tensor_parallel_size"):
         words += ["--tp_size", config.tensor_parallel_size]
+    if is_changed(config, "pipeline_parallel_size"):
+        words += ["--pp_size", config.pipeline_parallel_size]
     words += ["--extra_llm_api_options", FILE]
     known = [
         *KNOWN,

@@ -30,6 +30,7 @@ FLAGS = (
     "gpu_memory_utilization",
     "enforce_eager",
     "tensor_parallel_size",
+    "pipeline_parallel_size",
 )
 """Settings that it has with the same meaning."""
 
@@ -62,6 +63,8 @@ def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand
             "Its --cpu-offload-gb is something else: weights wait in RAM, and the GPU fetches them "
             "in every step."
         )
+    if is_changed(config, "pipeline_parallel_size") and speculation.is_on(config):
+        notes.append("Not every version of vLLM drafts with --pipeline-parallel-size.")
     if config.block_size % 16:
         notes.append(
             f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."

@@ -32,7 +32,7 @@ OTHER: dict[str, Any] = {
     "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
     "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
     "enforce_eager": True, "gpu_layers": "20",
-    "tensor_parallel_size": 4,
+    "tensor_parallel_size": 4, "pipeline_parallel_size": 3,
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -172,6 +172,38 @@ DRAFTING = BASE.replace(
     speculative_model="/models/the draft",
     num_speculative_tokens=3,
 )
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (vllm_command, "--pipeline-parallel-size"),
+        (sglang_command, "--pp-size"),
+        (tensorrt_llm_command, "--pp_size"),
+    ],
+)
+def test_stages_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
+    command = make(BASE.replace(pipeline_parallel_size=3, device="cuda:0"))
+    assert option(command, flag) == "3" and not command.missing
+    assert flag not in words(make(BASE)) and flag not in make(DRAFTING).comments
+
+
+def test_what_servers_do_not_do_with_stages_is_told() -> None:
+    """SGLang refuses to start with either."""
+    staged = DRAFTING.replace(pipeline_parallel_size=2, device="cuda:0")
+    command = sglang_command(staged)
+    assert "--enable-mixed-chunk" in words(sglang_command(DRAFTING))
+    assert not {"--enable-mixed-chunk", "--speculative-algorithm"} & set(words(command))
+    assert command.missing == ("Speculative decoding (draft_model)",)
+    assert "With --pp-size it drafts nothing." in command.notes
+    assert "With --pp-size a step has prompts or tokens" in command.comments
+    ngram = sglang_command(staged.replace(speculative_method="ngram"))
+    assert "NGRAM" not in ngram.comments
+    off = sglang_command(staged.replace(speculative_method="off"))
+    assert "drafts" not in off.comments and not off.missing
+    command = vllm_command(staged)
+    assert "--speculative-config" in words(command)
+    assert "Not every version of vLLM drafts with --pipeline-parallel-size." in command.notes
 
 
 def test_a_draft_model_is_named_in_the_words_of_each_server() -> None:
