@@ -22,11 +22,10 @@ from PySide6.QtCore import QObject, Signal
 from app.connections.target import Event, LinkChanged, LinkState, Past, Remark
 from app.deliveries import Deliveries, titled
 from app.engine_seat import EngineSeat, EngineThreadLike, ThreadFactory, engine_thread
-from app.ranks import devices_of
 from app.row_names import event_by_row
 from engine import messages
 from engine.config import EngineConfig
-from engine.devices import CPU
+from engine.devices import CPU, rank_devices
 from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo
@@ -131,7 +130,8 @@ class EngineBridge(QObject):
         of an engine elsewhere nothing of this machine."""
         if self.plan is None or self.model is None or self.offers is not None:
             return {}
-        devices = devices_of(self.model.device, self.model.num_ranks)  # the plan is that of each
+        # the plan is that of each rank; stages have about as much as the first, of which it is
+        devices = rank_devices(self.model.device, max(1, self.model.num_gpus))
         return {CPU: self.plan.host_predicted, **dict.fromkeys(devices, self.plan.predicted)}
 
     @property

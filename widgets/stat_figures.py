@@ -186,8 +186,9 @@ def _used(snapshot: EngineSnapshot) -> int:
 def elsewhere_words(snapshot: EngineSnapshot) -> str:
     """Of a model that is divided, what is not on the GPU; "" for one on one device."""
     memory, model = snapshot.memory, snapshot.model
-    if model.num_ranks > 1 and model.device.startswith("cuda"):
-        return f"all of this on {model.device}, one of {model.num_ranks} GPUs with a part each"
+    if model.num_gpus > 1:
+        part = "a part" if model.num_ranks > 1 else "some of the layers"
+        return f"all of this on {model.device}, one of {model.num_gpus} GPUs with {part} each"
     if not memory.plan.host_layers:
         return ""
     return (
@@ -227,24 +228,26 @@ def weights_words(model: ModelInfo) -> str:
 
 
 def device_words(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; cpu, 2 ranks, 4 threads; cuda:0, H200; cuda:0, 2 ranks, H200; cuda:0 20/32
-    layers, H200; or who serves."""
+    """cpu, 2 threads; cpu, 2 ranks, 4 threads; cuda:0, H200; cuda:0, 2 ranks, H200; cuda:0, 2
+    stages, H200; cuda:0 20/32 layers, H200; or who serves."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
-    ranks = ranks_words(snapshot.model)
+    several = several_words(snapshot.model)
     if device.startswith("cuda"):
         name = snapshot.model.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
             device += f" {count - in_ram}/{count} layers"
             name = name.partition(",")[0]  # without those of the CPU
-        return ", ".join(filter(None, (device, ranks, name)))
+        return ", ".join(filter(None, (device, several, name)))
     has_threads = device == "cpu" and threads
     words = f"{threads} thread{'' if threads == 1 else 's'}" if has_threads else ""
-    return ", ".join(filter(None, (device, ranks, words)))
+    return ", ".join(filter(None, (device, several, words)))
 
 
-def ranks_words(model: ModelInfo) -> str:
-    """2 ranks; nothing where one computes all."""
+def several_words(model: ModelInfo) -> str:
+    """2 ranks; 2 stages; nothing where one computes all."""
+    if model.num_stages > 1:
+        return f"{model.num_stages} stages"
     return f"{model.num_ranks} ranks" if model.num_ranks > 1 else ""
 
 

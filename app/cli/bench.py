@@ -315,10 +315,11 @@ def _heading(report: Mapping[str, Any], workload: Workload, pace: Pace) -> str:
     model, config = report["model"], report["config"]
     weights = " (random weights)" if model["is_dummy"] else ""
     at_most = "at most " * bool(config["adaptive_threads"] and config["num_threads"] > 1)
-    ranks = f", {model['num_ranks']} ranks" if model["num_ranks"] > 1 else ""
+    counts = {name: model[f"num_{name}"] for name in ("ranks", "stages")}
+    several = "".join(f", {count} {name}" for name, count in counts.items() if count > 1)
     return (
         f"{model['name']}{weights}, {model['dtype']}, {at_most}{config['num_threads']} threads"
-        f"{ranks}\n"
+        f"{several}\n"
         f"{_work_line(workload, pace)}"
     )
 

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from app.models.estimate import Estimate
-from app.ranks import devices_of, each_of
+from app.ranks import each_of
 from app.settings_store import RecentModel
 from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
@@ -122,7 +122,7 @@ def decide(
 
 
 def _where(taken: EngineConfig) -> str:
-    return each_of(len(devices_of(taken.device, taken.tensor_parallel_size)))
+    return each_of(len(taken.devices))
 
 
 def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from app.ranks import devices_of, each_of, most_ranks
+from app.ranks import each_of, most_ranks, most_stages
 from app.row_names import by_row
 from engine.config import EngineConfig
 from engine.device_map import AUTO, host_layers_of
@@ -52,8 +52,9 @@ class InRam:
 class Need:
     """Memory in bytes, of `device`. `kv_cache`: the least that is useful, one request of
     `max_model_len` tokens. `limit`: what the engine may use of the `free` bytes. in_ram: the part
-    of a model that is divided, beside that on the GPU. num_gpus: where ranks are on several, all
-    of this is of each of them, with what is free on the fullest."""
+    of a model that is divided, beside that on the GPU. num_gpus: where ranks or stages
+    are on several, all of this is of each of them, with what is free on the fullest; of stages it
+    is that of the first, and the others have about the same."""
 
     max_model_len: int
     dtype: str
@@ -67,6 +68,7 @@ class Need:
     num_layers: int = 0
     in_ram: InRam | None = None
     num_gpus: int = 1
+    is_staged: bool = False
 
     @property
     def kv_of_all(self) -> int:
@@ -76,7 +78,10 @@ class Need:
     @property
     def kv_bytes_per_token(self) -> float:
         """In all."""
-        return self.num_gpus * self.kv_of_all / self.max_model_len
+        parts: float = self.num_gpus
+        if self.is_staged:  # the first may have a layer less than others
+            parts = self.num_layers / (self.num_layers // self.num_gpus)
+        return parts * self.kv_of_all / self.max_model_len
 
     @property
     def most_tokens(self) -> int:
@@ -123,8 +128,8 @@ class Estimate:
     model is not supported or the configuration is impossible (`problem` says why).
     fitting_len: the longest context that fits, a power of two or the model's own; None if none.
     Where the model would be divided: whole_len: the same without the CPU's help. proposed_len: the
-    longest context with which the CPU computes hardly more layers than it has to. most_ranks: that
-    have a place of their own."""
+    longest context with which the CPU computes hardly more layers than it has to. most_ranks,
+    most_stages: that have a place of their own."""
 
     report: ModelReport
     need: Need | None = None
@@ -133,6 +138,7 @@ class Estimate:
     whole_len: int | None = None
     proposed_len: int | None = None
     most_ranks: int = 1
+    most_stages: int = 1
 
     @property
     def can_open(self) -> bool:
@@ -150,7 +156,8 @@ def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     try:
         resolved, checkpoint = resolve(config)
         machine = _Machine(resolved, checkpoint, in_use)
-        return replace(machine.estimate(report, resolved), most_ranks=most_ranks(resolved.device))
+        found, device = machine.estimate(report, resolved), resolved.device
+        return replace(found, most_ranks=most_ranks(device), most_stages=most_stages(device))
     except InferdeckError as error:
         return Estimate(report, problem=by_row(str(error)))
 
@@ -165,7 +172,7 @@ class _Machine:
 
         self._checkpoint = checkpoint
         self._count = len(sizes_of(checkpoint, config).layer_weights)
-        self._num_gpus = len(devices_of(config.device, config.tensor_parallel_size))
+        self._num_gpus = len(config.devices)
         self._memory = _least_free(config, in_use)
         self._ram = self._memory
         if config.device != CPU:
@@ -269,23 +276,26 @@ class _Machine:
             num_layers=self._count,
             in_ram=in_ram,
             num_gpus=self._num_gpus,
+            is_staged=config.pipeline_parallel_size > 1,
         )
 
 
 def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
-    """(bytes that can be had, bytes in all) of the device, or of that with the least free where the
-    ranks are on several: each has a part alike."""
+    """(bytes that can be had, bytes in all) of the device, or of that with the least free where
+    ranks or stages are on several: each has a part alike."""
     from engine.machine import free_memory
 
     found = []
-    for device in devices_of(config.device, config.tensor_parallel_size):
+    for device in config.devices:
         try:
             free, total = free_memory(device)
         except IndexError:
+            is_staged = config.pipeline_parallel_size > 1
+            parts = "stages" if is_staged else "ranks"
+            name = "pipeline_parallel_size" if is_staged else "tensor_parallel_size"
             raise ConfigError(
-                f"{config.tensor_parallel_size} ranks from {config.device} on: {device} is not "
-                "there.",
-                "Choose fewer ranks (tensor_parallel_size).",
+                f"{len(config.devices)} {parts} from {config.device} on: {device} is not there.",
+                f"Choose fewer {parts} ({name}).",
             ) from None
         found.append((min(free + in_use.get(device, 0), total), total))
     return min(found)

@@ -18,9 +18,9 @@ from PySide6.QtWidgets import (
 
 from app.models.estimate import Estimate, Need
 from app.models.memory_bar import MemoryBar
-from app.models.rank_choice import RankChoice
+from app.models.parts_choice import PartsChoice, rank_counts, stage_counts
 from app.models.sources import ModelSource, is_starter
-from app.panels.rank_words import RANKS
+from app.panels.rank_words import RANKS, STAGES
 from app.panels.setting_specs import Machine, row_spec
 from app.units import format_bytes
 from engine.config import SETTINGS
@@ -61,8 +61,9 @@ class ModelCard(QFrame):
         self._context.setAccessibleName("Context length")
         self._context.activated.connect(lambda: self.options_changed.emit())
         self._make_layers()
-        self.ranks = RankChoice()
-        self.ranks.activated.connect(lambda: self.options_changed.emit())
+        self.ranks, self.stages = PartsChoice(RANKS), PartsChoice(STAGES)
+        for choice in (self.ranks, self.stages):
+            choice.activated.connect(lambda: self.options_changed.emit())
         self._bar = MemoryBar()
         self._busy = QProgressBar()
         self._busy.setTextVisible(False)
@@ -105,10 +106,12 @@ class ModelCard(QFrame):
         grid.setColumnStretch(1, 1)
         rows: list[tuple[str, QWidget]] = list(self._values.items())
         rows += [("Precision", self._dtype), ("Context length", self._context)]
-        rows += [(SETTINGS[LAYERS].label, self._layers), (SETTINGS[RANKS].label, self.ranks)]
         own: dict[QWidget, QLabel] = {
-            self._layers: self._layers_label, self.ranks: self.ranks.label
-        }  # fmt: skip
+            self._layers: self._layers_label,
+            self.ranks: self.ranks.label,
+            self.stages: self.stages.label,
+        }
+        rows += [(label.text(), widget) for widget, label in own.items()]
         for row, (name, widget) in enumerate(rows):
             label = own.get(widget) or QLabel(name)
             label.setProperty("role", "muted")
@@ -132,6 +135,7 @@ class ModelCard(QFrame):
         for widget in (self._layers, self._layers_label):
             widget.hide()
         self.ranks.hide_all()
+        self.stages.hide_all()
         self._show_need(None)
 
     def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
@@ -146,6 +150,7 @@ class ModelCard(QFrame):
         self._gpu_layers = str(chosen.get(LAYERS, AUTO))
         self._layers.set_value(self._gpu_layers)
         self.ranks.show_chosen(int(chosen.get(RANKS, 1)))
+        self.stages.show_chosen(int(chosen.get(STAGES, 1)))
         self._fill_contexts(None, chosen.get("max_model_len"))
         self._show_facts({})
         self._bar.show_need(None)
@@ -164,7 +169,8 @@ class ModelCard(QFrame):
         self._show_busy(False)
         if need is not None:
             self._offer_layers(need)
-        self.ranks.offer(estimate)
+        self.ranks.offer(rank_counts(estimate))
+        self.stages.offer(stage_counts(estimate))
         self._dtype.setEnabled(report.supported)
         self._context.setEnabled(report.supported)
         self._fill_contexts(report.context_length, self.chosen()["max_model_len"])
@@ -203,15 +209,16 @@ class ModelCard(QFrame):
         self._context.setCurrentIndex(max(0, self._context.findData(length)))
 
     def chosen(self) -> dict[str, Any]:
-        """Precision, context, layers of a GPU and ranks as the user set them: values of the
-        engine's settings."""
+        """Precision, context, layers of a GPU, ranks and stages as the user set them: values of
+        the engine's settings."""
         options: dict[str, Any] = {
             "dtype": self._dtype.currentText(), "max_model_len": self._context.currentData()
         }  # fmt: skip
         if not self._layers.isHidden():
             options[LAYERS] = self._gpu_layers
-        if not self.ranks.isHidden():
-            options[RANKS] = self.ranks.value
+        for name, choice in ((RANKS, self.ranks), (STAGES, self.stages)):
+            if not choice.isHidden():
+                options[name] = choice.value
         return options
 
     @property

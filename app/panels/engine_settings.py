@@ -135,10 +135,11 @@ class EngineSettingsPanel(QWidget):
                 control.offer(value, text)
             self._tell_places()
             if self.model.applied is not None:
+                self._enable_rows()
                 self._show_hints()
 
     def _tell_places(self) -> None:
-        """Where ranks could be; of the CPU of another machine nobody tells."""
+        """Where ranks or stages could be; of the CPU of another machine nobody tells."""
         nodes = 0 if self._bridge.is_remote else self._machine.num_nodes
         self._remarks.hints.places = Places(len(self._machine.gpus), nodes)
 
@@ -402,10 +403,14 @@ class EngineSettingsPanel(QWidget):
         self._offer_layers(self._bridge.model)
         self.precision.show(self.model.applied, {name: self.model.shown(name) for name in OF_IT})
         for name, row in self._rows.items():
-            row.setEnabled(self.may_change and not self._remarks.idle_because(name))
             if name not in self._unsent:
                 row.set_value(self.model.shown(name))
+        self._enable_rows()
         self._show_state()
+
+    def _enable_rows(self) -> None:
+        for name, row in self._rows.items():
+            row.setEnabled(self.may_change and not self._remarks.idle_because(name))
 
     def _show_state(self) -> None:
         model = self.model

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.panels.layer_words import layers_moved, layers_now
-from app.panels.rank_words import RANKS, Places, ranks_now, ranks_wanted
+from app.panels.rank_words import RANKS, STAGES, Places, ranks_now, ranks_wanted
+from app.panels.stage_words import stages_now, stages_wanted
+from app.ranks import of_gpus
 from app.units import format_bytes
 from engine.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, ModelInfo, StepRecord
 from widgets.speculation import words
-from widgets.stat_figures import ranks_words
+from widgets.stat_figures import several_words
 
 WINDOW_S = 60
 NO_DRAFT = "no draft was verified yet"
@@ -98,6 +100,7 @@ class Hints:
             "device": self._device,
             "gpu_layers": layers_now,
             RANKS: self._ranks,
+            STAGES: lambda s: stages_now(s, self.places),
             "enforce_eager": self._graphs,
         }
 
@@ -132,6 +135,10 @@ class Hints:
         threads = threads or getattr(config, "num_threads", None)
         return ranks_wanted(count, device, threads, self.places, self.model)
 
+    def stages(self, count: int, device: str) -> str:
+        """What so many stages would be; "" where that is not known."""
+        return stages_wanted(count, device, self.places, self.model)
+
     def hint(self, name: str) -> str:
         """The hint of a setting; empty where there is nothing to say yet."""
         maker = self._makers.get(name)
@@ -141,8 +148,8 @@ class Hints:
     def _device(s: EngineSnapshot) -> str:
         """Its make, and of a GPU how busy and how warm it is."""
         words = [s.model.device_name or s.model.device]
-        if ranks := ranks_words(s.model):
-            words.append(ranks)
+        if several := several_words(s.model):
+            words.append(several)
         for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
             if gpu.utilization is not None:
                 words.append(f"{gpu.utilization:.0%} busy".replace("%", " %"))
@@ -206,7 +213,8 @@ class Hints:
     def _capacity(s: EngineSnapshot) -> str:
         tokens = s.blocks.num_blocks * s.blocks.block_size
         plan = s.memory.plan
-        size = format_bytes(plan.cache_bytes_in_all) + _in_ram(plan.host_kv_cache)
+        size = f"{format_bytes(plan.cache_bytes_in_all)} {of_gpus(s.model)}".rstrip()
+        size += _in_ram(plan.host_kv_cache)
         preemptions = _count(s.counters.preemptions, "preemption")
         return f"{size} · {_count(tokens, 'token')} · {preemptions}"
 
@@ -216,12 +224,15 @@ class Hints:
         if not plan.key_dtype:
             return ""
         per_token = format_bytes(plan.block_bytes_in_all / s.blocks.block_size)
-        return f"{kv_words(plan.key_dtype, plan.value_dtype)} · {per_token} a token"
+        stored = kv_words(plan.key_dtype, plan.value_dtype)
+        return f"{stored} · {per_token} a token {of_gpus(s.model)}".rstrip()
 
     @staticmethod
     def _plan(s: EngineSnapshot) -> str:
         plan = s.memory.plan
         words = f"planned {format_bytes(plan.predicted)} of {format_bytes(plan.limit)}"
+        if where := of_gpus(s.model):
+            return f"{words} {where}"
         if not plan.host_layers:
             return words
         return f"{words} · {format_bytes(plan.host_predicted)} in RAM beside it"

@@ -12,8 +12,9 @@ def layers_now(s: EngineSnapshot) -> str:
     if not s.model.device.startswith("cuda") or not s.model.num_layers:
         return ""
     count, in_ram = s.model.num_layers, s.memory.plan.host_layers
-    if s.model.num_ranks > 1:
-        return f"all {count} on {s.model.num_ranks} GPUs, a part of each"
+    if s.model.num_gpus > 1:
+        parts = "a part of each" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
+        return f"all {count} on {s.model.num_gpus} GPUs, {parts}"
     where = f"all {count} on {s.model.device}"
     if in_ram:
         where = f"{count - in_ram} of {count} on {s.model.device}, {in_ram} in RAM"
@@ -27,7 +28,7 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
     count, device = s.model.num_layers, s.model.device
     host = host_layers_of(device, wanted, count) if device.startswith("cuda") else None
     moved = 0 if host is None else host - s.memory.plan.host_layers
-    if not moved or s.model.num_ranks > 1:
+    if not moved or s.model.num_gpus > 1:
         return ""
     weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
     layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"
@@ -36,6 +37,12 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
         return f"moves {layers} to RAM: {sizes}"
     free = format_bytes(s.memory.free)
     return f"moves {layers} to {device}: {sizes}; {free} are free there"
+
+
+def each_has(num_layers: int, num_stages: int) -> str:
+    """ "16 each"; "10 or 11 each"."""
+    least, rest = divmod(num_layers, num_stages)
+    return f"{least} or {least + 1} each" if rest else f"{least} each"
 
 
 def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:

@@ -60,8 +60,8 @@ class MemoryFigures:
     """Everything in bytes. `untouched`: of the KV cache, never written to so far. `program`: this
     process less what the plan knows of. `others`: what other programs hold. `kv_words`: what the
     cache stores keys and values in. `place`: whose memory it is. `device`: the GPU, where it is
-    one. num_gpus: on which ranks are; all of this is then of the first. `in_ram`: the rest of a
-    model that is divided."""
+    one. num_gpus: on which ranks or stages are; all of this is then of the first. `in_ram`: the
+    rest of a model that is divided."""
 
     weights: Compared
     kv_cache: Compared
@@ -80,7 +80,7 @@ class MemoryFigures:
     place: str = "The machine"
     device: str = ""
     in_ram: InRam | None = None
-    num_gpus: int = 1
+    num_gpus: int = 0
 
     @property
     def sum(self) -> Compared:
@@ -116,7 +116,7 @@ class MemoryAccount:
         self._rest = self._grown = 0
         self._device = ""
         self._num_layers = 0
-        self._num_ranks = 1
+        self._num_gpus = 0
         self._activations: int | None = None
 
     def update(self, snapshot: EngineSnapshot) -> None:
@@ -127,7 +127,7 @@ class MemoryAccount:
             self._activations = None
         self._device = snapshot.model.device
         self._num_layers = snapshot.model.num_layers
-        self._num_ranks = snapshot.model.num_ranks
+        self._num_gpus = snapshot.model.num_gpus
         self._touched |= (blocks.owner != BLOCK_FREE) | self._is_on_gpu
         self._memory, self._plan = memory, memory.plan
         rest = memory.process - memory.weights - self._touched_bytes(memory)
@@ -173,7 +173,7 @@ class MemoryAccount:
             place=f"The GPU ({self._device})" if self._is_on_gpu else "The machine",
             device=self._device if self._is_on_gpu else "",
             in_ram=self._in_ram(memory),
-            num_gpus=self._num_ranks if self._is_on_gpu else 1,
+            num_gpus=self._num_gpus,
         )
 
     def _in_ram(self, memory: MemorySnapshot) -> InRam | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from app.panels import rank_words, stage_words
 from app.panels.draft_models import METHOD, MODEL
 from app.panels.hints import Hints
 from app.panels.precision import PrecisionGuide
-from app.panels.rank_words import OTHERS, RANKS, refusal
+from app.panels.rank_words import OTHERS, RANKS, STAGES
 from app.panels.setting_specs import matters, only_on, only_with
 from app.panels.setting_words import short
 from app.panels.settings_model import SettingsModel
@@ -18,6 +19,8 @@ from engine.snapshot import MemoryPlan
 from widgets.setting_row import HintTone
 
 LAYERS = "gpu_layers"
+SEVERAL = {RANKS: rank_words.refusal, STAGES: stage_words.refusal}
+"""Settings that several GPUs are for, and what speaks against their value."""
 Remark = tuple[str, HintTone]
 WITH_CEILING = (
     "max_num_seqs", "max_num_batched_tokens", "enable_prefix_caching", "speculative_method",
@@ -70,8 +73,10 @@ class RowRemarks:
     def idle_because(self, name: str) -> str:
         """Why a setting does nothing now; "" where it does."""
         device = self._model.shown("device")
-        if reason := only_on(name, device, self._is_divided, self._num_ranks):
+        if reason := only_on(name, device, self._is_divided, self._num_gpus):
             return reason
+        if name == STAGES:
+            return stage_words.nowhere(self._model.shown, self.hints.places)
         if not matters(name, self._model.shown(METHOD)):
             return only_with(name)
         if not self._precision.matters(name, self._model.shown(WEIGHTS)):
@@ -86,15 +91,16 @@ class RowRemarks:
         return self.plan is not None and self.plan.host_layers > 0
 
     @property
-    def _num_ranks(self) -> int:
-        return int(self._model.shown(RANKS))
+    def _num_gpus(self) -> int:
+        """Of ranks or stages, where they are on GPUs."""
+        return max(map(int, map(self._model.shown, SEVERAL)))
 
-    @property
-    def _too_many_ranks(self) -> str:
-        """Why what is collected cannot be; "" where nothing of it is known to be impossible."""
-        if not any(self._model.is_pending(name) for name in (RANKS, *OTHERS)):
+    def _too_many(self, name: str) -> str:
+        """Why what is collected cannot be with as many ranks, or stages; "" where nothing of it is
+        known to be impossible."""
+        if not any(map(self._model.is_pending, (*SEVERAL, *OTHERS))):
             return ""
-        return refusal(self._model.shown, self.hints.places, self.hints.model)
+        return SEVERAL[name](self._model.shown, self.hints.places, self.hints.model)
 
     def _pending(self, name: str) -> str:
         words = f"not applied yet: now {self._now(name)}"
@@ -103,6 +109,8 @@ class RowRemarks:
             does = self.hints.moved(self._model.shown(name))
         elif name == RANKS:
             does = self.hints.ranks(*map(self._model.shown, (RANKS, "device", "num_threads")))
+        elif name == STAGES:
+            does = self.hints.stages(*map(self._model.shown, (STAGES, "device")))
         return f"{words} · {does}" if does else words
 
     def _now(self, name: str) -> str:
@@ -117,7 +125,7 @@ class RowRemarks:
             return str(self._errors[name]).replace("\n", " "), "error"
         if reason := self.idle_because(name):
             return reason, "small"
-        if name == RANKS and (reason := self._too_many_ranks):
+        if name in SEVERAL and (reason := self._too_many(name)):
             return reason, "error"
         if name == MODEL and self.draft_note[0]:
             return self.draft_note

@@ -52,6 +52,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "device",
         "gpu_layers",
         "tensor_parallel_size",
+        "pipeline_parallel_size",
         "max_model_len",
         "num_threads",
         "adaptive_threads",
@@ -84,13 +85,13 @@ def only_with(name: str) -> str:
     return "only with " + " or ".join(_OF_METHOD[name])
 
 
-def only_on(name: str, device: str, is_divided: bool = False, num_ranks: int = 1) -> str:
+def only_on(name: str, device: str, is_divided: bool = False, num_gpus: int = 1) -> str:
     """Why a setting does nothing on `device`; "" where it does something, or is not known to.
-    is_divided: the CPU computes layers beside a GPU. num_ranks: that compute each layer."""
+    is_divided: the CPU computes layers beside a GPU. num_gpus: that have a part of the model."""
     on_gpu = device == "auto" or device.startswith("cuda")
     if name in _OF_GPU and not on_gpu:
         return "only on an NVIDIA GPU"
-    if name == "enforce_eager" and num_ranks > 1:
+    if name == "enforce_eager" and num_gpus > 1:
         return "several GPUs launch every kernel by itself"
     if name in _OF_CPU and device.startswith("cuda") and not is_divided:
         return "only where the CPU computes layers"
@@ -179,6 +180,7 @@ _SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
     "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
     "gpu_layers": _layers,
     "tensor_parallel_size": lambda s, m: replace(s, steps=(1, 2, 4, 8), unit=""),
+    "pipeline_parallel_size": lambda s, m: replace(s, steps=tuple(range(1, 9)), unit=""),
 }  # fmt: skip
 
 

@@ -77,9 +77,9 @@ class StepAccount:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Steps in another precision, of other devices or of another number of ranks say nothing of
-        those of now: they are forgotten, with those that came with the news of it, and peaks that
-        are not theirs."""
+        """Steps in another precision, of other devices or of another number of ranks or stages say
+        nothing of those of now: they are forgotten, with those that came with the news of it, and
+        peaks that are not theirs."""
         before, self._snapshot = self._snapshot, snapshot
         machine = snapshot.model.device_name
         has_moved = before is not None and before.model.device_name != machine
@@ -148,9 +148,10 @@ class StepAccount:
 
 
 def _made_of(snapshot: EngineSnapshot) -> tuple[object, ...]:
-    """Ranks and precision."""
+    """Ranks, stages and precision."""
     config = snapshot.config  # an engine elsewhere, or a recording, may not tell all of it
-    return snapshot.model.num_ranks, *(getattr(config, name, None) for name in PRECISION)
+    several = snapshot.model.num_ranks, snapshot.model.num_stages
+    return *several, *(getattr(config, name, None) for name in PRECISION)
 
 
 def _mean_work(costed: list[CostedStep]) -> Work:

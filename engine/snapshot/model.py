@@ -55,6 +55,11 @@ class ModelInfo:
         return bool(self.architecture)
 
     @property
+    def num_gpus(self) -> int:
+        """That have a part each, of ranks or of stages; 0 on the CPU."""
+        return max(self.num_ranks, self.num_stages) if self.device.startswith("cuda") else 0
+
+    @property
     def body_bytes(self) -> int:
         """Of weights that every token of a step is multiplied with."""
         return self.weights_bytes - self.output_bytes - self.lookup_bytes - self.expert_bytes

@@ -329,6 +329,7 @@ class FakeEngineThread(threading.Thread):
             is_dummy=self._config.load_format == "dummy", has_chat_template=True, notices=notices,
             output_bytes=4_200_000, device_name=machine_name(),
             num_ranks=self._config.tensor_parallel_size,
+            num_stages=self._config.pipeline_parallel_size,
         )  # fmt: skip
 
     @property

@@ -114,6 +114,19 @@ def test_the_exchange_between_ranks_is_told_and_another_number_of_them_begins_an
     assert panel.counted.text().endswith("; of the model's time 2.50 ms exchange between ranks")
 
 
+def test_another_number_of_stages_begins_anew(panel: BottleneckPanel) -> None:
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.show()
+    alone = seen(1.0, step(1), step(2), step(3))
+    panel.update_snapshot(alone)
+    assert panel.note.text().startswith("3 steps, ")
+    stages = dataclasses.replace(alone.model, num_stages=2)
+    panel.update_snapshot(dataclasses.replace(seen(2.5), model=stages))  # the news of it
+    panel.update_snapshot(dataclasses.replace(seen(9.0, step(4), step(5)), model=stages))
+    assert panel.note.text().startswith("2 steps, ")
+
+
 def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
     """A layer that moved to the CPU, for one."""
     asked: list[int] = []

@@ -168,17 +168,18 @@ def test_steps_of_recordings_from_before_are_read(num_later: int) -> None:
     )
 
 
-def test_the_ranks_of_a_model_are_recorded_and_recordings_from_before_are_read() -> None:
+@pytest.mark.parametrize("field", ["num_ranks", "num_stages"])
+def test_the_parts_of_a_model_are_recorded_and_recordings_from_before_are_read(field: str) -> None:
     snapshot = synthetic.snapshot(1.0)
     divided = dataclasses.replace(
-        snapshot, model=dataclasses.replace(snapshot.model, num_ranks=2)
+        snapshot, model=dataclasses.replace(snapshot.model, **{field: 2})
     )
     line = json.loads(encode([Frame(1.0, m.SnapshotEvent(divided))]))
-    for name, ranks in (("", 2), ("num_ranks", 1)):
+    for name, count in (("", 2), (field, 1)):
         line["model"] = {k: v for k, v in line["model"].items() if k != name}
         (frame,) = decode(json.dumps(line).encode() + b"\n")
         assert isinstance(frame.event, m.SnapshotEvent)
-        assert frame.event.snapshot.model.num_ranks == ranks
+        assert getattr(frame.event.snapshot.model, field) == count
 
 
 def test_every_kind_of_event_comes_back() -> None:

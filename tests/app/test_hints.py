@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from app.panels import rank_words, stage_words
 from app.panels.hints import Hints
 from app.panels.layer_words import layers_moved, layers_now
-from app.panels.rank_words import Places, refusal
+from app.panels.rank_words import Places
 from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, StepEntry, StepRecord, ThreadFigures, ThreadsOf
 from tests.app.fakes import Script, snapshot_at_rest
@@ -98,7 +99,7 @@ def test_threads_of_the_steps_are_told(idle: EngineSnapshot) -> None:
     assert hints.hint("adaptive_threads") == "one thread computes every step"
 
 
-RANKS = "tensor_parallel_size"
+RANKS, STAGES = "tensor_parallel_size", "pipeline_parallel_size"
 NO_GPU = Places(0, 1)
 
 
@@ -115,11 +116,11 @@ def divided(idle: EngineSnapshot, count: int, device: str, threads: int = 8) -> 
         (1, 1, 1, "one thread computes all · 1 NUMA node"),
         (1, 8, 2, "8 threads compute all · 2 NUMA nodes"),
         (1, 8, 0, "8 threads compute all"),
-        (2, 2, 1, "2 groups of 1 thread · 1 NUMA node: no faster"),
+        (2, 2, 1, "2 groups of 1 thread · 1 NUMA node"),
         (2, 8, 2, "2 groups of 4 threads · each on a NUMA node of its own"),
         (4, 8, 2, "4 groups of 2 threads · only 2 NUMA nodes"),
         (2, 8, 0, "2 groups of 4 threads"),
-        (4, 2, 1, "4 groups of 1 thread, more than the 2 CPU threads · 1 NUMA node: no faster"),
+        (4, 2, 1, "4 groups of 1 thread, more than the 2 CPU threads · 1 NUMA node"),
     ],
 )
 def test_ranks_on_the_cpu(
@@ -175,9 +176,9 @@ def test_the_exchange_of_the_last_minute_is_told(idle: EngineSnapshot) -> None:
     hints = Hints()
     hints.places = NO_GPU
     hints.update(dataclasses.replace(divided(idle, 2, "cpu"), steps=steps))
-    assert hints.hint(RANKS).endswith(": no faster · exchange 10 % of the model's time")
+    assert hints.hint(RANKS).endswith("1 NUMA node · exchange 10 % of the model's time")
     hints.update(dataclasses.replace(divided(idle, 2, "cpu"), time=1100.0))
-    assert hints.hint(RANKS).endswith(": no faster")
+    assert hints.hint(RANKS).endswith("1 NUMA node")
 
 
 @pytest.mark.parametrize(
@@ -208,10 +209,132 @@ def test_what_speaks_against_ranks_is_known_before(
 ) -> None:
     """Of a model with 4 heads, 2 for keys and values."""
     config = EngineConfig(device="cpu", tensor_parallel_size=2).replace(**changes)
-    found = refusal(lambda name: getattr(config, name), places, idle.model)
+    found = rank_words.refusal(lambda name: getattr(config, name), places, idle.model)
     assert found == why
     if "heads" in why:
-        assert refusal(lambda name: getattr(config, name), places, None) == ""
+        assert rank_words.refusal(lambda name: getattr(config, name), places, None) == ""
+    with_stages = config.replace(pipeline_parallel_size=2)
+    for rule in (rank_words.refusal, stage_words.refusal):
+        found = rule(lambda name: getattr(with_stages, name), places, idle.model)
+        assert found.startswith("each layer on all GPUs, or some layers on each") == (
+            config.tensor_parallel_size > 1
+        )
+
+
+def staged(idle: EngineSnapshot, count: int, device: str, layers: int = 8) -> EngineSnapshot:
+    """The engine with so many stages."""
+    config = EngineConfig(device=device, num_threads=8, pipeline_parallel_size=count)
+    model = dataclasses.replace(
+        idle.model, device=device, device_name="A device", num_stages=count, num_layers=layers
+    )
+    return dataclasses.replace(idle, config=config, model=model)
+
+
+@pytest.mark.parametrize(
+    ("count", "device", "gpus", "layers", "now", "wanted"),
+    [
+        (1, "cpu", 4, 8, "", ""),
+        (1, "cuda:0", 0, 8, "cuda:0 has all layers", ""),
+        (1, "cuda:1", 4, 8, "cuda:1 has all layers · 4 GPUs here", ""),
+        (2, "cuda:0", 2, 8, "cuda:0 and cuda:1 · layers: 4 each · weights 24.0 MiB on the first",
+         "cuda:0 and cuda:1 · layers: 4 each · weights about 12.0 MiB on each"),
+        (3, "cuda:2", 8, 10,
+         "cuda:2 to cuda:4 · layers: 3 or 4 each · weights 24.0 MiB on the first",
+         "cuda:2 to cuda:4 · layers: 3 or 4 each · weights about 8.01 MiB on each"),
+    ],
+)  # fmt: skip
+def test_stages_are_on_gpus(
+    idle: EngineSnapshot, count: int, device: str, gpus: int, layers: int, now: str, wanted: str
+) -> None:
+    hints = Hints()
+    hints.places = Places(gpus, 2)
+    assert hints.stages(count, device) == ""  # of no model anything is known
+    seen = staged(idle, count, device, layers)
+    hints.update(seen)
+    assert (hints.hint(STAGES), hints.stages(count, device)) == (now, wanted)
+    if count > 1:
+        assert hints.hint("device") == f"A device · {count} stages"
+        assert hints.hint(RANKS) == "one GPU computes a layer"
+        has = now.split(" · ")[1].removeprefix("layers: ")
+        assert hints.hint("gpu_layers") == f"all {layers} on {count} GPUs, {has}"
+        assert layers_moved(seen, "4") == ""
+
+
+def test_figures_of_a_plan_say_on_how_many_gpus_they_are(idle: EngineSnapshot) -> None:
+    """The plan is that of each rank, and of the first stage."""
+    names = ("kv_cache_memory_bytes", "kv_cache_dtype", "gpu_memory_utilization")
+    hints = Hints()
+    for seen, where in (
+        (staged(idle, 2, "cuda:0"), "on the first of 2 GPUs"),
+        (divided(idle, 2, "cuda:0"), "on each of 2 GPUs"),
+        (divided(idle, 2, "cpu"), ""),
+    ):
+        hints.update(seen)
+        found = [hints.hint(name) for name in names]
+        assert [where in words if where else " of 2 GPUs" not in words for words in found] == (
+            [True] * 3
+        )
+    hints.update(divided(idle, 2, "cuda:0"))
+    assert hints.hint(STAGES) == "each GPU has a part of every layer"
+
+
+def test_stages_beside_layers_in_ram(idle: EngineSnapshot) -> None:
+    seen = staged(idle, 1, "cuda:0")
+    plan = dataclasses.replace(seen.memory.plan, host_layers=3)
+    memory = dataclasses.replace(seen.memory, plan=plan)
+    hints = Hints()
+    hints.update(dataclasses.replace(seen, memory=memory))
+    assert hints.hint(STAGES) == "the CPU and cuda:0 have all layers"
+
+
+@pytest.mark.parametrize(
+    ("changes", "places", "why"),
+    [
+        ({}, Places(2, 1), ""),
+        ({}, Places(0, 1), ""),  # the driver did not tell: the engine will
+        ({"device": "cpu"}, Places(2, 1), "the CPU has all layers: stages are on NVIDIA GPUs"),
+        ({}, Places(1, 1), "2 stages need 2 GPUs: there is 1 GPU here"),
+        ({"device": "cuda:1"}, Places(2, 1),
+         "2 stages need 2 GPUs from cuda:1 on: there are 2 GPUs here"),
+        ({"device": "auto", STAGES: 3}, Places(2, 1),
+         "3 stages need 3 GPUs: there are 2 GPUs here"),
+        ({"gpu_layers": "all"}, Places(2, 1), ""),
+        ({"gpu_layers": "3"}, Places(2, 1),
+         "divided between CPU and GPU it is on one GPU: set GPU layers to auto or all"),
+        ({"speculative_method": "eagle3"}, Places(2, 1),
+         "an EAGLE-3 head drafts for one stage only"),
+        ({"speculative_method": "draft_model"}, Places(2, 1), ""),
+        ({STAGES: 8}, Places(8, 1), "8 stages need 8 layers: the model has 6"),
+        ({STAGES: 6}, Places(8, 1), ""),
+        ({STAGES: 1, "device": "cpu", "gpu_layers": "3"}, Places(1, 1), ""),
+    ],
+)  # fmt: skip
+def test_what_speaks_against_stages_is_known_before(
+    idle: EngineSnapshot, changes: dict[str, object], places: Places, why: str
+) -> None:
+    """Of a model with 6 layers."""
+    config = EngineConfig(device="cuda:0", pipeline_parallel_size=2).replace(**changes)
+    model = dataclasses.replace(idle.model, num_layers=6)
+    shown = lambda name: getattr(config, name)
+    assert stage_words.refusal(shown, places, model) == why
+    if "layers:" in why and "need" in why:
+        assert stage_words.refusal(shown, places, None) == ""
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "count", "is_idle"),
+    [
+        ("cpu", 0, 1, True), ("cpu", 4, 1, True), ("cuda:0", 1, 1, True), ("auto", 1, 1, True),
+        ("cuda:0", 2, 1, False), ("cuda:0", 0, 1, False),
+        ("cpu", 4, 2, False), ("cuda:0", 1, 2, False),  # to be taken back
+    ],
+)  # fmt: skip
+def test_stages_are_no_choice_where_there_are_not_several_gpus(
+    device: str, gpus: int, count: int, is_idle: bool
+) -> None:
+    config = EngineConfig(device=device, pipeline_parallel_size=count)
+    why = stage_words.nowhere(lambda name: getattr(config, name), Places(gpus, 1))
+    assert why == ("only on several NVIDIA GPUs" if is_idle else "")
 
 
 def test_a_fast_engine_costs_little_to_explain(idle: EngineSnapshot) -> None:

@@ -1,4 +1,4 @@
-"""A model whose ranks are on several GPUs, before it is loaded: what is said of it."""
+"""A model whose ranks or stages are on several GPUs, before it is loaded: what is said of it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from app.models.memory_bar import MemoryBar
 from app.models.model_card import ModelCard
 from app.models.sources import shape_sources
 from app.panels.memory_view import MemoryPanel
-from app.panels.rank_words import RANKS
-from app.ranks import devices_of, each_of, most_ranks
+from app.panels.rank_words import RANKS, STAGES
+from app.ranks import most_ranks, most_stages
 from app.window import Application
 from engine.config import EngineConfig
 from engine.loading.checkpoint import Checkpoint
@@ -43,20 +43,22 @@ CONFIG = EngineConfig(
 Pretend = Callable[..., None]
 
 
+STAGED = CONFIG.replace(tensor_parallel_size=1, pipeline_parallel_size=2)
+
+
+@pytest.mark.parametrize("name", [RANKS, STAGES])
 @pytest.mark.parametrize(
     ("device", "count", "found"),
     [
         ("cpu", 4, ("cpu",)),
         ("cuda:0", 1, ("cuda:0",)),
-        ("cuda", 2, ("cuda:0", "cuda:1")),
         ("cuda:3", 3, ("cuda:3", "cuda:4", "cuda:5")),
     ],
 )
-def test_ranks_are_on_the_gpus_from_the_chosen_one_on(
-    device: str, count: int, found: tuple[str, ...]
+def test_parts_are_on_the_gpus_from_the_chosen_one_on(
+    name: str, device: str, count: int, found: tuple[str, ...]
 ) -> None:
-    assert devices_of(device, count) == found
-    assert bool(each_of(len(found))) == (len(found) > 1)
+    assert EngineConfig(device=device).replace(**{name: count}).devices == found
 
 
 @pytest.fixture
@@ -71,8 +73,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
         real = engine.assembly.resolve
 
         def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
-            resolved, checkpoint = real(config.replace(tensor_parallel_size=1))
-            return resolved.replace(tensor_parallel_size=config.tensor_parallel_size), checkpoint
+            several = {name: getattr(config, name) for name in (RANKS, STAGES)}
+            resolved, checkpoint = real(config.replace(**dict.fromkeys(several, 1)))
+            return resolved.replace(**several), checkpoint
 
         monkeypatch.setattr("engine.machine.free_memory", free_memory)
         monkeypatch.setattr("engine.memory.free_memory", free_memory)
@@ -104,12 +107,29 @@ def test_the_gpu_with_the_least_free_decides(gpus: Pretend) -> None:
     assert need_of(CONFIG, held).free == 45 * GIB
 
 
-def test_the_cpu_computes_no_layers_beside_several_gpus(gpus: Pretend) -> None:
+def test_stages_need_about_as_much_on_each(gpus: Pretend) -> None:
+    gpus(40, 30, 50)
+    need, alone = need_of(STAGED), need_of(STAGED.replace(pipeline_parallel_size=1))
+    assert estimate(STAGED).most_stages == 3
+    assert (need.num_gpus, need.free, need.where) == (2, 30 * GIB, "on each of 2 GPUs")
+    assert 0.4 * alone.weights < need.weights < 0.6 * alone.weights
+    assert need.kv_bytes_per_token == alone.kv_bytes_per_token
+    three = need_of(STAGED.replace(pipeline_parallel_size=3))  # 32 layers: 10, 11, 11
+    assert three.kv_bytes_per_token == pytest.approx(alone.kv_bytes_per_token)
+    held = {"cuda:0": 5 * GIB, "cuda:1": 15 * GIB}
+    assert need_of(STAGED, held).free == 45 * GIB
+
+
+@pytest.mark.parametrize("config", [CONFIG, STAGED], ids=["ranks", "stages"])
+def test_the_cpu_computes_no_layers_beside_several_gpus(
+    gpus: Pretend, config: EngineConfig
+) -> None:
     gpus(5, 5)
-    found = estimate(CONFIG)
+    found = estimate(config)
     assert found.need is not None and found.need.in_ram is None
     assert not found.can_open and found.proposed_len is None
-    assert need_of(CONFIG.replace(tensor_parallel_size=1)).in_ram is not None
+    one = config.replace(tensor_parallel_size=1, pipeline_parallel_size=1)
+    assert need_of(one).in_ram is not None
 
 
 def test_fewer_gpus_than_ranks_are_no_fault_of_the_program(gpus: Pretend) -> None:
@@ -118,6 +138,9 @@ def test_fewer_gpus_than_ranks_are_no_fault_of_the_program(gpus: Pretend) -> Non
     assert found.need is None and not found.can_open
     assert found.problem.startswith("2 ranks from cuda:0 on: cuda:1 is not there.")
     assert "“Tensor parallel size”" in found.problem
+    problem = estimate(STAGED).problem
+    assert problem.startswith("2 stages from cuda:0 on: cuda:1 is not there.")
+    assert "“Pipeline parallel size”" in problem
 
 
 def test_ranks_on_the_cpu_are_in_one_memory() -> None:
@@ -182,12 +205,33 @@ def test_ranks_are_chosen_on_the_card_where_there_are_places_for_them(qtbot: QtB
     assert card.ranks.isHidden()
 
 
+def test_stages_are_chosen_on_the_card_where_there_are_gpus_for_them(qtbot: QtBot) -> None:
+    card = ModelCard()
+    qtbot.addWidget(card)
+    offered = lambda: [card.stages.itemData(i) for i in range(card.stages.count())]
+    card.show_source(LLAMA, {})
+    alone = replace(PART, num_gpus=1)
+    card.show_estimate(Estimate(report(num_layers=3), alone, most_ranks=2))  # two NUMA nodes
+    assert card.stages.isHidden() and STAGES not in card.chosen() and not card.ranks.isHidden()
+    card.show_estimate(Estimate(report(num_layers=3), alone, most_ranks=8, most_stages=8))
+    assert offered() == [1, 2] and card.stages.label.text() == "Pipeline parallel size"
+    card.show_estimate(Estimate(report(num_layers=4), alone, most_ranks=8, most_stages=8))
+    assert offered() == [1, 2, 4] and card.chosen()[STAGES] == 1
+    card.show_source(LLAMA, {STAGES: 3})  # to be taken back where there are no more GPUs
+    card.show_estimate(Estimate(report(), None, "cuda:1 is not there."))
+    assert offered() == [1, 3] and card.chosen()[STAGES] == 3
+    card.show_nothing()
+    assert card.stages.isHidden() and card.stages.label.isHidden()
+
+
 def test_places_are_gpus_from_the_chosen_one_on_or_numa_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.ranks.gpus", lambda: (object(),) * 4)
     monkeypatch.setattr("app.ranks.nodes", lambda: (frozenset({0}), frozenset({1})))
-    assert [most_ranks(device) for device in ("cpu", "cuda:0", "cuda:3")] == [2, 4, 1]
+    devices = ("cpu", "cuda:0", "cuda:3")
+    assert [most_ranks(device) for device in devices] == [2, 4, 1]
+    assert [most_stages(device) for device in devices] == [1, 4, 1]
 
 
 def test_the_bars_say_so_too(qtbot: QtBot) -> None:
@@ -214,6 +258,9 @@ def test_a_comparison_says_on_how_many_gpus_each_side_is() -> None:
         "Two engines at once: the left has planned 6.00 GiB on each of 2 GPUs, the right needs "
         "7.38 GiB on each of 2 GPUs, and 40.0 GiB may be used"
     )
+    stages = taken.replace(tensor_parallel_size=1, pipeline_parallel_size=2)
+    same = decide(CONFIG, stages, plan, Estimate(report(), PART), "right")
+    assert same.why == made.why
     one = decide(CONFIG, taken.replace(device="cpu"), plan, Estimate(report(), PART), "right")
     assert "the left has planned 6.00 GiB, the right" in one.why
 
@@ -224,8 +271,10 @@ def test_the_memory_page_is_of_the_first_gpu(qtbot: QtBot) -> None:
     panel.show()
     seen = synthetic.snapshot(1.0)
     titles = []
-    for device, ranks in (("cpu", 1), ("cpu", 2), ("cuda:1", 1), ("cuda:1", 4)):
-        model = replace(seen.model, device=device, num_ranks=ranks)
+    for device, ranks, stages in (
+        ("cpu", 1, 1), ("cpu", 2, 1), ("cuda:1", 1, 1), ("cuda:1", 4, 1), ("cuda:1", 1, 3)
+    ):  # fmt: skip
+        model = replace(seen.model, device=device, num_ranks=ranks, num_stages=stages)
         panel.update_snapshot(replace(seen, model=model))
         titles.append((panel._plan_title.text(), panel._machine_title.text()))
     assert titles == [
@@ -233,15 +282,17 @@ def test_the_memory_page_is_of_the_first_gpu(qtbot: QtBot) -> None:
         ("The model", "The machine"),
         ("The model", "The GPU (cuda:1)"),
         ("The model on cuda:1, one of 4 GPUs", "The GPU (cuda:1)"),
+        ("The model on cuda:1, one of 3 GPUs", "The GPU (cuda:1)"),
     ]
 
 
+@pytest.mark.parametrize("name", [RANKS, STAGES])
 def test_what_is_loaded_gives_back_its_part_of_every_gpu(
-    qtbot: QtBot, application: Application, script: Script
+    qtbot: QtBot, application: Application, script: Script, name: str
 ) -> None:
     script.host_layers = 0
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
-        application.session.open("/models/tiny", settings={"tensor_parallel_size": 2})
+        application.session.open("/models/tiny", settings={name: 2})
     plan = application.bridge.plan
     assert plan is not None
     held = plan.predicted

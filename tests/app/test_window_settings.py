@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
 from app.engine_bridge import EngineBridge
-from app.panels.rank_words import RANKS
+from app.panels.rank_words import RANKS, STAGES
 from app.panels.row_remarks import WITH_CEILING, RowRemarks
 from app.panels.server_dialog import ServerDialog
 from app.panels.setting_specs import sections
@@ -333,10 +333,11 @@ def test_eager_steps_are_no_choice_with_several_gpus() -> None:
     model = SettingsModel()
     everything = SimpleNamespace(matters=lambda name, weights: True)
     remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
-    for ranks, why in ((1, ""), (2, "several GPUs launch every kernel by itself")):
-        model.open(EngineConfig(model="any", device="cuda:0", tensor_parallel_size=ranks), {})
-        assert remarks.idle_because("enforce_eager") == why
-        assert remarks.idle_because("gpu_layers") == remarks.idle_because(RANKS) == ""
+    for name in (RANKS, STAGES):
+        for count, why in ((1, ""), (2, "several GPUs launch every kernel by itself")):
+            model.open(EngineConfig(model="any", device="cuda:0").replace(**{name: count}), {})
+            assert remarks.idle_because("enforce_eager") == why
+            assert not any(map(remarks.idle_because, ("gpu_layers", RANKS, STAGES)))
 
 
 def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
@@ -353,7 +354,7 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
     one = "2 threads compute all · 1 NUMA node"
     qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
     control.slider.setValue(1)
-    what = "2 groups of 1 thread · 1 NUMA node: no faster"
+    what = "2 groups of 1 thread · 1 NUMA node"
     assert (row.hint, row.hint_tone) == (f"not applied yet: now 1 · {what}", "warning")
     control.slider.setValue(2)
     why = "2 KV heads cannot be divided among 4 ranks"
@@ -386,6 +387,50 @@ def test_gpus_that_are_missing_for_ranks_are_told_before(
     qtbot.waitUntil(lambda: row.hint == f"not applied yet: now 1 · {would}", timeout=3000)
     panel.choose("gpu_layers", "3")
     assert row.hint.startswith("divided between CPU and GPU it is on one GPU")
+
+
+def test_stages_are_chosen_where_there_are_gpus_for_them(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    """And what speaks against so many is told before they are applied."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row, ranks = panel.rows[STAGES], panel.rows[RANKS]
+    assert not row.isEnabled() and row.hint == "only on several NVIDIA GPUs"
+    script.host_layers = 0
+    open_model(qtbot, application, "/models/other")
+    panel.offer_gpus(("A card",))
+    assert not row.isEnabled() and ranks.isEnabled()
+    panel.offer_gpus(("A card",) * 3)
+    assert row.isEnabled()
+    panel._show_values()
+    one = "cuda:0 has all layers · 3 GPUs here"
+    qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
+    control = row.control
+    assert isinstance(control, NumberControl)
+    control.slider.setValue(2)
+    what = "cuda:0 to cuda:2 · layers: 2 or 3 each"
+    would = f"not applied yet: now 1 · {what} · weights about 8.01 MiB on each"
+    assert (row.value(), row.hint, row.hint_tone) == (3, would, "warning")
+    eager = panel.rows["enforce_eager"]
+    assert eager.hint == "several GPUs launch every kernel by itself" and not eager.isEnabled()
+    control.slider.setValue(3)
+    assert (row.hint, row.hint_tone) == ("4 stages need 4 GPUs: there are 3 GPUs here", "error")
+    control.slider.setValue(2)
+    panel.choose(RANKS, 2)
+    both = "each layer on all GPUs, or some layers on each: set one of the two to 1"
+    assert row.hint == ranks.hint == both and row.hint_tone == ranks.hint_tone == "error"
+    panel.choose(RANKS, 1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config is not None
+    assert application.bridge.config.pipeline_parallel_size == 3
+    now = f"{what} · weights 24.0 MiB on the first"
+    qtbot.waitUntil(lambda: row.hint == now and row.hint_tone == "small", timeout=3000)
+    assert ", 3 stages" in application.window.strip.title
+    panel.choose("device", "cpu")
+    why = "the CPU has all layers: stages are on NVIDIA GPUs"
+    assert row.isEnabled() and (row.hint, row.hint_tone) == (why, "error")
 
 
 def test_layers_are_chosen_as_words_or_numbers(

@@ -297,25 +297,29 @@ def test_no_timer_is_left(qtbot, charts: LiveCharts, clock: RedrawClock) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "name", "ranks", "words"),
+    ("device", "name", "ranks", "stages", "words"),
     [
-        ("cpu", "A processor", 1, "cpu, 2 threads"),
-        ("cpu", "A processor", 2, "cpu, 2 ranks, 2 threads"),
-        ("cuda:0", "NVIDIA H200", 1, "cuda:0, H200"),
-        ("cuda:1", "NVIDIA H200", 4, "cuda:1, 4 ranks, H200"),
+        ("cpu", "A processor", 1, 1, "cpu, 2 threads"),
+        ("cpu", "A processor", 2, 1, "cpu, 2 ranks, 2 threads"),
+        ("cuda:0", "NVIDIA H200", 1, 1, "cuda:0, H200"),
+        ("cuda:1", "NVIDIA H200", 4, 1, "cuda:1, 4 ranks, H200"),
+        ("cuda:1", "NVIDIA H200", 1, 4, "cuda:1, 4 stages, H200"),
     ],
 )
-def test_the_strip_says_how_many_ranks_compute(
-    strip: StatStrip, device: str, name: str, ranks: int, words: str
+def test_the_strip_says_how_many_ranks_or_stages_compute(
+    strip: StatStrip, device: str, name: str, ranks: int, stages: int, words: str
 ) -> None:
     seen = snapshot(1.0)
-    model = dataclasses.replace(seen.model, device=device, device_name=name, num_ranks=ranks)
+    model = dataclasses.replace(
+        seen.model, device=device, device_name=name, num_ranks=ranks, num_stages=stages
+    )
     strip.update_snapshot(dataclasses.replace(seen, model=model))
     assert strip.title.endswith(f"  ·  {words}")
     values(strip)
     tip = strip._tip(next(one for one in FIGURES if one.key == "memory"))
     assert ("on cuda:1, one of 4 GPUs with a part each" in tip) == (ranks == 4)
     assert ("with a part each" in tip) == (ranks > 1 and device != "cpu")
+    assert ("one of 4 GPUs with some of the layers each" in tip) == (stages == 4)
 
 
 def test_the_strip_starts_with_nothing(strip: StatStrip) -> None:
