@@ -42,11 +42,12 @@ def plan_memory(
     host_memory: tuple[int, int] | None = None,
     activations: int | None = None,
     host_layers: int | None = None,
+    stage: int = 0,
 ) -> MemoryPlan:
     """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
 
-    Of several ranks on as many GPUs it is the plan of each; of several stages that of the first,
-    with as many blocks as all have room for.
+    Of several ranks on as many GPUs it is the plan of each; of several stages that of the first, or
+    of `stage`, with as many blocks as all have room for.
 
     `in_use`, `host_in_use`: bytes that this engine holds now on the device, and in RAM beside a
     GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
@@ -75,7 +76,8 @@ def plan_memory(
         )  # fmt: skip
 
     if config.pipeline_parallel_size > 1:
-        return _plan_stages(sizes, config, on_device)
+        plans = _plan_stages(sizes, config, on_device)
+        return plans[stage].with_blocks(min(plan.num_blocks for plan in plans))
     if host_layers == 0:
         return on_device(sizes, config)
     ram, all_ram = host_memory or free_memory()
@@ -89,7 +91,7 @@ def plan_memory(
 
 def _plan_stages(
     sizes: ModelSizes, config: EngineConfig, on_device: Callable[..., MemoryPlan]
-) -> MemoryPlan:
+) -> list[MemoryPlan]:
     """Each of its part, in the memory of the GPU that has least."""
     devices = config.devices
     count = len(sizes.layer_weights)
@@ -101,7 +103,7 @@ def _plan_stages(
         except OutOfMemoryError as error:
             where = f"Layers {first} to {last - 1} on {device}"
             raise OutOfMemoryError(f"{where}: {error.cause}", error.remedy) from error
-    return plans[0].with_blocks(min(plan.num_blocks for plan in plans))
+    return plans
 
 
 def ranks_beside(config: EngineConfig) -> int:

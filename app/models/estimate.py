@@ -54,7 +54,7 @@ class Need:
     `max_model_len` tokens. `limit`: what the engine may use of the `free` bytes. in_ram: the part
     of a model that is divided, beside that on the GPU. num_gpus: where ranks or stages
     are on several, all of this is of each of them, with what is free on the fullest; of stages it
-    is that of the first, and the others have about the same."""
+    is that of the one that needs most. kv_in_all: of all stages."""
 
     max_model_len: int
     dtype: str
@@ -68,7 +68,7 @@ class Need:
     num_layers: int = 0
     in_ram: InRam | None = None
     num_gpus: int = 1
-    is_staged: bool = False
+    kv_in_all: int = 0
 
     @property
     def kv_of_all(self) -> int:
@@ -78,10 +78,7 @@ class Need:
     @property
     def kv_bytes_per_token(self) -> float:
         """In all."""
-        parts: float = self.num_gpus
-        if self.is_staged:  # the first may have a layer less than others
-            parts = self.num_layers / (self.num_layers // self.num_gpus)
-        return parts * self.kv_of_all / self.max_model_len
+        return (self.kv_in_all or self.num_gpus * self.kv_of_all) / self.max_model_len
 
     @property
     def most_tokens(self) -> int:
@@ -250,11 +247,16 @@ class _Machine:
         from engine.memory import blocks_of, plan_memory, reserve_and_limit
 
         assert config.max_model_len is not None
-        plan = plan_memory(
-            self._checkpoint,
-            config.replace(speculative_method="off", kv_cache_memory_bytes=None),
-            memory=_UNBOUNDED, host_memory=_UNBOUNDED, host_layers=host_layers,
-        ).with_blocks(blocks_of(config.max_model_len, config))  # fmt: skip
+        stages = config.pipeline_parallel_size
+        plans = [
+            plan_memory(
+                self._checkpoint,
+                config.replace(speculative_method="off", kv_cache_memory_bytes=None),
+                memory=_UNBOUNDED, host_memory=_UNBOUNDED, host_layers=host_layers, stage=stage,
+            ).with_blocks(blocks_of(config.max_model_len, config))
+            for stage in range(stages)
+        ]  # fmt: skip
+        plan = max(plans, key=lambda plan: plan.predicted)
         free, total = self._memory
         in_ram = None
         if host_layers:
@@ -276,7 +278,7 @@ class _Machine:
             num_layers=self._count,
             in_ram=in_ram,
             num_gpus=self._num_gpus,
-            is_staged=config.pipeline_parallel_size > 1,
+            kv_in_all=sum(plan.kv_cache for plan in plans) if stages > 1 else 0,
         )
 
 

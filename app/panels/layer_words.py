@@ -40,9 +40,11 @@ def layers_moved(s: EngineSnapshot, wanted: str) -> str:
 
 
 def each_has(num_layers: int, num_stages: int) -> str:
-    """ "16 each"; "10 or 11 each"."""
+    """ "16 layers each"; "10 or 11 layers each"."""
     least, rest = divmod(num_layers, num_stages)
-    return f"{least} or {least + 1} each" if rest else f"{least} each"
+    if rest:
+        return f"{least} or {least + 1} layers each"
+    return f"{least} {'layer' if least == 1 else 'layers'} each"
 
 
 def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:

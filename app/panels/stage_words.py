@@ -28,7 +28,7 @@ def stages_now(s: EngineSnapshot, places: Places) -> str:
         return ""
     if count > 1:
         weights = format_bytes(s.memory.plan.weights)
-        where = f"{gpus_from(model.device, count)} · layers: {each_has(model.num_layers, count)}"
+        where = f"{gpus_from(model.device, count)} · {each_has(model.num_layers, count)}"
         return f"{where} · weights {weights} on the first"
     if model.num_ranks > 1:
         return "each GPU has a part of every layer"
@@ -42,7 +42,7 @@ def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | No
     if count == 1 or model is None or not model.num_layers or not is_gpu(device, places):
         return ""
     weights = format_bytes(model.weights_bytes / count)
-    where = f"{gpus_from(device, count)} · layers: {each_has(model.num_layers, count)}"
+    where = f"{gpus_from(device, count)} · {each_has(model.num_layers, count)}"
     return f"{where} · weights about {weights} on each"
 
 

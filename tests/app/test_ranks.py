@@ -107,15 +107,16 @@ def test_the_gpu_with_the_least_free_decides(gpus: Pretend) -> None:
     assert need_of(CONFIG, held).free == 45 * GIB
 
 
-def test_stages_need_about_as_much_on_each(gpus: Pretend) -> None:
+def test_the_stage_that_needs_most_decides(gpus: Pretend) -> None:
     gpus(40, 30, 50)
     need, alone = need_of(STAGED), need_of(STAGED.replace(pipeline_parallel_size=1))
     assert estimate(STAGED).most_stages == 3
     assert (need.num_gpus, need.free, need.where) == (2, 30 * GIB, "on each of 2 GPUs")
-    assert 0.4 * alone.weights < need.weights < 0.6 * alone.weights
+    assert 0.5 * alone.weights <= need.weights < 0.6 * alone.weights
     assert need.kv_bytes_per_token == alone.kv_bytes_per_token
     three = need_of(STAGED.replace(pipeline_parallel_size=3))  # 32 layers: 10, 11, 11
-    assert three.kv_bytes_per_token == pytest.approx(alone.kv_bytes_per_token)
+    assert three.kv_bytes_per_token == alone.kv_bytes_per_token
+    assert three.kv_cache == alone.kv_cache * 11 // 32
     held = {"cuda:0": 5 * GIB, "cuda:1": 15 * GIB}
     assert need_of(STAGED, held).free == 45 * GIB
 

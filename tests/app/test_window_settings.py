@@ -409,7 +409,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     control = row.control
     assert isinstance(control, NumberControl)
     control.slider.setValue(2)
-    what = "cuda:0 to cuda:2 · layers: 2 or 3 each"
+    what = "cuda:0 to cuda:2 · 2 or 3 layers each"
     would = f"not applied yet: now 1 · {what} · weights about 8.01 MiB on each"
     assert (row.value(), row.hint, row.hint_tone) == (3, would, "warning")
     eager = panel.rows["enforce_eager"]
