@@ -101,7 +101,8 @@ def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
     name = machine_name(config.device)
     several = len(config.devices)
     if several > 1:
-        return f"{several} x {name}"
+        behind = ", one behind the other" if config.pipeline_parallel_size > 1 else ""
+        return f"{several} x {name}{behind}"  # what they can do together depends on it
     return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
 
 

@@ -233,11 +233,14 @@ def device_words(snapshot: EngineSnapshot) -> str:
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
     several = several_words(snapshot.model)
     if device.startswith("cuda"):
-        name = snapshot.model.device_name.removeprefix("NVIDIA ").removeprefix("GeForce ")
+        name = snapshot.model.device_name
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
             device += f" {count - in_ram}/{count} layers"
-            name = name.partition(",")[0]  # without those of the CPU
+        if in_ram or several:
+            name = name.partition(",")[0]  # without the CPU, or how they compute
+        name = name.removeprefix(f"{snapshot.model.num_gpus} x ")
+        name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         return ", ".join(filter(None, (device, several, name)))
     has_threads = device == "cpu" and threads
     words = f"{threads} thread{'' if threads == 1 else 's'}" if has_threads else ""

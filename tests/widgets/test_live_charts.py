@@ -302,8 +302,8 @@ def test_no_timer_is_left(qtbot, charts: LiveCharts, clock: RedrawClock) -> None
         ("cpu", "A processor", 1, 1, "cpu, 2 threads"),
         ("cpu", "A processor", 2, 1, "cpu, 2 ranks, 2 threads"),
         ("cuda:0", "NVIDIA H200", 1, 1, "cuda:0, H200"),
-        ("cuda:1", "NVIDIA H200", 4, 1, "cuda:1, 4 ranks, H200"),
-        ("cuda:1", "NVIDIA H200", 1, 4, "cuda:1, 4 stages, H200"),
+        ("cuda:1", "4 x NVIDIA H200", 4, 1, "cuda:1, 4 ranks, H200"),
+        ("cuda:1", "4 x NVIDIA H200, one behind the other", 1, 4, "cuda:1, 4 stages, H200"),
     ],
 )
 def test_the_strip_says_how_many_ranks_or_stages_compute(

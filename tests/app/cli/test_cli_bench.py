@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
+from app.bench.load import Pace
+from app.bench.workload import fixed
+from app.cli.bench import _heading
 from app.cli.report_file import write_report
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
@@ -81,6 +84,20 @@ def test_the_cache_s_precision_is_reported_and_compared(
     alone = bench(capsys, *tiny_flags, *FIXED, "--kv-cache-dtype", "int8")
     assert alone["config"]["kv_cache_dtype"] == "int8"
     assert alone["kv_cache_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "words"),
+    [(1, 1, "2 threads"), (2, 1, "2 threads, 2 ranks"), (1, 3, "2 threads, 3 stages")],
+)
+def test_the_heading_says_how_many_devices_compute(ranks: int, stages: int, words: str) -> None:
+    model = {
+        "name": "tiny", "dtype": "float32", "is_dummy": False,
+        "num_ranks": ranks, "num_stages": stages,
+    }  # fmt: skip
+    report = {"model": model, "config": {"adaptive_threads": False, "num_threads": 2}}
+    heading = _heading(report, fixed(8, 4, 2), Pace(1))
+    assert heading.splitlines()[0] == f"tiny, float32, {words}"
 
 
 def test_drafts_are_reported(capsys: pytest.CaptureFixture[str], tiny_flags: list[str]) -> None:

@@ -42,7 +42,7 @@ def test_tokens_are_those_of_the_cpu(make: Make) -> None:
     assert machine.waits == waits, "the host waits for tokens alone"
     assert torch.cuda.current_device() == 0
     assert engine.model_info.num_stages == 2
-    assert engine.model_info.device_name == "2 x Simulated GPU"
+    assert engine.model_info.device_name == "2 x Simulated GPU, one behind the other"
     assert any("one behind the other" in notice for notice in engine.model_info.notices)
 
 
