@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch
 
-from engine.devices import is_cuda
+from engine.devices import is_cuda, make_current
 from engine.kernels.native.library import Library
 from engine.parallel.exchange import Exchange
 from engine.parallel.meeting import PeerFailedError
@@ -37,16 +37,12 @@ class Team:
         self.size = len(devices)
         self.exchange = Exchange(self.size, native)
         self.cores = _cores(devices)
+        # they know nothing of the team: so they end with it, also where nobody closes it
         self._threads = [
-            ThreadPoolExecutor(1, f"rank-{rank}", self._begin, (rank,)) for rank in range(self.size)
+            ThreadPoolExecutor(1, f"rank-{rank}", _begin, (device, self.cores[rank]))
+            for rank, device in enumerate(devices)
         ]
         self.set_threads(num_threads)
-
-    def _begin(self, rank: int) -> None:
-        if is_cuda(self.devices[rank]):
-            torch.cuda.set_device(self.devices[rank])
-        if self.cores[rank]:
-            os.sched_setaffinity(0, self.cores[rank])  # of this thread, and those that it starts
 
     def set_threads(self, num_threads: int) -> None:
         """Divide so many threads of the CPU among the ranks, from the next call on."""
@@ -94,6 +90,12 @@ class Team:
             return f"{self.size} ranks, on {', '.join(self.devices)}"
         where = ", each on NUMA nodes of its own" if all(self.cores) else ""
         return f"{self.size} ranks of {self._wanted} threads{where}"
+
+
+def _begin(device: str, cores: frozenset[int]) -> None:
+    make_current(device)
+    if cores:
+        os.sched_setaffinity(0, cores)  # of this thread, and those that it starts
 
 
 def _cores(devices: Sequence[str]) -> list[frozenset[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
@@ -93,3 +94,15 @@ def test_threads_are_divided_and_end(team: Team) -> None:
     assert {f"rank-{rank}_0" for rank in range(team.size)} <= names
     team.close()
     assert not any(thread.name.startswith("rank-") for thread in threading.enumerate())
+
+
+def test_threads_end_with_a_team_that_nobody_closes() -> None:
+    made = Team(("cpu", "cpu"), 2)
+    made.together(lambda rank: rank)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("rank-")]
+    assert len(threads) == 2
+    del made
+    gc.collect()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
