@@ -16,6 +16,7 @@ from engine.attention import register
 from engine.attention.backends import divided, make_backend, staged
 from engine.attention.divided import DividedAttention
 from engine.attention.interface import LayerSpec, PagedBackend
+from engine.attention.staged import StagedAttention
 from engine.config import EngineConfig
 from engine.device_map import AUTO, CHOICES, stage_starts
 from engine.devices import (
@@ -114,6 +115,18 @@ class Assembly:
     def host_cache_bytes(self) -> int:
         backend = self.runner.backend
         return backend.host_nbytes if isinstance(backend, DividedAttention) else 0
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """Bytes of weights and caches on each device; of the CPU's memory also where there are
+        none."""
+        found = {CPU: self.host_weights_bytes + self.host_cache_bytes}
+        found[self.config.device] = self.weights_bytes + self.cache_bytes
+        backend = self.runner.backend
+        caches = backend.bytes_on if isinstance(backend, ParallelCache | StagedAttention) else {}
+        for name in self.config.devices[1:]:
+            found[name] = self.loaded.bytes_on[name] + caches.get(name, 0)
+        return found
 
     def drop(self) -> None:
         """Let go of weights and cache; what describes them stays."""
@@ -416,7 +429,9 @@ def _measured_plan(
             "Choose a smaller token budget per step, fewer running requests or fewer bits a "
             "weight, or close other programs on the GPU.",
         ) from error
-    held = loaded.bytes_on[config.device] + (draft.weights_bytes if draft else 0)
+    held = dict(loaded.bytes_on)
+    if draft is not None:
+        held[config.device] += draft.weights_bytes
     on_host = loaded.bytes_on[CPU] if host_layers else 0
     return activations, plan_memory(
         checkpoint, config, in_use=held, host_in_use=on_host, activations=activations,

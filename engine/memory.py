@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -29,6 +30,7 @@ from engine.speculation.draft_source import draft_dtype, open_draft
 GIB = 2**30
 _RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
 _SHRINK = 0.8  # of a cache's blocks are left where there is less memory than was planned with
+NOTHING: Mapping[str, int] = MappingProxyType({})
 _FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
 
 
@@ -36,7 +38,7 @@ def plan_memory(
     checkpoint: Checkpoint,
     config: EngineConfig,
     *,
-    in_use: int = 0,
+    in_use: Mapping[str, int] = NOTHING,
     host_in_use: int = 0,
     memory: tuple[int, int] | None = None,
     host_memory: tuple[int, int] | None = None,
@@ -49,14 +51,14 @@ def plan_memory(
     Of several ranks on as many GPUs it is the plan of each; of several stages that of the first, or
     of `stage`, with as many blocks as all have room for.
 
-    `in_use`, `host_in_use`: bytes that this engine holds now on the device, and in RAM beside a
+    `in_use`, `host_in_use`: bytes that this engine holds now on each device, and in RAM beside a
     GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
-    None. `activations`: bytes of a step, estimated if None; what a GPU holds beside its steps is
-    added. `host_layers`: of a model that is loaded; None: what the configuration says, or as few as
-    make it fit.
+    None: then of the GPU that has least, where there are several. `activations`: bytes of a step,
+    estimated if None; what a GPU holds beside its steps is added. `host_layers`: of a model that is
+    loaded; None: what the configuration says, or as few as make it fit.
     Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
     """
-    free, total = memory or _least_free(config)
+    free, total = _with_what_is_given_back(config, in_use, memory)
     sizes = sizes_of(checkpoint, config).share(ranks_beside(config))
     draft = None
     if config.speculative_method == "draft_model":
@@ -71,9 +73,8 @@ def plan_memory(
 
     def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
         return plan(
-            sizes, config, free=min(free + in_use, total), total=total, draft=draft,
-            activations=activations,
-        )  # fmt: skip
+            sizes, config, free=free, total=total, draft=draft, activations=activations
+        )
 
     if config.pipeline_parallel_size > 1:
         plans = _plan_stages(sizes, config, on_device)
@@ -112,9 +113,16 @@ def ranks_beside(config: EngineConfig) -> int:
     return config.tensor_parallel_size if is_cuda(config.device) else 1
 
 
-def _least_free(config: EngineConfig) -> tuple[int, int]:
-    """(free, total) of the device, or of that of several that has least."""
-    return min(map(free_memory, config.devices))
+def _with_what_is_given_back(
+    config: EngineConfig, in_use: Mapping[str, int], memory: tuple[int, int] | None
+) -> tuple[int, int]:
+    """(free, total) of the device, or of that of several that has least, after the engine gave back
+    what it holds there."""
+    found = []
+    for name in config.devices:
+        free, total = memory or free_memory(name)
+        found.append((min(free + in_use.get(name, 0), total), total))
+    return min(found)
 
 
 def _draft_kv_bytes(draft: ModelSizes, config: EngineConfig) -> int:

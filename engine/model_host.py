@@ -100,14 +100,12 @@ class ModelHost:
     def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
         """The memory plan of a change, in which what is taken now counts as free."""
         assembly = self.assembly
-        taken = {CPU: assembly.host_weights_bytes + assembly.host_cache_bytes}
-        taken[self.config.device] = assembly.weights_bytes + assembly.cache_bytes
         stays = config.change_class(self.config) is not Change.RELOAD
         plan = plan_memory(
             checkpoint or assembly.checkpoint,
             config,
-            in_use=taken.get(config.device, 0),
-            host_in_use=taken[CPU],
+            in_use=assembly.taken,
+            host_in_use=assembly.taken[CPU],
             activations=assembly.step_bytes if self._has_same_steps(config) else None,
             host_layers=assembly.host_layers if stays else None,
         )
@@ -121,8 +119,8 @@ class ModelHost:
         changed = config.differences(self._measured_with)
         return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
                     "device", "dtype", "quantization", "max_model_len", "block_size",
-                    "kv_cache_dtype", "speculative_method",
-                    "num_speculative_tokens", "gpu_layers"} & set(changed)  # fmt: skip
+                    "kv_cache_dtype", "speculative_method", "num_speculative_tokens", "gpu_layers",
+                    "tensor_parallel_size", "pipeline_parallel_size"} & set(changed)  # fmt: skip
 
     def use(self, config: EngineConfig) -> None:
         """Take over live settings; graphs are captured for more running requests."""

@@ -39,6 +39,10 @@ class StagedAttention:
         return self._first.nbytes
 
     @property
+    def bytes_on(self) -> dict[str, int]:
+        return {name: part.nbytes for name, part in self.parts.items()}
+
+    @property
     def workspace_bytes(self) -> int:
         """What is taken on it beside the cache."""
         return self._first.workspace_bytes

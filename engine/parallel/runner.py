@@ -19,7 +19,7 @@ class ParallelCache:
     are those of one cache. devices: of the ranks."""
 
     def __init__(self, caches: Sequence[PagedBackend], devices: Sequence[str]) -> None:
-        self.caches = list(caches)
+        self.caches, self._devices = list(caches), tuple(devices)
         self._first = [
             cache for cache, device in zip(caches, devices, strict=True) if device == devices[0]
         ]
@@ -29,6 +29,13 @@ class ParallelCache:
     def nbytes(self) -> int:
         """On the device of the first rank."""
         return sum(cache.nbytes for cache in self._first)
+
+    @property
+    def bytes_on(self) -> dict[str, int]:
+        found = dict.fromkeys(self._devices, 0)
+        for cache, device in zip(self.caches, self._devices, strict=True):
+            found[device] += cache.nbytes
+        return found
 
     @property
     def workspace_bytes(self) -> int:

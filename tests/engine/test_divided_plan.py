@@ -264,7 +264,7 @@ def test_what_the_engine_holds_on_both_sides_counts_as_free(checkpoint: Checkpoi
     memory = (GIB // 2, GIB)
     plain = plan_memory(checkpoint, settings, memory=memory, host_memory=memory)
     again = plan_memory(
-        checkpoint, settings, memory=memory, host_memory=memory, in_use=1 << 20,
+        checkpoint, settings, memory=memory, host_memory=memory, in_use={settings.device: 1 << 20},
         host_in_use=2 << 20,
     )  # fmt: skip
     assert again.free == plain.free + (1 << 20)

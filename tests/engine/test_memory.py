@@ -223,12 +223,29 @@ class TestOfACheckpoint:
         assert wide.kv == narrow.kv == KVWidths(2 * 2 * 16, 2 * 2 * 16, 2 * 2)
 
     def test_what_the_engine_holds_counts_as_free(self, checkpoint: Checkpoint) -> None:
-        settings = config(dtype="float32", max_model_len=256)
+        settings = config(device="cpu", dtype="float32", max_model_len=256)
         memory = (1 * GIB, 4 * GIB)
         plain = plan_memory(checkpoint, settings, memory=memory)
-        again = plan_memory(checkpoint, settings, memory=memory, in_use=GIB)
+        again = plan_memory(checkpoint, settings, memory=memory, in_use={"cpu": GIB})
         assert again.limit == plain.limit + GIB
         assert again.free == plain.free + GIB
+
+    def test_of_several_gpus_the_one_with_least_counts(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What this engine holds on the first helps nothing where others use the second."""
+        free = {"cuda:0": 4 * GIB, "cuda:1": 8 * GIB}
+        monkeypatch.setattr("engine.memory.free_memory", lambda name: (free[name], 32 * GIB))
+        settings = config(
+            device="cuda:0", dtype="float32", max_model_len=256, tensor_parallel_size=2
+        )  # fmt: skip
+        assert plan_memory(checkpoint, settings).free == 4 * GIB
+        held = {"cuda:0": 10 * GIB, "cpu": 20 * GIB}
+        assert plan_memory(checkpoint, settings, in_use=held).free == 8 * GIB
+        held["cuda:1"] = GIB
+        assert plan_memory(checkpoint, settings, in_use=held).free == 9 * GIB
+        alone = settings.replace(tensor_parallel_size=1)
+        assert plan_memory(checkpoint, alone, in_use=held, host_layers=0).free == 14 * GIB
 
     def test_it_measures_the_machine(self, checkpoint: Checkpoint) -> None:
         made = plan_memory(checkpoint, config(dtype="float32", max_model_len=64))

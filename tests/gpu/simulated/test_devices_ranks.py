@@ -153,3 +153,17 @@ def test_from_one_gpu_to_two_while_a_request_runs(make: Make, models: dict[str, 
         for event in engine.step():
             found[event.request_id] += event.token_ids
     assert [found[name] for name in ids] == wanted
+
+
+def test_a_change_counts_what_each_gpu_would_have_back(make: Make) -> None:
+    engine = make(tensor_parallel_size=2)
+    host = engine._host
+    parts, cache = host.assembly.loaded.bytes_on, engine.plan.kv_cache
+    assert host.assembly.taken == {
+        "cpu": 0, "cuda:0": parts["cuda:0"] + cache, "cuda:1": parts["cuda:1"] + cache
+    }  # fmt: skip
+    assert host.plan_for(engine.config).activations == engine.plan.activations
+    alone = engine.config.replace(tensor_parallel_size=1)
+    # a step of one is no step of two: it is estimated until it is measured
+    estimated = plan_memory(host.assembly.checkpoint, alone).activations
+    assert host.plan_for(alone).activations == estimated

@@ -181,7 +181,10 @@ def test_what_a_change_gives_back_in_ram_counts_as_free(
     in_ram = memory.weights + memory.kv_cache
     monkeypatch.setattr("engine.model_host.plan_memory", noted)
     engine._host.plan_for(engine.config.replace(device="cuda:0"))
-    given = [(one["in_use"], one["host_in_use"]) for one in found]
+    given = [
+        (one["in_use"].get(device, 0), one["host_in_use"])
+        for one, device in zip(found, ("cuda:0", "cpu", "cuda:0"), strict=True)
+    ]
     assert given == [(own, host), (host, host), (0, in_ram)]
 
 
