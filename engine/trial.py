@@ -21,6 +21,7 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.interface import NAME, active, register
 from engine.batch import Span, pack
 from engine.errors import UnsupportedModelError
+from engine.loading.architecture import without_token
 from engine.model_runner import forward, probe_kv
 
 TESTED = frozenset(
@@ -32,7 +33,12 @@ TESTED = frozenset(
 """Model types whose tokens the tests compare with transformers' own."""
 
 TOLERANCE = 1e-3  # of logits whose spread is about 1, in float32
-NUM_LAYERS = 2
+NUM_LAYERS, _MOST_LAYERS = 2, 4
+_FEW_EXPERTS = 16
+_EXPERTS = ("moe_num_experts", "n_routed_experts", "num_experts", "num_local_experts")
+_DENSE_LAYERS = ("first_k_dense_replace", "num_dense_layers")
+"""How many layers come before those with experts."""
+
 VOCAB_SIZE = 128
 BLOCK_SIZE = 4
 LENGTHS = (5, 1, 11)
@@ -41,7 +47,8 @@ LENGTHS = (5, 1, 11)
 def check_architecture(config: Any, model_class: type[nn.Module]) -> None:
     """Raise UnsupportedModelError where packed sequences come out otherwise than one by one.
 
-    Nothing is done for a tested model type. Takes seconds and the memory of two layers in float32.
+    Nothing is done for a tested model type. Takes seconds and the memory of two layers in float32,
+    or of one of each kind.
     """
     if config.model_type in TESTED:
         return
@@ -71,28 +78,58 @@ def _trial(model_class: Any, config_json: str) -> str | None:
     except UnsupportedModelError as error:
         return error.cause
     except Exception as error:  # whatever a class of transformers raises is the answer
-        return f"a trial of two layers failed with {type(error).__name__}: {error}"
+        return f"a trial of a few layers failed with {type(error).__name__}: {error}"
     difference = float((packed - torch.cat(alone)).abs().max())
     if not difference <= TOLERANCE:  # also NaN
         return (
-            f"in a trial of two layers, packed sequences differ from single ones by "
+            f"in a trial of a few layers, packed sequences differ from single ones by "
             f"{difference:.2g} (allowed {TOLERANCE:g}); it keeps state of its own between tokens."
         )
     return None
 
 
 def shrunk_config(config: Any) -> Any:
-    """The same shape with two layers and a small vocabulary."""
+    """The same shape with a small vocabulary, few experts, and two layers: or as many as there are
+    kinds of layers, up to four."""
     shrunk = copy.deepcopy(config)
     count = config.num_hidden_layers
-    for name, value in list(vars(config).items()):
-        if isinstance(value, (list, tuple)) and len(value) == count > NUM_LAYERS:
-            setattr(shrunk, name, list(value[:NUM_LAYERS]))  # one entry per layer
-    shrunk.num_hidden_layers = min(NUM_LAYERS, count)
+    lists = {
+        name: value
+        for name, value in vars(config).items()
+        if isinstance(value, (list, tuple)) and len(value) == count > NUM_LAYERS
+    }  # one entry per layer
+    chosen = _of_each_kind(list(map(repr, zip(*lists.values(), strict=True))), count)
+    for name, value in lists.items():
+        setattr(shrunk, name, [value[layer] for layer in chosen])
+    shrunk.num_hidden_layers = len(chosen)
+    for name in _DENSE_LAYERS:  # the second has experts, where there are some
+        if isinstance(first := getattr(config, name, None), int) and 1 < first < count:
+            setattr(shrunk, name, 1)
+    for name in _EXPERTS:
+        if isinstance(number := vars(config).get(name), int) and number > _FEW_EXPERTS:
+            setattr(shrunk, name, _fewer(config, number))
     shrunk.vocab_size = VOCAB_SIZE
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        setattr(shrunk, name, None)
+        without_token(shrunk, name)
     return shrunk
+
+
+def _of_each_kind(kinds: Sequence[str], count: int) -> list[int]:
+    """The first layer of each kind, in order; two at least, where there are as many. kinds: of each
+    layer, or none where nobody tells."""
+    firsts = sorted({kind: layer for layer, kind in reversed(list(enumerate(kinds)))}.values())
+    chosen = firsts[:_MOST_LAYERS]
+    missing = min(NUM_LAYERS, count) - len(chosen)
+    if missing > 0:
+        chosen += [layer for layer in range(count) if layer not in chosen][:missing]
+    return sorted(chosen)
+
+
+def _fewer(config: Any, number: int) -> int:
+    """So many experts that each group has some, and that a token does not have all."""
+    groups = getattr(config, "n_group", None) or 1
+    few = max(_FEW_EXPERTS, 2 * (getattr(config, "num_experts_per_tok", None) or 1))
+    return min(number, -(-few // groups) * groups)
 
 
 def build_random(model_class: type[nn.Module], config: Any) -> nn.Module:

@@ -251,6 +251,15 @@ def build_on_meta(config: Any) -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
+def without_token(config: Any, name: str) -> None:
+    """Take the number of a special token out of `config`: of a vocabulary that lacks it. Token 0
+    where the class insists on one."""
+    try:
+        setattr(config, name, None)
+    except Exception:  # its own kind of validation, in each version of transformers
+        setattr(config, name, 0)
+
+
 def unique_parameters(model: nn.Module) -> list[nn.Parameter]:
     """Every parameter once; tied ones (they are one tensor after loading) count once too."""
     tied = getattr(model, "all_tied_weights_keys", {})

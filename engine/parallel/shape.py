@@ -23,7 +23,7 @@ from torch import nn
 
 from engine.errors import UnsupportedModelError
 from engine.layers.verify import list_of_layers
-from engine.loading.architecture import build_on_meta
+from engine.loading.architecture import build_on_meta, without_token
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 _WIDTHS = ("ffn_dim", "ffn_hidden_size", "intermediate_size_mlp")
@@ -130,7 +130,7 @@ def rank_config(config: Any, size: int) -> Any:
             "Choose a tensor_parallel_size that divides them.",
         )
     own.vocab_size = -(-int(config.vocab_size) // size)
-    own.pad_token_id = None  # embeddings look at it, and it may be another rank's
+    without_token(own, "pad_token_id")  # embeddings look at it, and it may be another rank's
     return own
 
 

@@ -63,11 +63,11 @@ def _trial(config_json: str, size: int) -> str | None:
     except UnsupportedModelError as error:
         return error.cause
     except Exception as error:  # whatever a class of transformers raises is the answer
-        return f"a trial of two layers failed with {type(error).__name__}: {error}"
+        return f"a trial of a few layers failed with {type(error).__name__}: {error}"
     difference = float((found - expected).abs().max())
     if not difference <= TOLERANCE:  # also NaN
         return (
-            f"in a trial of two layers the ranks' logits differ from the whole model's by "
+            f"in a trial of a few layers the ranks' logits differ from the whole model's by "
             f"{difference:.2g} (allowed {TOLERANCE:g})."
         )
     return None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,25 @@ def test_the_trial_sees_what_the_shapes_do_not(monkeypatch: pytest.MonkeyPatch) 
     """With halves that are cut as if they lay in one piece, shapes are right and numbers wrong."""
     config: Any = tiny_models.make_model("phi3").config
     monkeypatch.setattr(trial, "TESTED", frozenset())
+    trial._trial.cache_clear()
+    check_division(config, 2)
+    monkeypatch.setattr("engine.parallel.shape._segments", lambda model, name, length: (length,))
+    trial._trial.cache_clear()
+    with pytest.raises(UnsupportedModelError, match="logits differ"):
+        check_division(config, 2)
+    trial._trial.cache_clear()
+
+
+def test_the_trial_sees_what_is_wrong_behind_the_first_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Experts, cut as if their halves lay in one piece, come behind two dense layers."""
+    config = transformers.DeepseekV3Config(
+        hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, vocab_size=199, first_k_dense_replace=2,
+        n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, q_lora_rank=24,
+        kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=12,
+    )  # fmt: skip
     trial._trial.cache_clear()
     check_division(config, 2)
     monkeypatch.setattr("engine.parallel.shape._segments", lambda model, name, length: (length,))
