@@ -295,12 +295,21 @@ def _is_attention(module: nn.Module) -> bool:
     return "Attention" in type(module).__name__ and not isinstance(module, nn.ModuleList)
 
 
+def of_all_layers(config: Any, name: str, differing: Any = None) -> Any:
+    """A setting of a config, None where it has none; `differing` where each layer has its own:
+    transformers then refuses to say one for all."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return differing
+
+
 def _layer_kv(module: nn.Module, config: Any) -> LayerKV:
     heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    kv_heads = of_all_layers(config, "num_key_value_heads") or heads
     head_dim = (
         getattr(module, "head_dim", None)
-        or getattr(config, "head_dim", None)
+        or of_all_layers(config, "head_dim")
         or config.hidden_size // heads
     )
     window = getattr(module, "sliding_window", None)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from engine.attention.interface import LayerSpec, PagedBackend
@@ -80,7 +81,9 @@ def load_ranks(
         for rank, device in enumerate(devices):
             told = partial(_of_rank, progress, f"Rank {rank + 1} of {len(devices)}")
             share = Share(shape, rank)
-            parts.append(team.call(rank, partial(load, device, share, told), num_threads))
+            # as many threads as this one has now: what others keep busy is known to it
+            threads = torch.get_num_threads()
+            parts.append(team.call(rank, partial(load, device, share, told), threads))
         layers = team.call(0, partial(probe_kv, parts[0].model))
         for rank, part in enumerate(parts):
             join(part.model, Share(shape, rank), team.exchange)

@@ -23,7 +23,7 @@ from torch import nn
 
 from engine.errors import UnsupportedModelError
 from engine.layers.verify import list_of_layers
-from engine.loading.architecture import build_on_meta, without_token
+from engine.loading.architecture import build_on_meta, of_all_layers, without_token
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 _WIDTHS = ("ffn_dim", "ffn_hidden_size", "intermediate_size_mlp")
@@ -112,13 +112,20 @@ def rank_config(config: Any, size: int) -> Any:
     even, with all numbers that do not."""
     own = copy.deepcopy(config)
     heads: int = config.num_attention_heads
-    if getattr(config, "head_dim", None) is None:  # which follows from the number of heads
+    if of_all_layers(config, "head_dim", ...) is None:  # which follows from the number of heads
         own.head_dim = config.hidden_size // heads
     odd = []
     for name in vars(config):
         is_width = name.endswith("intermediate_size") or name in _WIDTHS
-        value = getattr(config, name)
-        if not (is_width or name in _HEADS) or not isinstance(value, int) or not value:
+        if not (is_width or name in _HEADS):
+            continue
+        value = of_all_layers(config, name, ...)
+        if value is ...:
+            raise UnsupportedModelError(
+                f"Its layers differ in {name}, and ranks can share layers alike only.",
+                "Set tensor_parallel_size to 1, or choose another model.",
+            )
+        if not isinstance(value, int) or not value:
             continue
         if value % size:
             odd.append(f"{name} {value:,}")

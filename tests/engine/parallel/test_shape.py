@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import UnsupportedModelError
+from engine.loading.architecture import build_on_meta, kv_layout
 from engine.loading.safetensors_file import TensorInfo
 from engine.parallel import trial
 from engine.parallel.shape import Cut, Shape, shape_of
@@ -136,3 +137,27 @@ def test_rows_of_a_vocabulary_come_in_chunks_of_one_size(
                 start = (found.offset - 100) // 8
                 places += range(start, start + found.shape[0])
     assert places == list(range(vocabulary))
+
+
+def mixed_config(**changes: Any) -> Any:
+    """Of a model with layers of two kinds, which differ in the width of their heads."""
+    shape = {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 199,
+        "max_position_embeddings": 256, "head_dim": 16, "global_head_dim": 32,
+        "sliding_window": 13, "layer_types": ["sliding_attention", "full_attention"],
+        "vocab_size_per_layer_input": 199, "hidden_size_per_layer_input": 0,
+    }  # fmt: skip
+    return transformers.Gemma4TextConfig(**shape, **changes)
+
+
+def test_layers_that_differ_in_the_width_of_their_heads_can_be_divided() -> None:
+    check_division(mixed_config(), 2)
+
+
+def test_layers_that_differ_in_their_number_of_heads_are_refused_by_ranks_alone() -> None:
+    config = mixed_config(num_global_key_value_heads=1, attention_k_eq_v=True)
+    with pytest.raises(UnsupportedModelError, match="differ in num_key_value_heads"):
+        check_division(config, 2)
+    layout = kv_layout(build_on_meta(config))
+    assert [(layer.num_kv_heads, layer.key_dim) for layer in layout] == [(2, 16), (1, 32)]
