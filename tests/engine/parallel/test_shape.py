@@ -3,6 +3,7 @@ are refused with the reason."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ from engine.parallel.shape import Cut, Shape, shape_of
 from engine.parallel.share import Share
 from engine.parallel.trial import TESTED, check_division, in_parts
 from tests.engine import tiny_models
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
 
 DIVIDED = sorted(
     family

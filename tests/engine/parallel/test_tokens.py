@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import ConfigError, DraftModelError, InferdeckError, UnsupportedModelError
@@ -26,13 +27,23 @@ LENGTHS = (5, 40, 17, 33)
 Start = Callable[..., LLMEngine]
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """For what transformers computes: threads that wait for each other lose their cores to other
+    tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     engines: list[LLMEngine] = []
 
     def started(folder: Path, **settings: Any) -> LLMEngine:
         config = EngineConfig(
-            model=str(folder), device="cpu", dtype="float32", num_threads=2, block_size=8,
+            model=str(folder), device="cpu", dtype="float32", num_threads=1, block_size=8,
             max_model_len=128, kv_cache_memory_bytes=2**21, tensor_parallel_size=2,
         )  # fmt: skip
         engines.append(LLMEngine(config.replace(**settings)))

@@ -57,7 +57,9 @@ def test_other_families(make: Make, family: str, without_triton: None) -> None:
     assert tokens_of(make(family, tensor_parallel_size=2)) == wanted
 
 
-def test_drafts_are_made_on_the_first(make: Make, models: dict[str, Path]) -> None:
+def test_drafts_are_made_on_the_first(
+    make: Make, models: dict[str, Path], without_triton: None
+) -> None:
     greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
     wanted = tokens_of(make(device="cpu"), PROMPTS, greedy)
     engine = make(
@@ -68,7 +70,9 @@ def test_drafts_are_made_on_the_first(make: Make, models: dict[str, Path]) -> No
     assert tokens_of(engine, PROMPTS, greedy) == wanted
 
 
-def test_each_gpu_has_its_part_and_all_of_it_comes_back(make: Make) -> None:
+def test_each_gpu_has_its_part_and_all_of_it_comes_back(
+    make: Make, without_triton: None
+) -> None:
     gc.collect()
     before = [gpu.allocated for gpu in machine.gpus]
     alone = make()
@@ -138,7 +142,7 @@ def test_too_few_gpus_and_layers_on_the_cpu_are_refused(make: Make) -> None:
         make(tensor_parallel_size=2, gpu_layers="1")
 
 
-def test_from_one_gpu_to_two_while_a_request_runs(make: Make, models: dict[str, Path]) -> None:
+def test_from_one_gpu_to_two_while_a_request_runs(make: Make, without_triton: None) -> None:
     wanted = tokens_of(make(device="cpu"))
     engine: LLMEngine = make()
     assert isinstance(engine.config, EngineConfig)
