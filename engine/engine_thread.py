@@ -205,7 +205,7 @@ class EngineThread(threading.Thread):
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
         """Refuse what cannot be loaded while the model before it still serves untouched."""
-        from engine.assembly import resolve
+        from engine.resolve import resolve
 
         try:
             resolve(config)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.admission import check_token_ids, longest_length, refit
-from engine.assembly import Cancelled, Progress, release_memory, resolve
+from engine.assembly import Cancelled, Progress, release_memory
 from engine.config import Change, EngineConfig
 from engine.devices import make_current
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, is_out_of_memory
@@ -25,6 +25,7 @@ from engine.output import OutputStream, RequestOutput, accept
 from engine.prompts import encode_prompt
 from engine.recorder import Recorder, entries_of, finished_in
 from engine.request import Request
+from engine.resolve import resolve
 from engine.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler

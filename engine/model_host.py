@@ -12,14 +12,11 @@ from engine.assembly import (
     Progress,
     assemble,
     build,
-    build_caches,
-    capture_steps,
-    draft_source,
     release_memory,
-    with_layers,
     with_steps,
 )
 from engine.block_pool import BlockPool, root_hash
+from engine.cache_building import build_caches, capture_steps, with_layers
 from engine.config import Change, EngineConfig
 from engine.devices import CPU, is_cuda
 from engine.errors import InferdeckError, OutOfMemoryError, let_go
@@ -30,6 +27,7 @@ from engine.model_runner import ModelRunner
 from engine.sampler import Sampler
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import load_draft
+from engine.speculation.draft_source import draft_source
 from engine.speculation.speculator import Speculator
 from engine.tokenization import Tokenizer
 

@@ -220,7 +220,7 @@ class ComparisonRunner(QObject):
         if self._found is not None and needs_one(self._setups, self._found):
             self._go(Decision(Way.SAME, "One engine for both: they differ in sampling alone."))
             return
-        if self._weigh is None and "engine.assembly" not in sys.modules:
+        if self._weigh is None and "engine.resolve" not in sys.modules:
             # no engine of this process has loaded anything, nor what is needed to look
             reason = f"what the {SIDE_NAMES[self._other]} needs is not known."
             self._go(in_turn(reason, wanted, taken))

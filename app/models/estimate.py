@@ -144,8 +144,8 @@ class Estimate:
 
 def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     """What `config` would need. `in_use`: what the model loaded now gives back first."""
-    from engine.assembly import resolve
     from engine.loading.architecture import describe_model
+    from engine.resolve import resolve
 
     report = describe_model(config.model, dummy=config.load_format == "dummy")
     if not report.supported:

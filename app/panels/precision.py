@@ -148,7 +148,7 @@ class PrecisionGuide(QObject):
 
     def _look_now(self) -> None:
         config = self._asked
-        if config is None or "engine.assembly" not in sys.modules:
+        if config is None or "engine.resolve" not in sys.modules:
             return  # no engine of this process has loaded anything, nor what is needed to look
         if self._bridge.offers is not None:
             return  # the files are elsewhere

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from engine.assembly import resolve
 from engine.config import EngineConfig
 from engine.errors import ConfigError, LoadCancelled, OutOfMemoryError
 from engine.evaluation.report import ModelFacts, Speed
@@ -15,6 +14,7 @@ from engine.evaluation.task import measurable
 from engine.llm_engine import LLMEngine
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import blocks_of, plan_memory
+from engine.resolve import resolve
 from engine.tokenization import Tokenizer
 
 PARALLEL_ANSWERS = 4

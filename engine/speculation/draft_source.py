@@ -93,3 +93,34 @@ def _check_vocabulary(
         f"something else.{example}",
         "Choose a draft model of the same family, with the same tokenizer.",
     )
+
+
+def draft_source(
+    config: EngineConfig, checkpoint: Checkpoint, tokenizer: Tokenizer, host_layers: int
+) -> Checkpoint | None:
+    """The checkpoint of the draft model or head, checked against the model's; None where there is
+    none. host_layers: of the model, beside a GPU."""
+    if config.speculative_method == "draft_model":
+        return check_draft(config, checkpoint, tokenizer)
+    if config.speculative_method == "eagle3":
+        if config.tensor_parallel_size > 1:
+            raise DraftModelError(
+                "An EAGLE-3 head drafts from the embeddings of the whole model, and each of "
+                f"{config.tensor_parallel_size} ranks has a part of them.",
+                "Use the method draft_model or ngram, or set tensor_parallel_size to 1.",
+            )
+        if config.pipeline_parallel_size > 1:
+            raise DraftModelError(
+                "An EAGLE-3 head drafts from hidden states of the whole model on one device, and "
+                f"its layers are on {config.pipeline_parallel_size} GPUs.",
+                "Use the method draft_model or ngram, or set pipeline_parallel_size to 1.",
+            )
+        if host_layers:
+            raise DraftModelError(
+                "An EAGLE-3 head drafts from hidden states and embeddings of the whole model on "
+                f"one device, and the CPU has {host_layers} layers of {checkpoint.name}.",
+                "Use the method draft_model or ngram, or bring all layers to the GPU: fewer bits a "
+                "weight, a shorter context.",
+            )
+        return check_head(config, checkpoint)
+    return None

@@ -18,9 +18,9 @@ from app.models.fit_rows import FitRows
 from app.models.memory_bar import MemoryBar
 from app.models.sources import shape_sources
 from app.settings_store import RecentModel, SettingsStore
-from engine.assembly import resolve
 from engine.config import EngineConfig
 from engine.memory import plan_memory
+from engine.resolve import resolve
 from engine.snapshot import MemoryPlan
 from tests.app.test_open_model import report
 
@@ -43,8 +43,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
         monkeypatch.setattr("engine.machine.free_memory", free_memory)
         monkeypatch.setattr("engine.memory.free_memory", free_memory)
-        monkeypatch.setattr("engine.assembly.resolve_device", lambda device: "cuda:0")
-        monkeypatch.setattr("engine.assembly.default_dtype", lambda *found: "bfloat16")
+        monkeypatch.setattr("engine.resolve.resolve_device", lambda device: "cuda:0")
+        monkeypatch.setattr("engine.resolve.default_dtype", lambda *found: "bfloat16")
 
     return pretend
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from pytestqt.qtbot import QtBot
 
-import engine.assembly
+import engine.resolve
 from app.compare.way import Way, decide
 from app.models.estimate import NOTHING, Estimate, Need, estimate
 from app.models.fit import Fit
@@ -70,7 +70,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
             size = (64 if device == "cpu" else free[int(device.partition(":")[2])]) * GIB
             return size, 2 * size
 
-        real = engine.assembly.resolve
+        real = engine.resolve.resolve
 
         def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
             several = {name: getattr(config, name) for name in (RANKS, STAGES)}
@@ -79,9 +79,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
         monkeypatch.setattr("engine.machine.free_memory", free_memory)
         monkeypatch.setattr("engine.memory.free_memory", free_memory)
-        monkeypatch.setattr("engine.assembly.resolve_device", lambda device: "cuda:0")
-        monkeypatch.setattr("engine.assembly.default_dtype", lambda *found: "bfloat16")
-        monkeypatch.setattr("engine.assembly.resolve", resolve)
+        monkeypatch.setattr("engine.resolve.resolve_device", lambda device: "cuda:0")
+        monkeypatch.setattr("engine.resolve.default_dtype", lambda *found: "bfloat16")
+        monkeypatch.setattr("engine.resolve.resolve", resolve)
         monkeypatch.setattr("app.ranks.gpus", lambda: free)
 
     return pretend

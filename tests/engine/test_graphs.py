@@ -207,7 +207,7 @@ def test_with_little_memory_there_are_fewer(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB")
 
     monkeypatch.setattr("engine.graphs.capture_for", lambda device: Recording(fail))
-    monkeypatch.setattr("engine.assembly.capture_for", lambda device: True)
+    monkeypatch.setattr("engine.cache_building.capture_for", lambda device: True)
     engine = make_engine(max_num_seqs=16)
     assert engine.model_info.kernels["decode"].startswith("CUDA graphs: 3 sizes up to 4 tokens")
     (notice,) = engine.model_info.notices
@@ -222,7 +222,7 @@ def test_a_step_that_cannot_be_captured_is_launched_as_ever(
 ) -> None:
     recording = Recording(lambda index: _refuse() if index == 2 else None)
     monkeypatch.setattr("engine.graphs.capture_for", lambda device: recording)
-    monkeypatch.setattr("engine.assembly.capture_for", lambda device: True)
+    monkeypatch.setattr("engine.cache_building.capture_for", lambda device: True)
     engine = make_engine(max_num_seqs=16)
     assert "decode" not in engine.model_info.kernels
     (notice,) = engine.model_info.notices

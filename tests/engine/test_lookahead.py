@@ -88,7 +88,7 @@ def pair(
     )
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "replayed":
-            for module in ("engine.graphs", "engine.assembly"):
+            for module in ("engine.graphs", "engine.cache_building"):
                 patch.setattr(f"{module}.capture_for", lambda device: Recording())
         engines = LLMEngine(config.replace(enforce_eager=True)), LLMEngine(config)
         for engine in engines:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import EngineConfig, LLMEngine, SamplingParams, assembly
+from engine import EngineConfig, LLMEngine, SamplingParams, cache_building
 from engine.engine_thread import EngineThread
 from engine.errors import OutOfMemoryError, describe, is_out_of_memory
 from engine.memory import plan_memory
@@ -126,7 +126,7 @@ class Taken:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
         self.most, self.tried = most, list[int]()
-        make = assembly.make_backend
+        make = cache_building.make_backend
 
         def limited(config: Any, layers: Any, num_blocks: int, *rest: Any, **more: Any) -> Any:
             self.tried.append(num_blocks)
@@ -134,7 +134,7 @@ class Taken:
                 raise torch.OutOfMemoryError(SIZE)
             return make(config, layers, num_blocks, *rest, **more)
 
-        monkeypatch.setattr(assembly, "make_backend", limited)
+        monkeypatch.setattr(cache_building, "make_backend", limited)
 
 
 def test_what_others_take_while_the_cache_is_exchanged_makes_it_smaller_still(

@@ -222,7 +222,7 @@ def generate(tmp_path: Path, stand_in: pytest.MonkeyPatch) -> Callable[..., list
         with pytest.MonkeyPatch.context() as patch:
             if how == "varlen":
                 patch.setitem(varlen_trial.TOLERANCE, torch.float32, 1e-4)
-                patch.setattr("engine.assembly.make_backend", by_varlen)
+                patch.setattr("engine.cache_building.make_backend", by_varlen)
             config = EngineConfig(
                 model=str(folder), device="cpu", dtype="float32", num_threads=1, block_size=8,
                 kv_cache_memory_bytes=2**20,

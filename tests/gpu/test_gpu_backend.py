@@ -206,7 +206,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
         with monkeypatch.context() as patch:
             if implementation is not None:
-                for module in ("engine.assembly", "engine.speculation.draft_loading"):
+                for module in ("engine.cache_building", "engine.speculation.draft_loading"):
                     patch.setattr(f"{module}.make_backend", by_triton)
             config = EngineConfig(
                 model=str(folders[family]), device="cpu", dtype="float32", num_threads=1,

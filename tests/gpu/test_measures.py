@@ -159,7 +159,7 @@ def test_nothing_is_compiled_while_a_wave_is_measured(
     monkeypatch.setattr("engine.kernels.triton.attention.paged_attention", noted)
     monkeypatch.setattr("engine.kernels.triton.attention.SPLIT", 32)
     monkeypatch.setattr("engine.kernels.triton.kv_write.write_kv", lambda *_: None)
-    monkeypatch.setattr("engine.assembly.make_backend", make_backend)
+    monkeypatch.setattr("engine.cache_building.make_backend", make_backend)
     monkeypatch.setattr(wave_cells, "warm_up", warm_up)
     bench = Bench("cpu", quick=True)
     wave_cells.measure(

@@ -57,8 +57,8 @@ def engine_on_kernels(
             max_num_batched_tokens=512, implementation="triton",
         )  # fmt: skip
 
-    monkeypatch.setattr("engine.assembly.make_backend", on_kernels)
-    for module in ("engine.graphs", "engine.assembly"):
+    monkeypatch.setattr("engine.cache_building.make_backend", on_kernels)
+    for module in ("engine.graphs", "engine.cache_building"):
         monkeypatch.setattr(f"{module}.capture_for", lambda device: recording)
     return LLMEngine(config)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import EngineConfig, LLMEngine, assembly
+from engine import EngineConfig, LLMEngine, cache_building
 from engine.batch import Batch
 from engine.errors import OutOfMemoryError
 from engine.graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
@@ -132,7 +132,7 @@ def test_a_draft_that_cannot_be_captured_is_said_of_the_draft(
         return captures[-1]
 
     monkeypatch.setattr("engine.graphs.capture_for", capture_for)
-    monkeypatch.setattr("engine.assembly.capture_for", lambda device: True)
+    monkeypatch.setattr("engine.cache_building.capture_for", lambda device: True)
     engine = make_engine(**draft_settings(draft_folder))
     assert "decode" in engine.model_info.kernels and "draft" not in engine.model_info.kernels
     (notice,) = engine.model_info.notices
@@ -170,7 +170,7 @@ def test_what_failed_is_gone_before_the_old_is_made_again(
     engine = make_engine()
     caches: list[weakref.ref[Any]] = []
     alive: list[int] = []
-    make = assembly.make_backend
+    make = cache_building.make_backend
 
     def noted(*args: Any, **more: Any) -> Any:
         alive.append(sum(cache() is not None for cache in caches))
@@ -178,7 +178,7 @@ def test_what_failed_is_gone_before_the_old_is_made_again(
         caches.append(weakref.ref(made))
         return made
 
-    propose = assembly.make_proposer
+    propose = cache_building.make_proposer
 
     def fails(config: EngineConfig, *rest: Any) -> Any:
         if config.speculative_method == "off":
@@ -186,8 +186,8 @@ def test_what_failed_is_gone_before_the_old_is_made_again(
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(assembly, "make_backend", noted)
-        patch.setattr(assembly, "make_proposer", fails)
+        patch.setattr(cache_building, "make_backend", noted)
+        patch.setattr(cache_building, "make_proposer", fails)
         with pytest.raises(OutOfMemoryError, match="could not be allocated"):
             engine.reconfigure(**draft_settings(draft_folder))
     assert alive == [0, 0]

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from engine import LLMEngine
-from engine.assembly import resolve
 from engine.errors import InferdeckError
 from engine.memory import plan_memory
 from engine.peaks import measure_peaks
+from engine.resolve import resolve
 from tests.gpu.bench.bench import Bench, UnableError
 from tests.gpu.bench.budget_cells import cap
 from tests.gpu.bench.serving import latencies, random_prompts, serve

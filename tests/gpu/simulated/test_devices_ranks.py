@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.assembly import resolve
 from engine.errors import ConfigError
 from engine.memory import plan_memory
+from engine.resolve import resolve
 from tests.gpu.engines import PARAMS, PROMPTS, Engines, Make, tokens_of
 from tests.gpu.simulated.machine import machine
 

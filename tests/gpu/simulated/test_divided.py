@@ -18,6 +18,7 @@ from engine.evaluation import EvaluationTask, run
 from engine.loading.checkpoint import Checkpoint
 from engine.memory import plan_memory
 from engine.model_sizes import model_sizes
+from engine.resolve import resolve
 from engine.snapshot import MemoryPlan
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.bench import divided_cells
@@ -226,7 +227,7 @@ def test_what_measures_it_loads_nothing_that_fits_whole_or_not_at_all() -> None:
     given = {"shape": "tiny", "precision": "bf16", "kv": "auto", "num_input": 40, "num_output": 6,
              "budget": 64, "most_s": 1.0}  # fmt: skip
     settings = divided_cells.settings_of("bf16", 1, 64, 64)
-    config, checkpoint = assembly.resolve(bench.config("tiny", **settings))
+    config, checkpoint = resolve(bench.config("tiny", **settings))
     needed = plan_memory(checkpoint, config).predicted
     layer = model_sizes(checkpoint, torch.bfloat16).layer_weights[0]
     try:
