@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from engine.device_map import DeviceMap
 from engine.errors import UnsupportedModelError
+from engine.layers.carried import carried
 from engine.transfer import host_buffer, upload
 
 
@@ -137,13 +138,7 @@ class Crossing:
         return moved
 
     def _moved(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value if value.device == self._device else self._copy(value)
-        if isinstance(value, dict):
-            return {name: self._moved(one) for name, one in value.items()}
-        if type(value) in (tuple, list):
-            return type(value)(map(self._moved, value))
-        return value
+        return carried(value, self._device, self._copy)
 
     def _copy(self, tensor: Tensor) -> Tensor:
         known = self._carried.get(id(tensor))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from engine.device_map import DeviceMap
 from engine.devices import make_current
+from engine.layers.carried import carried
 
 
 class Stages:
@@ -51,13 +52,7 @@ class _Enter:
         return self._moved(args), self._moved(kwargs)
 
     def _moved(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value if value.device == self._device else self._copy(value)
-        if isinstance(value, dict):
-            return {name: self._moved(one) for name, one in value.items()}
-        if type(value) in (tuple, list):
-            return type(value)(map(self._moved, value))
-        return value
+        return carried(value, self._device, self._copy)
 
     def _copy(self, tensor: Tensor) -> Tensor:
         key = id(tensor), self._device

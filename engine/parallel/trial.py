@@ -8,7 +8,6 @@ of the model's shape are built with random weights, and the ranks' logits compar
 from __future__ import annotations
 
 import functools
-import json
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from engine.parallel.joining import join
 from engine.parallel.shape import shape_of
 from engine.parallel.share import Share
 from engine.parallel.team import Team
-from engine.trial import TOLERANCE, VOCAB_SIZE, build_random, shrunk_config
+from engine.trial import TOLERANCE, VOCAB_SIZE, build_random, difference_in, shrunk_config
 
 TESTED = frozenset(
     (
@@ -49,28 +48,21 @@ def check_division(config: Any, size: int) -> None:
 
 @functools.cache
 def _trial(config_json: str, size: int) -> str | None:
-    from transformers import AutoConfig
+    found = difference_in(config_json, functools.partial(_parts_and_whole, size))
+    if isinstance(found, str):
+        return found
+    if found <= TOLERANCE:
+        return None
+    return (
+        "in a trial of a few layers the ranks' logits differ from the whole model's by "
+        f"{found:.2g} (allowed {TOLERANCE:g})."
+    )
 
-    values = json.loads(config_json)
-    config = AutoConfig.for_model(values.pop("model_type"), **values)
-    try:
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            torch.manual_seed(0)
-            whole = _spread(build_random(class_for(config), config))
-            tokens = torch.randint(0, VOCAB_SIZE, (1, _NUM_TOKENS))
-            expected = whole(tokens, use_cache=False).logits[0]
-            found = in_parts(whole, tokens, size)
-    except UnsupportedModelError as error:
-        return error.cause
-    except Exception as error:  # whatever a class of transformers raises is the answer
-        return f"a trial of a few layers failed with {type(error).__name__}: {error}"
-    difference = float((found - expected).abs().max())
-    if not difference <= TOLERANCE:  # also NaN
-        return (
-            f"in a trial of a few layers the ranks' logits differ from the whole model's by "
-            f"{difference:.2g} (allowed {TOLERANCE:g})."
-        )
-    return None
+
+def _parts_and_whole(size: int, config: Any) -> tuple[Tensor, Tensor]:
+    whole = _spread(build_random(class_for(config), config))
+    tokens = torch.randint(0, VOCAB_SIZE, (1, _NUM_TOKENS))
+    return in_parts(whole, tokens, size), whole(tokens, use_cache=False).logits[0]
 
 
 def _spread(model: nn.Module) -> nn.Module:

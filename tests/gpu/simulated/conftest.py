@@ -12,6 +12,7 @@ import torch
 
 from engine.kernels.triton import support
 from tests.engine import tiny_models
+from tests.gpu.engines import Engines, Make
 
 if os.environ.get("SIMULATE_GPU") != "1":
     collect_ignore_glob = ["test_*.py"]
@@ -31,6 +32,17 @@ def at_rest() -> Iterator[None]:
     for index in range(torch.cuda.device_count()):
         torch.cuda.synchronize(index)
     torch.cuda.set_device(0)
+
+
+@pytest.fixture
+def make(models: dict[str, Path]) -> Iterator[Make]:
+    """Small engines, on the first device unless they are made with another."""
+    engines = Engines(
+        models.__getitem__, num_threads=1, kv_cache_memory_bytes=2**18, max_num_seqs=3,
+        max_num_batched_tokens=16, max_model_len=64,
+    )  # fmt: skip
+    yield engines.make
+    engines.shutdown()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import ConfigError
 from engine.memory import plan_memory
 from engine.resolve import resolve
-from tests.gpu.engines import PARAMS, PROMPTS, Engines, Make, tokens_of
+from tests.gpu.engines import PARAMS, PROMPTS, Make, tokens_of
 from tests.gpu.simulated.machine import machine
 
 pytestmark = [
@@ -21,16 +20,6 @@ pytestmark = [
     pytest.mark.usefixtures("small_workspace"),
 ]
 torch.set_num_threads(1)
-
-
-@pytest.fixture
-def make(models: dict[str, Path]) -> Iterator[Make]:
-    engines = Engines(
-        models.__getitem__, num_threads=1, kv_cache_memory_bytes=2**18, max_num_seqs=3,
-        max_num_batched_tokens=16, max_model_len=64,
-    )  # fmt: skip
-    yield engines.make
-    engines.shutdown()
 
 
 def test_tokens_are_those_of_the_cpu(make: Make) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from engine import LLMEngine, SamplingParams
 from engine.evaluation import EvaluationTask, run
-from tests.gpu.engines import Engines, Make, tokens_of
+from tests.gpu.engines import Make, tokens_of
 from tests.gpu.simulated.machine import machine
 from tests.gpu.simulated.several import in_threads
 
@@ -21,16 +20,6 @@ pytestmark = [
 torch.set_num_threads(1)
 PROMPTS = [[5, 6, 7, 8], [20, 21, 22]]
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
-
-
-@pytest.fixture
-def make(models: dict[str, Path]) -> Iterator[Make]:
-    engines = Engines(
-        models.__getitem__, num_threads=1, kv_cache_memory_bytes=2**18, max_num_seqs=2,
-        max_num_batched_tokens=16, max_model_len=64,
-    )  # fmt: skip
-    yield engines.make
-    engines.shutdown()
 
 
 def test_on_the_second_device(make: Make) -> None:
