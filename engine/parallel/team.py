@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -59,7 +59,7 @@ class Team:
         futures = [
             thread.submit(self._part, rank, work) for rank, thread in enumerate(self._threads)
         ]
-        errors = [error for future in futures if (error := _error_of(future)) is not None]
+        errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             self.exchange.reset()
             raise next((e for e in errors if not isinstance(e, PeerFailedError)), errors[0])
@@ -108,7 +108,3 @@ def _cores(devices: Sequence[str]) -> list[frozenset[int]]:
         frozenset().union(*found[first:last])
         for first, last in itertools.pairwise(bounds)
     ]
-
-
-def _error_of(future: Future[T]) -> BaseException | None:
-    return future.exception()
