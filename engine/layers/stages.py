@@ -18,32 +18,34 @@ from engine.devices import make_current
 from engine.layers.carried import carried
 
 
-class Stages:
-    """Of `model`, loaded onto the devices of `device_map`. While a layer computes, its GPU is the
-    current one of the thread; after a pass that is the last one's."""
+def carry_between_stages(model: nn.Module, device_map: DeviceMap) -> None:
+    """For a model that is loaded onto the devices of `device_map`; nothing is done where its layers
+    are on one GPU. While a layer computes, its GPU is the current one of the thread; after a pass
+    that is the last one's."""
+    if not device_map.starts:
+        return
+    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
-    def __init__(self, model: nn.Module, device_map: DeviceMap) -> None:
-        self._carried: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
-        layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
-        for index, layer in enumerate(layers):
-            enter = _Enter(self._carried, device_map.of_layer(index))
-            layer.register_forward_pre_hook(enter, with_kwargs=True)
-        layers[0].register_forward_pre_hook(self._forget)
-        layers[-1].register_forward_hook(self._forget)
-
-    def _forget(self, *_: Any) -> None:
+    def forget(*_: Any) -> None:
         """What was copied belongs to the pass before."""
-        self._carried.clear()
+        known.clear()
+
+    layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
+    for index, layer in enumerate(layers):
+        enter = _Enter(known, device_map.of_layer(index))
+        layer.register_forward_pre_hook(enter, with_kwargs=True)
+    layers[0].register_forward_pre_hook(forget)
+    layers[-1].register_forward_hook(forget)
 
 
 class _Enter:
-    """Before a layer on `device`. carried: by the tensor that was copied, which is kept so that its
-    id is not used again, and where to."""
+    """Before a layer on `device`. known: copies by the tensor that was copied, which is kept so
+    that its id is not used again, and where to."""
 
     def __init__(
-        self, carried: dict[tuple[int, torch.device], tuple[Tensor, Tensor]], device: str
+        self, known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]], device: str
     ) -> None:
-        self._carried, self._name, self._device = carried, device, torch.device(device)
+        self._known, self._name, self._device = known, device, torch.device(device)
 
     def __call__(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -56,13 +58,6 @@ class _Enter:
 
     def _copy(self, tensor: Tensor) -> Tensor:
         key = id(tensor), self._device
-        known = self._carried.get(key)
-        if known is None:
-            copy = tensor.to(self._device, non_blocking=True)
-            known = self._carried[key] = (tensor, copy)
-        return known[1]
-
-
-def stages_of(model: nn.Module, device_map: DeviceMap) -> Stages | None:
-    """None where the layers are on one GPU. The model keeps it."""
-    return Stages(model, device_map) if device_map.starts else None
+        if key not in self._known:
+            self._known[key] = (tensor, tensor.to(self._device, non_blocking=True))
+        return self._known[key][1]

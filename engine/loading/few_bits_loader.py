@@ -18,7 +18,7 @@ from engine.kernels.native.library import library, remedy
 from engine.layers.crossing import crossing_of
 from engine.layers.experts import EXPERTS
 from engine.layers.rotary import TABLE, table_swaps
-from engine.layers.stages import stages_of
+from engine.layers.stages import carry_between_stages
 from engine.loading.agreement import kinds_that_agree
 from engine.loading.architecture import build_on_meta
 from engine.loading.checkpoint import Checkpoint
@@ -82,7 +82,7 @@ def build_few_bits(
     compute_buffers(model, request.device_map)
     notices += freeze_rotary(model, request.max_model_len)
     crossing = crossing_of(model, request.device_map)
-    stages_of(model, request.device_map)
+    carry_between_stages(model, request.device_map)
     if TABLE in agreed:
         for swap in list(table_swaps(model, request.max_model_len, request.dtype)):
             swap.apply()

@@ -18,7 +18,7 @@ from engine.kernels.native.plain import FORMATS
 from engine.kernels.select import Choice, blocked_choices, linear_choices
 from engine.layers.crossing import Crossing, crossing_of
 from engine.layers.rotary import TABLE, has_rotary, table_swaps
-from engine.layers.stages import stages_of
+from engine.layers.stages import carry_between_stages
 from engine.layers.swap import Swap
 from engine.layers.verify import keep_what_agrees
 from engine.loading.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
@@ -163,7 +163,7 @@ def _build_plain(request: LoadRequest) -> Built:
     compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)
     crossing = crossing_of(model, device_map)
-    stages_of(model, device_map)
+    carry_between_stages(model, device_map)
     progress("Checking", 0, 0)
     kernels = _check(prepared, request.max_model_len, dtype, notices)
     # with `prepared` go the originals, whose weights are views of those that may be arranged

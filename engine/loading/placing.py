@@ -21,9 +21,9 @@ def place(
     starts: tuple[tuple[int, str], ...] = (),
 ) -> DeviceMap:
     """`reference`, the unmodified class on the meta device, with so many of its layers, and what
-    comes before them, on the CPU and all else on `device`, or from the layers of `starts` on on the
-    devices there. Raises
-    UnsupportedModelError for a class of which that is not found out."""
+    comes before them, on the CPU; from each of `starts` on, on its device, the last of which has
+    what comes after the layers too; and all else on `device`. Raises UnsupportedModelError for a
+    class of which that is not found out."""
     config: Any = reference.config
     parent, name, layers = list_of_layers(reference, config.num_hidden_layers)
     paths = {id(module): path for path, module in reference.named_modules()}
