@@ -6,8 +6,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePainter
 
-_PADDING = 2
-"""What a style keeps of the field around the text, both sides together."""
+_BEFORE_TEXT = 1
+"""Pixels that a style keeps of the field before the text. (The one it keeps behind is not drawn on
+by the last letter; at a choice's own width some fonts need it, and the text is whole.)"""
+
+_AFTER_ICON = 4
+"""Pixels that a style, and the width a choice asks for, add to an icon."""
 
 
 class ElidedCombo(QComboBox):
@@ -29,9 +33,9 @@ class ElidedCombo(QComboBox):
             QStyle.ComplexControl.CC_ComboBox, option,
             QStyle.SubControl.SC_ComboBoxEditField, self,
         )  # fmt: skip
-        room = field.width() - _PADDING
+        room = field.width() - _BEFORE_TEXT
         if not option.currentIcon.isNull():
-            room -= option.iconSize.width() + _PADDING
+            room -= option.iconSize.width() + _AFTER_ICON
         option.currentText = self.fontMetrics().elidedText(
             option.currentText, Qt.TextElideMode.ElideRight, room
         )
