@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePainter
 
-_BEFORE_TEXT = 1
-"""Pixels that a style keeps of the field before the text. (The one it keeps behind is not drawn on
-by the last letter; at a choice's own width some fonts need it, and the text is whole.)"""
-
-_AFTER_ICON = 4
-"""Pixels that a style, and the width a choice asks for, add to an icon."""
+_PADDING = 2
+"""What a style keeps of the field around the text, both sides together. The width that a choice
+asks for has no room for it: with some fonts its own text would be too long for it."""
 
 
 class ElidedCombo(QComboBox):
@@ -20,6 +17,12 @@ class ElidedCombo(QComboBox):
     def shown_text(self) -> str:
         """What of the text can be read."""
         return self._option().currentText
+
+    def sizeHint(self) -> QSize:
+        return super().sizeHint() + QSize(_PADDING, 0)
+
+    def minimumSizeHint(self) -> QSize:
+        return super().minimumSizeHint() + QSize(_PADDING, 0)
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter, option = QStylePainter(self), self._option()
@@ -33,9 +36,9 @@ class ElidedCombo(QComboBox):
             QStyle.ComplexControl.CC_ComboBox, option,
             QStyle.SubControl.SC_ComboBoxEditField, self,
         )  # fmt: skip
-        room = field.width() - _BEFORE_TEXT
+        room = field.width() - _PADDING
         if not option.currentIcon.isNull():
-            room -= option.iconSize.width() + _AFTER_ICON
+            room -= option.iconSize.width() + _PADDING
         option.currentText = self.fontMetrics().elidedText(
             option.currentText, Qt.TextElideMode.ElideRight, room
         )

@@ -11,17 +11,22 @@ from widgets.theme import theme, theme_notifier, ui_font
 
 
 class ElidedLine(QWidget):
-    """One line, small unless said otherwise, cut where it ends; the tool tip has all of it."""
+    """One line, small unless said otherwise, cut where it ends; the tool tip has all of it.
+    `hugs`: it takes the room of its text and no more, and gives way where there is less."""
 
     def __init__(
         self,
         color: str = "text",
         role: SizeRole = "small",
         weight: QFont.Weight = QFont.Weight.Normal,
+        *,
+        hugs: bool = False,
     ) -> None:
         super().__init__()
         self._text, self._color, self._role, self._weight = "", color, role, weight
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self._hugs = hugs
+        policies = QSizePolicy.Policy
+        self.setSizePolicy(policies.Maximum if hugs else policies.Ignored, policies.Fixed)
         theme_notifier().changed.connect(self._renew)
 
     def text(self) -> str:
@@ -36,10 +41,17 @@ class ElidedLine(QWidget):
             self._text = text
             self.setToolTip(text)
             self.setAccessibleName(text)
+            if self._hugs:
+                self.updateGeometry()
             self.update()
 
     def sizeHint(self) -> QSize:
-        return QSize(200, QFontMetrics(self._font()).height())
+        metrics = QFontMetrics(self._font())
+        width = metrics.horizontalAdvance(self._text) + 1 if self._hugs else 200
+        return QSize(width, metrics.height())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, self.sizeHint().height())
 
     def _font(self) -> QFont:
         return ui_font(self._role, self._weight)

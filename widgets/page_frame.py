@@ -32,9 +32,9 @@ other: there is something to do in it from the start, below it often not yet."""
 
 
 class PageFrame(QWidget):
-    """`name` of the tabs for a screen reader; `left_width` to begin with, at the usual text size,
-    `narrow` the width in pixels below which the halves stand above each other. `stretch`: how they
-    share new room."""
+    """`name` of the tabs for a screen reader; `left_width` to begin with, and `narrow`, the width
+    below which the halves stand above each other: pixels, at the usual size of text. `stretch`: how
+    they share new room."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class PageFrame(QWidget):
 
     def _arrange(self) -> None:
         self._scale = text_scale()
-        is_narrow = self.width() < self._narrow
+        is_narrow = self.width() < self._narrow * max(1.0, self._scale)
         was_narrow = self._split.orientation() is Qt.Orientation.Vertical
         if is_narrow:
             self._split.setOrientation(Qt.Orientation.Vertical)

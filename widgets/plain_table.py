@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QAbstractItemView, QTableView
+from collections.abc import Callable
+
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView
+
+_FONT_CHANGES = (QEvent.Type.FontChange, QEvent.Type.StyleChange, QEvent.Type.Polish)
+
+
+class HeadingFonts(QObject):
+    """Calls `fit` whenever the headings have another font: how wide they are is known then, and
+    neither when the table is made nor when another size of text is chosen."""
+
+    def __init__(self, header: QHeaderView, fit: Callable[[], object]) -> None:
+        super().__init__(header)
+        self._fit = fit
+        header.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() in _FONT_CHANGES:
+            self._fit()
+        return False
 
 
 def dress_table(view: QTableView, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent
+from PySide6.QtGui import QColor, QFont, QPainter, QPaintEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QFrame,
@@ -19,6 +19,7 @@ from app.connections.target import LinkState
 from app.connections.watcher import TREND, Watcher
 from app.serving.figure_row import Figure, FigureRow
 from app.serving.state_line import StateLine
+from widgets.button_rows import ButtonRows
 from widgets.elided_line import ElidedLine
 from widgets.sparkline import draw_sparkline
 from widgets.stat_figures import StateKind
@@ -88,8 +89,8 @@ class EngineCard(QFrame):
         super().__init__()
         self.setProperty("panel", True)
         self.setAccessibleName(title)
-        self.title = QLabel(title)
-        self.title.setProperty("role", "title")
+        self.title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
+        self.title.set_text(title)
         self.kind = QLabel(kind)
         self.kind.setProperty("badge", "neutral")
         self.mark = QLabel("in use")
@@ -108,10 +109,6 @@ class EngineCard(QFrame):
         head.addWidget(self.kind)
         head.addStretch(1)
         head.addWidget(self.mark)
-        self.foot = QHBoxLayout()
-        self.foot.setSpacing(SPACE_2)
-        self.foot.addWidget(self.use)
-        self.foot.addStretch(1)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
         column.setSpacing(SPACE_1)
@@ -123,7 +120,8 @@ class EngineCard(QFrame):
         column.addWidget(self.trend)
         column.addStretch(1)
         column.addSpacing(SPACE_1)
-        column.addLayout(self.foot)
+        self.foot = ButtonRows((self.use,))
+        column.addWidget(self.foot)
 
     def set_in_use(self, in_use: bool, tip: str) -> None:
         self.mark.setVisible(in_use)
@@ -155,8 +153,8 @@ class ConnectionCard(EngineCard):
         self.edit.setProperty("kind", "flat")
         self.edit.setToolTip(f"Change {connection.name}")
         self.edit.clicked.connect(self.edit_wanted)
-        self.foot.addWidget(self.watch)
-        self.foot.addWidget(self.edit)
+        self.foot.add(self.watch)
+        self.foot.add(self.edit)
         watcher.changed.connect(self.renew)
         self.renew()
 

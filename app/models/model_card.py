@@ -52,7 +52,7 @@ class ModelCard(QFrame):
         self._path.setWordWrap(True)
         self._path.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
         self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._values = {name: QLabel() for name in FACTS}
+        self._values = {name: _wrapped() for name in FACTS}
         self._dtype = ElidedCombo()
         self._dtype.addItems(SETTINGS["dtype"].choices)
         self._dtype.setAccessibleName("Precision")
@@ -112,13 +112,16 @@ class ModelCard(QFrame):
             self.stages: self.stages.label,
         }
         rows += [(label.text(), widget) for widget, label in own.items()]
+        middle = Qt.AlignmentFlag.AlignVCenter
         for row, (name, widget) in enumerate(rows):
             label = own.get(widget) or QLabel(name)
             label.setProperty("role", "muted")
-            grid.addWidget(label, row, 0)
+            grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop if name in FACTS else middle)
             grid.addWidget(widget, row, 1)
         for value in self._values.values():
             value.setFont(figure_font())
+        for choice in (self._dtype, self._context):
+            choice.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         return grid
 
     # Showing -----------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
     QHBoxLayout,
-    QLabel,
     QPushButton,
     QScrollArea,
     QVBoxLayout,
@@ -36,6 +35,7 @@ from app.models.this_machine import CONTEXT, MachineFacts, machine_facts, shape_
 from app.models.welcome_parts import AdviceBox, Way, heading, plain_text
 from app.tasks import run_task
 from engine.errors import ErrorInfo
+from widgets.fonts import text_scale
 from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, figure_font
 
@@ -73,13 +73,11 @@ class WelcomePage(QFrame):
     def _build(self) -> None:
         content = QWidget()
         content.setProperty("bare", True)
-        title = QLabel("Welcome to Inferdeck")
-        title.setProperty("role", "figure")
+        title = plain_text("Welcome to Inferdeck", "figure")
         later = QPushButton("Show the models")
         later.clicked.connect(self.left)
         head = QHBoxLayout()
-        head.addWidget(title)
-        head.addStretch(1)
+        head.addWidget(title, 1)
         head.addWidget(later)
         self._columns.setSpacing(SPACE_6)
         self._columns.addLayout(self._make_machine(), 1)
@@ -181,7 +179,7 @@ class WelcomePage(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         directions = QBoxLayout.Direction
-        is_narrow = self.width() < NARROW
+        is_narrow = self.width() < NARROW * max(1.0, text_scale())
         self._columns.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
 
     def _on_facts(self, facts: MachineFacts) -> None:

@@ -71,9 +71,7 @@ class Way(QFrame):
 
 
 def heading(text: str) -> QLabel:
-    label = QLabel(text)
-    label.setProperty("role", "title")
-    return label
+    return plain_text(text, "title")
 
 
 def plain_text(text: str, role: str, *, wraps: bool = True) -> QLabel:

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
 
 from app.engine_bridge import EngineBridge, EngineState
 from app.panels.draft_models import METHOD, MODEL, WITH_MODEL, DraftModels
-from app.panels.precision import OF_IT, PrecisionGuide
+from app.panels.precision import OF_IT, WAYS, PrecisionGuide
 from app.panels.profile_menu import ProfileMenu
 from app.panels.rank_words import Places
 from app.panels.row_remarks import LAYERS, WITH_CEILING, RowRemarks
@@ -38,12 +39,14 @@ from widgets.fonts import text_scale
 from widgets.number_control import NumberControl
 from widgets.path_control import PathControl
 from widgets.setting_row import ChoiceControl, HintTone, SettingRow
-from widgets.theme import SPACE_3, SPACE_4, theme_notifier
+from widgets.theme import SPACE_3, SPACE_4, theme_notifier, ui_font
 from widgets.untold import teller
 
 DEVICE = "device"
 LEAST_WIDTH = (120, 180)
 """Of what does not change with the size of text, and of what does, at the usual size."""
+BESIDE_WORDS = 44
+"""Pixels of the panel beside the longest words that are not wrapped, those of a row's action."""
 LIVE_DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
 MESSAGE_MS = 6000
@@ -115,7 +118,9 @@ class EngineSettingsPanel(QWidget):
     def _fit(self) -> None:
         """The rows are cut in less."""
         fixed, text = LEAST_WIDTH
-        self.setMinimumWidth(round(fixed + text * max(1.0, text_scale())))
+        words = max(map(QFontMetrics(ui_font()).horizontalAdvance, WAYS.values()))
+        least = round(fixed + text * max(1.0, text_scale()))
+        self.setMinimumWidth(max(least, words + BESIDE_WORDS))
 
     @property
     def machine(self) -> Machine:

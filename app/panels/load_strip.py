@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -15,6 +16,7 @@ from PySide6.QtWidgets import (
 
 from app.units import format_bytes
 from engine.messages import LoadProgress
+from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 
@@ -24,10 +26,8 @@ class LoadStrip(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("notice", "info")
-        self._title = QLabel()
-        self._title.setProperty("role", "title")
-        self._stage = QLabel()
-        self._stage.setProperty("role", "muted")
+        self._title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
+        self._stage = ElidedLine("text_muted", "body", hugs=True)
         self._figures = QLabel()
         self._figures.setProperty("role", "muted")
         self._figures.setFont(figure_font())
@@ -55,8 +55,8 @@ class LoadStrip(QFrame):
 
     def begin(self, title: str) -> None:
         """Loading began: nothing is known of its size yet."""
-        self._title.setText(title)
-        self._stage.setText("starting the engine")
+        self._title.set_text(title)
+        self._stage.set_text("starting the engine")
         self._figures.setText("")
         self._bar.setRange(0, 0)
         self._cancel.setText("Cancel")
@@ -64,7 +64,7 @@ class LoadStrip(QFrame):
         self.show()
 
     def update_progress(self, progress: LoadProgress) -> None:
-        self._stage.setText(progress.stage)
+        self._stage.set_text(progress.stage)
         if progress.total:
             done, total = format_bytes(progress.done), format_bytes(progress.total)
             self._figures.setText(f"{done} of {total}")

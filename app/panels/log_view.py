@@ -15,7 +15,7 @@ from PySide6.QtCore import (
     Qt,
     Signal,
 )
-from PySide6.QtGui import QFontMetrics, QGuiApplication, QKeyEvent, QKeySequence
+from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QComboBox,
@@ -34,7 +34,7 @@ from PySide6.QtWidgets import (
 
 from app.log import MAX_LINES, LogKeeper, LogLine
 from widgets.elided_line import ElidedLine
-from widgets.plain_table import dress_table
+from widgets.plain_table import HeadingFonts, dress_table
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font, theme, theme_notifier
 
 EMPTY_TEXT = "What the program does is written here: models, settings, faults with their cause."
@@ -251,14 +251,19 @@ class _LogTable(QTableView):
         header.setStretchLastSection(True)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
+        HeadingFonts(header, self._fit_columns)
 
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
-        metrics = QFontMetrics(self.font())
-        self.verticalHeader().setDefaultSectionSize(metrics.height() + SPACE_2)
+        self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
+        self._fit_columns()
+
+    def _fit_columns(self) -> None:
+        metrics, header = self.fontMetrics(), self.horizontalHeader()
         for column, sample in enumerate(("00:00:00.000", "CRITICAL", "app.models.session")):
             # its padding, and what a cell keeps free beside it
-            self.setColumnWidth(column, metrics.horizontalAdvance(sample) + 4 * SPACE_2)
+            width = metrics.horizontalAdvance(sample) + 4 * SPACE_2
+            self.setColumnWidth(column, max(width, header.sectionSizeHint(column)))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.matches(QKeySequence.StandardKey.Copy):

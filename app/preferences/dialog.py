@@ -36,9 +36,11 @@ from app.preferences.section_view import SectionView
 from app.preferences.sources import EngineSource, ProgramSource
 from app.preferences.values import Preferences
 from widgets.fonts import text_scale
-from widgets.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, restyle
+from widgets.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, restyle, theme_notifier
 
 SIZE, LEAST = (880, 640), (640, 420)
+WIDEST = 620
+"""Pixels of a row, at the usual size of text: lines that are longer are hard to read."""
 RESETTABLE = [name for name, known in PREFERENCES.items() if known.default != ()]
 NOTHING_FOUND = "No setting has these words. Titles, descriptions, ranges and flags are searched."
 
@@ -104,8 +106,17 @@ class SettingsDialog(QDialog):
     def _arrange(self) -> None:
         content = QWidget()
         content.setProperty("bare", True)
-        rows = QVBoxLayout(content)
-        rows.setContentsMargins(SPACE_4, SPACE_2, SPACE_4, SPACE_4)
+        inner = QWidget()  # what is in a column is laid out as high as at the column's whole width
+        inner.setProperty("bare", True)
+        self._inner = inner
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
+        across = QHBoxLayout(content)
+        across.setContentsMargins(SPACE_4, SPACE_2, SPACE_4, SPACE_4)
+        across.addWidget(inner, 1000)
+        across.addStretch(1)
+        rows = QVBoxLayout(inner)
+        rows.setContentsMargins(0, 0, 0, 0)
         rows.setSpacing(SPACE_6)
         rows.addWidget(self._nothing)
         for view in self.views:
@@ -139,6 +150,9 @@ class SettingsDialog(QDialog):
         column.addLayout(middle, 1)
         column.addLayout(foot)
 
+    def _fit(self) -> None:
+        self._inner.setMaximumWidth(round(WIDEST * max(1.0, text_scale())))
+
     # What the user does ------------------------------------------------------------------------
 
     def show_section(self, title: str) -> None:
@@ -151,10 +165,11 @@ class SettingsDialog(QDialog):
         view = next(v for v in self.views if name in (e.spec.name for e in v.section.entries))
         self.show_section(view.section.title)
         row = view.rows[name]
-        content = view.parentWidget()
-        layout = content.layout() if content is not None else None
-        if layout is not None:
-            layout.activate()  # the row may have been made just now
+        inner = view.parentWidget()
+        layouts = [w.layout() for w in (inner, self.area.widget()) if w is not None]
+        for layout in layouts:
+            if layout is not None:
+                layout.activate()  # the row may have been made just now
         self.area.ensureWidgetVisible(row)
         row.take_focus()
 

@@ -17,7 +17,6 @@ from widgets.theme import SPACE_4
 
 DELAY_MS = 250
 """A slider that is dragged sends its last value, not every one that it passes."""
-WIDEST = 620
 
 
 class SectionView(QWidget):
@@ -35,7 +34,6 @@ class SectionView(QWidget):
         self._delay.timeout.connect(self._send)
         heading = QLabel(section.title)
         heading.setProperty("role", "title")
-        self.setMaximumWidth(WIDEST)
         self._column = QVBoxLayout(self)
         self._column.setContentsMargins(0, 0, 0, 0)
         self._column.setSpacing(SPACE_4)

@@ -8,7 +8,6 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QCheckBox,
-    QComboBox,
     QFrame,
     QHBoxLayout,
     QLabel,
@@ -22,6 +21,7 @@ from app.quality.compare import Comparison, compare
 from app.quality.export import as_markdown
 from app.quality.store import StoredReport
 from app.quantize.figure_views import FigureGrid, comparison_rows, value_text
+from widgets.elided_combo import ElidedCombo
 from widgets.quality.value_bars import ValueBar, ValueBars
 from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4
@@ -45,7 +45,7 @@ class ComparisonView(QFrame):
         self.cautions = QLabel()
         self.cautions.setProperty("role", "warning")
         self.cautions.setWordWrap(True)
-        self.chooser = QComboBox()
+        self.chooser = ElidedCombo()
         self.chooser.setAccessibleName("Figure that is drawn")
         self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
         self.fit = QCheckBox("Fit to values")

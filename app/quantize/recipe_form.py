@@ -67,7 +67,7 @@ class RecipeForm(QWidget):
         self._text_task: Task | None = None
         self._own_output = False  # the user wrote where it goes
         self.fields = RecipeFields()
-        self.measure = QCheckBox("Measure it against its source when it is made")
+        self.measure = QCheckBox("Measure it against its source")
         self.measure.setToolTip("Perplexity, divergence and the rest; the report is kept")
         self.measure.setChecked(True)
         self.measure_text = TextField("Text to measure on", EVALUATION_KINDS, FOR_EVALUATION)

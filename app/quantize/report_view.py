@@ -19,13 +19,13 @@ from PySide6.QtWidgets import (
 
 from app.quality.store import StoredReport
 from app.quantize.answers_view import AnswersView
-from app.quantize.button_rows import ButtonRows
 from app.quantize.figure_views import FigureGrid, TileGrid, report_rows
 from app.quantize.keeping import Made
 from app.quantize.layers_panel import LayersPanel
 from app.quantize.report_words import subtitle
 from app.quantize.tiles import tiles_of
 from app.quantize.worst_view import WorstView
+from widgets.button_rows import ButtonRows
 from widgets.elided_line import ElidedLine
 from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6

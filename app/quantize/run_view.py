@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -32,10 +33,7 @@ class RunView(QFrame):
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAccessibleName("Run")
-        self.title = QLabel()
-        self.title.setProperty("role", "title")
-        self.title.setTextFormat(Qt.TextFormat.PlainText)
-        self.title.setMinimumWidth(1)
+        self.title = ElidedLine("text", "body", QFont.Weight.DemiBold)
         self.stage = ElidedLine("text_muted")
         self.figures = QLabel()
         self.figures.setProperty("role", "muted")
@@ -73,7 +71,7 @@ class RunView(QFrame):
     def show_run(self, run: Run) -> None:
         """How far it is now."""
         shown: RunFigures = run.figures()
-        self.title.setText(shown.title)
+        self.title.set_text(shown.title)
         self.stage.set_text(shown.stage)
         self.figures.setText(shown.time)
         if shown.fraction is None:

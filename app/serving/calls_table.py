@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QHeaderView, QTableView
 from app.connections.reach import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
 from widgets.fonts import text_scale
-from widgets.plain_table import dress_table
+from widgets.plain_table import HeadingFonts, dress_table
 from widgets.theme import SPACE_2, figure_font, theme, theme_notifier
 
 Index = QModelIndex | QPersistentModelIndex
@@ -175,6 +175,7 @@ def calls_view(model: CallsTable) -> QTableView:
     view.setModel(model)
     dress_table(view, "The latest calls, newest first")
     view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+    HeadingFonts(view.horizontalHeader(), view.fit)
     view.fit()
     return view
 
@@ -201,7 +202,8 @@ class CallsView(QTableView):
         if self._widths and self._now() != self._widths:
             return
         scale = max(1.0, text_scale())
-        widths = [round(column.width * scale) for column in COLUMNS]
+        hint = self.horizontalHeader().sectionSizeHint
+        widths = [max(round(one.width * scale), hint(n)) for n, one in enumerate(COLUMNS)]
         room = self.viewport().width()
         over = sum(widths[: STATUS + 1]) - room
         for number, share in _GIVING.items():

@@ -23,6 +23,7 @@ from app.tune.history import TuneHistory
 from widgets.charts.marks import MarkLog
 from widgets.charts.series import Mark, MarkKind
 from widgets.charts.spans import Span, SpanLog
+from widgets.elided_combo import ElidedCombo
 from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
@@ -62,7 +63,7 @@ class CompareView(QFrame):
     def _build(self) -> None:
         title = QLabel("Before and after")
         title.setProperty("role", "title")
-        self.source = QComboBox()
+        self.source = ElidedCombo()
         self.source.setAccessibleName("What is compared")
         self.source.setToolTip(
             "Before and after a change, or two ranges dragged on the charts\n"

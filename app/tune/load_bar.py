@@ -38,6 +38,7 @@ SHOW_MS = 250
 PACE_DELAY_MS = 300
 """A number that is stepped through is sent when the hand rests: each is a mark on the charts."""
 WORKLOAD_WIDTH, FIELD_WIDTH, BUTTON_WIDTH = 360, 76, 104
+START, STOP = "Start load", "Stop load"
 MOST_CONCURRENT = 256
 MOST_PER_SECOND = 200.0
 CLOSED, OPEN = "closed", "open"
@@ -144,7 +145,7 @@ class LoadBar(QFrame):
         for field in (self.concurrency, self.rate):
             field.setKeyboardTracking(False)
             field.setFont(figure_font())
-        self.button = QPushButton("Start load")
+        self.button = QPushButton(START)
         self.button.setProperty("kind", "primary")
         self._fit_fields()
         theme_notifier().changed.connect(self._fit_fields)
@@ -194,6 +195,7 @@ class LoadBar(QFrame):
 
     def _fit(self) -> None:
         """What is sent stands above how it is sent where both have no room; the title gives way."""
+        self._fit_fields()  # a style is known late
         room = self.width() - 2 * SPACE_3
         what = self.workload.minimumSizeHint().width()
         both = what + SPACE_2 + self._how.minimumSize().width()
@@ -207,7 +209,9 @@ class LoadBar(QFrame):
         scale = max(1.0, text_scale())
         for field in (self.concurrency, self.rate):
             field.setFixedWidth(round(FIELD_WIDTH * scale))
-        self.button.setMinimumWidth(round(BUTTON_WIDTH * scale))
+        least, words = round(BUTTON_WIDTH * scale), self.button.fontMetrics().horizontalAdvance
+        beside = self.button.sizeHint().width() - words(self.button.text())
+        self.button.setMinimumWidth(max(least, beside + max(words(START), words(STOP))))
 
     def minimumSizeHint(self) -> QSize:
         """As narrow as without the title: it gives way."""
@@ -281,12 +285,12 @@ class LoadBar(QFrame):
 
     @property
     def _shows_running(self) -> bool:
-        return self.button.text() == "Stop load"
+        return self.button.text() == STOP
 
     def _show_state(self) -> None:
         """Everything: the button, what may be chosen, the line below."""
         is_on = self._load.is_on
-        self.button.setText("Stop load" if is_on else "Start load")
+        self.button.setText(STOP if is_on else START)
         tip = (
             "Stop sending, and abort what is in flight" if is_on
             else "Send requests of this workload to the engine, until you stop"

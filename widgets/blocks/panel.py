@@ -70,6 +70,8 @@ class BlocksPanel(QFrame):
         self._view.setWidgetResizable(True)
         self._view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._view.setWidget(self.map)
+        bar = self._view.verticalScrollBar().sizeHint().width()
+        self._view.setMinimumWidth(self.map.minimumSizeHint().width() + bar)
         self._view.viewport().setAutoFillBackground(False)
         self.map.setAutoFillBackground(False)
         self._empty = QLabel(EMPTY_TEXT)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
+from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from widgets.charts.legend import Legend
 from widgets.charts.note_label import NoteLabel
 from widgets.charts.series import Series
+from widgets.elided_line import ElidedLine
 from widgets.theme import SPACE_3
 
 
@@ -18,8 +19,8 @@ class ChartHeader(QWidget):
 
     def __init__(self, title: str, series: Sequence[Series], parent: QWidget) -> None:
         super().__init__(parent)
-        self._title = QLabel(title, self)
-        self._title.setProperty("role", "title")
+        self._title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
+        self._title.set_text(title)
         self.legend = Legend(series, self)
         self._note = NoteLabel(self)
         row = QHBoxLayout(self)

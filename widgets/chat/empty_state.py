@@ -48,6 +48,7 @@ class EmptyState(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setMinimumHeight(1)  # in a low window what is written comes first
         content = QWidget()
         content.setProperty("bare", True)
         self._title, self._text = QLabel(), QLabel()

@@ -161,7 +161,9 @@ class UserMessageView(MessageView):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        limit = max(120, int(self.width() * BUBBLE_SHARE)) - 2 * SPACE_3 - 2
+        beside = [w for w in (self._edit, self._copy, self._versions) if not w.isHidden()]
+        free = self.width() - sum(w.sizeHint().width() + SPACE_1 for w in beside) - SPACE_1
+        limit = max(120, min(int(self.width() * BUBBLE_SHARE), free)) - 2 * SPACE_3 - 2
         self.text.setFixedWidth(self.text.ideal_width(limit))
 
 

@@ -32,6 +32,8 @@ from widgets.theme import SPACE_2, SPACE_3, SPACE_4
 COLUMN_WIDTH = 820
 """Longer lines of text are hard to follow."""
 SIDE_MARGIN = SPACE_4
+LEAST_HEIGHT = 32
+"""Pixels; in a low window what is written, and what is said of it, come first."""
 FIRST = 6
 """Views that are made at once: about a screen."""
 _TEND_MS = 8  # from one view to the next: what is scrolled meanwhile is painted
@@ -57,6 +59,7 @@ class Transcript(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName("Conversation")
+        self.setMinimumHeight(LEAST_HEIGHT)
         content = QWidget()
         content.setProperty("bare", True)
         row = QHBoxLayout(content)

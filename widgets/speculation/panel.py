@@ -8,6 +8,7 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QLabel,
     QPushButton,
+    QScrollArea,
     QStackedLayout,
     QVBoxLayout,
     QWidget,
@@ -19,6 +20,7 @@ from widgets.charts.series import Series
 from widgets.charts.time_chart import TimeChart
 from widgets.elided_line import ElidedLine
 from widgets.engine_time import EngineTime
+from widgets.read_area import scroll_by_keys
 from widgets.speculation.positions import PositionBars
 from widgets.speculation.words import acceptance, source, times, verdict
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, restyle
@@ -84,13 +86,22 @@ class SpeculationPanel(QFrame):
         row.addLayout(left, 3)
         row.addWidget(self._middle, 2)
         row.addWidget(self.chart, 4)
-        self._stack = QStackedLayout()
+        content = QWidget()
+        content.setProperty("bare", True)
+        self._stack = QStackedLayout(content)
         self._figures, self._off = figures, self._make_off()
         self._stack.addWidget(self._off)
         self._stack.addWidget(self._figures)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        column.addLayout(self._stack)
+        area = QScrollArea()  # words are read whole in a low panel too
+        area.setProperty("bare", True)
+        area.setAccessibleName("Speculative decoding")
+        area.setFrameShape(QFrame.Shape.NoFrame)
+        area.setWidgetResizable(True)
+        area.setWidget(content)
+        scroll_by_keys(area)
+        column.addWidget(area)
 
     def _make_off(self) -> QWidget:
         off = QWidget()

@@ -21,6 +21,7 @@ from widgets.charts.clock import RedrawClock, work_time
 from widgets.charts.menu import offer_values
 from widgets.charts.table import ValuesTable
 from widgets.charts.text import TextPen
+from widgets.fonts import text_scale
 from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
 from widgets.timeline.history import StepHistory
 from widgets.timeline.scene import BARS_HEIGHT, Scene, make_scene
@@ -30,8 +31,9 @@ NONE = -1
 PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
 """Pixels per step that zooming goes through."""
 _FIRST_PITCH = 8
-_LABEL_WIDTH = 132
+_LABEL_WIDTH = 132  # this and the next two at the usual size of text
 _LABELS_FROM = 10  # pixels of a row in which a name can be read
+_ABOVE_HEIGHT = 14  # of the line that counts requests without a row
 
 
 class TimelineView(QWidget):
@@ -52,7 +54,7 @@ class TimelineView(QWidget):
         self._dirty = False
         self._drag: tuple[float, int] | None = None
         self._scene: Scene | None = None
-        self._pen = TextPen(ui_font("small"))
+        self._pen, self._label_width = TextPen(ui_font("small")), _scaled(_LABEL_WIDTH)
         self.setMouseTracking(True)
         self.setAccessibleName("Timeline of the engine's steps")
         offer_values(self)
@@ -168,16 +170,16 @@ class TimelineView(QWidget):
         bars_top = self.height() - BARS_HEIGHT
         painter.drawImage(left, bars_top, scene.bars)
         beside = max(bars_top, area.top())  # of a low panel: below what may stand above
-        scale = QRectF(0, beside, _LABEL_WIDTH - SPACE_2, self.height() - beside)
+        scale = QRectF(0, beside, self._label_width - SPACE_2, self.height() - beside)
         self._pen.right(painter, scale, f"step, up to {scene.longest * 1e3:,.1f} ms")
         if scene.num_above:
-            above = QRectF(0, 0, _LABEL_WIDTH - SPACE_2, area.top())
+            above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
             self._pen.right(painter, above, f"{scene.num_above:,} more above")
-        if scene.row_height >= _LABELS_FROM:
+        if scene.row_height >= _scaled(_LABELS_FROM):
             painter.setPen(table.color("text"))
             for row, number in enumerate(scene.numbers):
                 top = area.top() + row * scene.row_height
-                place = QRectF(0, top, _LABEL_WIDTH - SPACE_2, scene.row_height)
+                place = QRectF(0, top, self._label_width - SPACE_2, scene.row_height)
                 name = self.name(self.history.request_id(number))
                 self._pen.right(painter, place, self._pen.elided(name, place.width()))
         if scene.start <= self.pointed_step < scene.end:
@@ -207,10 +209,11 @@ class TimelineView(QWidget):
     def _cells_rect(self) -> QRect:
         top = self._pen_height()
         height = self.height() - top - BARS_HEIGHT - SPACE_1
-        return QRect(_LABEL_WIDTH, top, max(0, self.width() - _LABEL_WIDTH), max(0, height))
+        left = self._label_width
+        return QRect(left, top, max(0, self.width() - left), max(0, height))
 
     def _pen_height(self) -> int:
-        return 0 if self._scene is None or not self._scene.num_above else 14
+        return 0 if self._scene is None or not self._scene.num_above else _scaled(_ABOVE_HEIGHT)
 
     def _left(self, scene: Scene) -> int:
         """The newest step ends at the right edge."""
@@ -229,14 +232,15 @@ class TimelineView(QWidget):
         return QSize(600, 240)
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(_LABEL_WIDTH + 120, 80)
+        return QSize(self._label_width + 96, 80)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.redraw()
 
     def _theme_changed(self) -> None:
-        self._pen = TextPen(ui_font("small"))
+        self._pen, self._label_width = TextPen(ui_font("small")), _scaled(_LABEL_WIDTH)
+        self.updateGeometry()
         self.redraw()
 
     # Mouse and keyboard ------------------------------------------------------------------------
@@ -304,3 +308,8 @@ class TimelineView(QWidget):
         elif target < shown_from:
             self._pin(target + self.num_columns)
         self.point_at(target)
+
+
+def _scaled(length: int) -> int:
+    """Pixels that hold text."""
+    return round(length * max(1.0, text_scale()))

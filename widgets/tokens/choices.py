@@ -9,12 +9,14 @@ from PySide6.QtGui import QFontMetrics, QKeyEvent, QMouseEvent, QPainter, QPaint
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from widgets.charts.text import TextPen
+from widgets.fonts import text_scale
 from widgets.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
 from widgets.tokens.record import Alternative, TokenRecord
 from widgets.tokens.words import percent, quoted
 
 NONE = -1
 _TEXT_WIDTH, _FIGURE_WIDTH, _WRITTEN_WIDTH = 160, 76, 68
+"""Pixels at the usual size of text."""
 _WRITTEN = "written"
 
 
@@ -100,11 +102,13 @@ class TokenChoices(QWidget):
             painter.drawRoundedRect(area.adjusted(0.5, 0.5, -0.5, -0.5), SPACE_1, SPACE_1)
         inner = area.adjusted(SPACE_2, 0, -SPACE_2, 0)
         painter.setPen(table.color("text"))
-        text = QRectF(inner.left(), inner.top(), _TEXT_WIDTH, inner.height())
+        scale = max(1.0, text_scale())
+        for_text, for_figure = round(_TEXT_WIDTH * scale), round(_FIGURE_WIDTH * scale)
+        text = QRectF(inner.left(), inner.top(), for_text, inner.height())
         pen = self._text.use(painter)
-        pen.left(painter, text, pen.elided(quoted(choice.text), _TEXT_WIDTH - SPACE_2))
-        left = inner.left() + _TEXT_WIDTH
-        room = inner.width() - _TEXT_WIDTH - _FIGURE_WIDTH - _WRITTEN_WIDTH
+        pen.left(painter, text, pen.elided(quoted(choice.text), for_text - SPACE_2))
+        left = inner.left() + for_text
+        room = inner.width() - for_text - for_figure - round(_WRITTEN_WIDTH * scale)
         bar = QRectF(left, inner.center().y() - 5, max(1.0, room * choice.probability), 10)
         is_written = self._record is not None and choice.token_id == self._record.token_id
         painter.setPen(Qt.PenStyle.NoPen)
@@ -112,7 +116,7 @@ class TokenChoices(QWidget):
         painter.drawRect(bar)
         pen = self._figure.use(painter)
         painter.setPen(table.color("text"))
-        figure = QRectF(left + room, inner.top(), _FIGURE_WIDTH, inner.height())
+        figure = QRectF(left + room, inner.top(), for_figure, inner.height())
         pen.right(painter, figure, percent(choice.probability))
         if is_written:
             painter.setPen(table.color("text_muted"))

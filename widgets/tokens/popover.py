@@ -82,6 +82,7 @@ class TokensPopover(Popover):
         self.column.setSpacing(SPACE_2)
         for label in (self.summary, self.line):
             label.setFixedWidth(WIDTH)
+            label.setWordWrap(True)  # at a large size of text
         self.note.setWordWrap(True)
         self.column.addLayout(head)
         for widget in (self.summary, self._area, self.legend, self.line, self._rows):

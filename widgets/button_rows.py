@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from widgets.theme import SPACE_1, SPACE_2
 
@@ -13,19 +13,26 @@ from widgets.theme import SPACE_1, SPACE_2
 class ButtonRows(QWidget):
     """As wide as there is room; `arrange` when buttons were hidden or shown."""
 
-    def __init__(self, buttons: Sequence[QPushButton]) -> None:
+    def __init__(self, buttons: Sequence[QAbstractButton]) -> None:
         super().__init__()
-        self._buttons = list(buttons)
-        self._places: list[list[QPushButton]] = []
+        self._buttons: list[QAbstractButton] = []
+        self._rows: list[QHBoxLayout] = []
+        self._places: list[list[QAbstractButton]] = []
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(SPACE_1)
-        self._rows = [QHBoxLayout() for _ in self._buttons]
-        for row in self._rows:
-            row.setSpacing(SPACE_2)
-            row.addStretch(1)
-            column.addLayout(row)
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.setSpacing(SPACE_1)
+        for button in buttons:
+            self.add(button)
+
+    def add(self, button: QAbstractButton) -> None:
+        """Behind the others."""
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addStretch(1)
+        self._column.addLayout(row)
+        self._rows.append(row)
+        self._buttons.append(button)
         self.arrange()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -45,8 +52,8 @@ class ButtonRows(QWidget):
             for place, button in enumerate(buttons):
                 row.insertWidget(place, button)
 
-    def _fitting(self) -> list[list[QPushButton]]:
-        rows: list[list[QPushButton]] = [[]]
+    def _fitting(self) -> list[list[QAbstractButton]]:
+        rows: list[list[QAbstractButton]] = [[]]
         left = self.width()
         for button in self._buttons:
             wanted = button.sizeHint().width() + SPACE_2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.quantize.button_rows import ButtonRows
+from widgets.button_rows import ButtonRows
 
 TEXTS = ("Open this model", "Compare in chat", "Copy command line", "Export…", "Delete")
 
