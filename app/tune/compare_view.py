@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 
 from PySide6.QtCore import QTimer
-from PySide6.QtGui import QGuiApplication, QShowEvent
+from PySide6.QtGui import QFont, QGuiApplication, QShowEvent
 from PySide6.QtWidgets import (
     QComboBox,
     QFrame,
     QHBoxLayout,
-    QLabel,
     QPushButton,
     QVBoxLayout,
     QWidget,
@@ -61,8 +60,8 @@ class CompareView(QFrame):
         self._on_marks()
 
     def _build(self) -> None:
-        title = QLabel("Before and after")
-        title.setProperty("role", "title")
+        title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
+        title.set_text("Before and after")
         self.source = ElidedCombo()
         self.source.setAccessibleName("What is compared")
         self.source.setToolTip(

@@ -31,9 +31,10 @@ NONE = -1
 PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
 """Pixels per step that zooming goes through."""
 _FIRST_PITCH = 8
-_LABEL_WIDTH = 132  # this and the next two at the usual size of text
+_LABEL_WIDTH = 132  # at the usual size of text, as the next two
 _LABELS_FROM = 10  # pixels of a row in which a name can be read
 _ABOVE_HEIGHT = 14  # of the line that counts requests without a row
+_MOST_LABEL = 0.45  # of the view's width
 
 
 class TimelineView(QWidget):
@@ -54,7 +55,7 @@ class TimelineView(QWidget):
         self._dirty = False
         self._drag: tuple[float, int] | None = None
         self._scene: Scene | None = None
-        self._pen, self._label_width = TextPen(ui_font("small")), _scaled(_LABEL_WIDTH)
+        self._pen = TextPen(ui_font("small"))
         self.setMouseTracking(True)
         self.setAccessibleName("Timeline of the engine's steps")
         offer_values(self)
@@ -212,6 +213,11 @@ class TimelineView(QWidget):
         left = self._label_width
         return QRect(left, top, max(0, self.width() - left), max(0, height))
 
+    @property
+    def _label_width(self) -> int:
+        """Large text leaves most of a narrow view to the steps, too."""
+        return min(_scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
+
     def _pen_height(self) -> int:
         return 0 if self._scene is None or not self._scene.num_above else _scaled(_ABOVE_HEIGHT)
 
@@ -232,15 +238,14 @@ class TimelineView(QWidget):
         return QSize(600, 240)
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(self._label_width + 96, 80)
+        return QSize(_LABEL_WIDTH + 96, 80)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.redraw()
 
     def _theme_changed(self) -> None:
-        self._pen, self._label_width = TextPen(ui_font("small")), _scaled(_LABEL_WIDTH)
-        self.updateGeometry()
+        self._pen = TextPen(ui_font("small"))
         self.redraw()
 
     # Mouse and keyboard ------------------------------------------------------------------------
