@@ -32,6 +32,7 @@ from app.panels.step_words import (
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.elided_line import ElidedLine
+from widgets.fonts import text_scale
 from widgets.parts_bar import PartsBar
 from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
@@ -44,8 +45,9 @@ NOT_RECORDED = "The recording has no peaks of its machine, and nothing can be me
 RECORDED = "This is a recording: nothing can be set in it."
 NOT_THERE = "None of the last steps is of this kind."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
-_SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts
+_SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts, at the usual text size
 _PARTS_WIDTH = 420
+_MOST_PARTS = 0.42  # of the panel's width
 
 
 class BottleneckPanel(QFrame):
@@ -146,11 +148,13 @@ class BottleneckPanel(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        wide = self.width() >= _SIDE_BY_SIDE
+        scale = max(1.0, text_scale())
+        wide, parts = self.width() >= _SIDE_BY_SIDE * scale, round(_PARTS_WIDTH * scale)
+        parts = min(parts, round(_MOST_PARTS * self.width()))
         directions = QBoxLayout.Direction
         self._sides.setDirection(directions.LeftToRight if wide else directions.TopToBottom)
-        self._left.setMaximumWidth(_PARTS_WIDTH if wide else 16_777_215)
-        self._left.setMinimumWidth(_PARTS_WIDTH if wide else 0)
+        self._left.setMaximumWidth(parts if wide else 16_777_215)
+        self._left.setMinimumWidth(parts if wide else 0)
 
     # Feeding -----------------------------------------------------------------------------------
 

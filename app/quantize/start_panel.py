@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
@@ -44,6 +44,7 @@ class StartPanel(QWidget):
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_1)
         self._holder, self._area = holder, scroll_area(holder, "What to make")
+        holder.installEventFilter(self)
         self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it
         column.addWidget(self._area, 1)
         column.addSpacing(SPACE_1)
@@ -51,6 +52,12 @@ class StartPanel(QWidget):
             column.addWidget(widget)
         column.addLayout(buttons)
         self.say()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """An area that scrolls does not pass on that the form needs another width."""
+        if watched is self._holder and event.type() is QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().eventFilter(watched, event)
 
     def minimumSizeHint(self) -> QSize:
         """As wide as the form needs: it is scrolled up and down, never cut at its side."""

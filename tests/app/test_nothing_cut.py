@@ -88,3 +88,15 @@ def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, perce
     for section in ("Look", "Batching", "Precision", "KV cache", "Speculative decoding", "Model"):
         dialog.show_section(section)
         expect_whole(qtbot, dialog)
+
+@pytest.mark.parametrize(("size", "percent"), SIZES)
+def test_forms_of_the_quantize_page(
+    qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
+) -> None:
+    window, page = application.window, application.pages.quantize
+    window.resize(*size)
+    set_text(qtbot, application, percent)
+    window.show_widget(page)
+    for tab in range(page.tabs.count()):
+        page.tabs.setCurrentIndex(tab)
+        expect_whole(qtbot, window)
