@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView
+
+from widgets.theme import theme_notifier
 
 _FONT_CHANGES = (QEvent.Type.FontChange, QEvent.Type.StyleChange, QEvent.Type.Polish)
 
@@ -23,6 +25,26 @@ class HeadingFonts(QObject):
         if event.type() in _FONT_CHANGES:
             self._fit()
         return False
+
+
+class FittedColumns(HeadingFonts):
+    """Columns have the widths that `widths` gives, in pixels, and at least those of their
+    headings, until the user makes one wider or narrower."""
+
+    def __init__(self, header: QHeaderView, widths: Callable[[], Mapping[int, int]]) -> None:
+        super().__init__(header, self.fit)
+        self._header, self._widths = header, widths
+        self._fitted: dict[int, int] = {}
+        self.fit()
+        theme_notifier().changed.connect(self.fit)
+
+    def fit(self) -> None:
+        """The text has another size, perhaps."""
+        header = self._header
+        for column, width in self._widths().items():
+            if header.sectionSize(column) == self._fitted.get(column, header.sectionSize(column)):
+                header.resizeSection(column, max(width, header.sectionSizeHint(column)))
+                self._fitted[column] = header.sectionSize(column)
 
 
 def dress_table(view: QTableView, name: str) -> None:

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTab
 
 from app.compare.record import LEFT, RIGHT, Pair
 from widgets.fonts import text_scale
-from widgets.plain_table import HeadingFonts
+from widgets.plain_table import FittedColumns
 from widgets.theme import SPACE_2, figure_font, theme_notifier
 
 _COLUMNS = ("Prompt", "Identical", "Left goes on", "Right goes on")
@@ -39,7 +39,7 @@ class PromptTable(QTableWidget):
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
         header.setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
-        HeadingFonts(header, self._fit_columns)
+        FittedColumns(header, _widths)
         self.itemSelectionChanged.connect(self._on_selection)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
@@ -75,12 +75,10 @@ class PromptTable(QTableWidget):
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
-        self._fit_columns()
 
-    def _fit_columns(self) -> None:
-        header, width = self.horizontalHeader(), round(_GOES_ON_WIDTH * max(1.0, text_scale()))
-        for column in (2, 3):
-            header.resizeSection(column, max(width, header.sectionSizeHint(column)))
+
+def _widths() -> dict[int, int]:
+    return dict.fromkeys((2, 3), round(_GOES_ON_WIDTH * max(1.0, text_scale())))
 
 
 def _texts(pair: Pair) -> tuple[str, str, str, str]:

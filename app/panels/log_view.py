@@ -34,7 +34,7 @@ from PySide6.QtWidgets import (
 
 from app.log import MAX_LINES, LogKeeper, LogLine
 from widgets.elided_line import ElidedLine
-from widgets.plain_table import HeadingFonts, dress_table
+from widgets.plain_table import FittedColumns, dress_table
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font, theme, theme_notifier
 
 EMPTY_TEXT = "What the program does is written here: models, settings, faults with their cause."
@@ -42,6 +42,7 @@ NO_MATCH = "No line matches: choose another level or text."
 LEVELS = (("All levels", logging.NOTSET), ("Warnings and errors", logging.WARNING),
           ("Errors", logging.ERROR))  # fmt: skip
 _COLUMNS = ("Time", "Level", "From", "Message")
+_SAMPLES = ("00:00:00.000", "CRITICAL", "app.models.session")
 _COLORS = {logging.WARNING: "warning", logging.ERROR: "danger", logging.CRITICAL: "danger"}
 _DETAILS_HEIGHT = 110
 Index = QModelIndex | QPersistentModelIndex
@@ -251,19 +252,16 @@ class _LogTable(QTableView):
         header.setStretchLastSection(True)
         self._take_fonts()
         theme_notifier().changed.connect(self._take_fonts)
-        HeadingFonts(header, self._fit_columns)
+        FittedColumns(header, self._widths)
 
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
-        self._fit_columns()
 
-    def _fit_columns(self) -> None:
-        metrics, header = self.fontMetrics(), self.horizontalHeader()
-        for column, sample in enumerate(("00:00:00.000", "CRITICAL", "app.models.session")):
-            # its padding, and what a cell keeps free beside it
-            width = metrics.horizontalAdvance(sample) + 4 * SPACE_2
-            self.setColumnWidth(column, max(width, header.sectionSizeHint(column)))
+    def _widths(self) -> dict[int, int]:
+        advance = self.fontMetrics().horizontalAdvance
+        # its padding, and what a cell keeps free beside it
+        return {column: advance(text) + 4 * SPACE_2 for column, text in enumerate(_SAMPLES)}
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.matches(QKeySequence.StandardKey.Copy):

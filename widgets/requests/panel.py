@@ -24,7 +24,7 @@ from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
 from widgets.elided_line import ElidedLine
 from widgets.fonts import text_scale
 from widgets.icons import icon
-from widgets.plain_table import HeadingFonts
+from widgets.plain_table import FittedColumns
 from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel
 from widgets.requests.record import RequestRecord
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
@@ -210,7 +210,6 @@ class RequestTable(QTableView):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fitted: dict[int, int] = {}  # widths that no one chose
         self.setAccessibleName("Requests")
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
@@ -229,22 +228,15 @@ class RequestTable(QTableView):
 
     def setModel(self, model: QSortFilterProxyModel) -> None:  # type: ignore[override]
         super().setModel(model)
-        HeadingFonts(self.horizontalHeader(), self._fit_columns)
-        self._fit_columns()
+        FittedColumns(self.horizontalHeader(), self._widths)
 
     def _take_fonts(self) -> None:
         self.setFont(figure_font("small"))
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
-    def _fit_columns(self) -> None:
-        """As wide as their headings, until the user gives one another width."""
-        header = self.horizontalHeader()
-        for column in range(header.count()):
-            if header.sectionSize(column) != self._fitted.get(column, header.sectionSize(column)):
-                continue
-            width = round(_WIDTHS.get(column, _NUMBER_WIDTH) * max(1.0, text_scale()))
-            self.setColumnWidth(column, max(width, header.sectionSizeHint(column)))
-            self._fitted[column] = header.sectionSize(column)
+    def _widths(self) -> dict[int, int]:
+        count, scale = self.horizontalHeader().count(), max(1.0, text_scale())
+        return {one: round(_WIDTHS.get(one, _NUMBER_WIDTH) * scale) for one in range(count)}
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):
