@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from transformers import PretrainedConfig
 
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
@@ -16,6 +15,7 @@ from engine.loading.checkpoint import Checkpoint
 from engine.loading.footprint import Parts, measured_parts, ties_head
 from engine.loading.loader import LoadedModel
 from engine.machine import machine_name
+from engine.model_library import PretrainedConfig
 from engine.model_runner import ModelRunner
 from engine.quantization.scheme import scheme_of
 from engine.snapshot import MemoryPlan, ModelInfo

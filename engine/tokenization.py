@@ -298,7 +298,7 @@ def _load(path: Path) -> Any:
         raise CheckpointError(
             f"There is no tokenizer in {path} (none of {', '.join(_TOKENIZER_FILES)}).", _REMEDY
         )
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from engine.model_library import AutoTokenizer, PreTrainedTokenizerFast
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(

@@ -88,7 +88,7 @@ def difference_in(
 ) -> float | str:
     """The largest difference between both that are computed for a config, from one seed; or why
     they could not be."""
-    from transformers import AutoConfig
+    from engine.model_library import AutoConfig
 
     values = json.loads(config_json)
     config = AutoConfig.for_model(values.pop("model_type"), **values)

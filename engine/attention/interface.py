@@ -145,7 +145,7 @@ def _attention(
 def register() -> None:
     """Make `NAME` known to transformers. It has no entry in the mask registry on purpose: then no
     mask is built."""
-    from transformers import AttentionInterface
+    from engine.model_library import AttentionInterface
 
     AttentionInterface.register(NAME, _attention)
 

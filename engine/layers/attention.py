@@ -131,7 +131,7 @@ def _by_transformers(
     window: int | None,
 ) -> Tensor:  # fmt: skip
     """By the attention that the configuration names: [1, T, Hq, D]."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from engine.model_library import ALL_ATTENTION_FUNCTIONS
 
     eager = sys.modules[type(module).__module__].eager_attention_forward
     chosen = ALL_ATTENTION_FUNCTIONS.get_interface(module.config._attn_implementation, eager)

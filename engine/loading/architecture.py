@@ -176,8 +176,7 @@ def resolve_class(checkpoint: Checkpoint) -> type[nn.Module]:
 
 def class_for(config: Any) -> type[nn.Module]:
     """The decoder-only ...ForCausalLM class of a text config; raises UnsupportedModelError."""
-    from transformers import __version__
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    from engine.model_library import MODEL_FOR_CAUSAL_LM_MAPPING, __version__
 
     check_family(config.model_type, vars(config))
     resolved: Any
@@ -234,7 +233,7 @@ def check_family(model_type: str | None, settings: Any) -> None:
 
 def build_on_meta(config: Any) -> nn.Module:
     """The model of `config` with its structure and shapes and no memory behind its tensors."""
-    from transformers.initialization import no_init_weights
+    from engine.model_library import no_init_weights
 
     model_class = class_for(config)
     config = copy.deepcopy(config)

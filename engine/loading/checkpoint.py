@@ -221,8 +221,7 @@ def _special_float(value: dict[str, Any]) -> Any:
 
 def _parse_config(raw: Mapping[str, Any], file: Path) -> tuple[Any, bool]:
     """The language model's transformers config, and whether it is part of a larger model."""
-    from transformers import __version__
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from engine.model_library import CONFIG_MAPPING, __version__
 
     model_type = raw.get("model_type")
     if not isinstance(model_type, str):

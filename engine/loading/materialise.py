@@ -131,7 +131,7 @@ def compute_buffers(model: nn.Module, device_map: DeviceMap) -> None:
     The class's own `_init_weights` computes them, as in from_pretrained; parameters are flagged
     so that it leaves them alone. Raises UnsupportedModelError for a buffer that stays unset.
     """
-    from transformers import PreTrainedModel
+    from engine.model_library import PreTrainedModel
 
     owners = {n: m for n, m in model.named_modules() if isinstance(m, PreTrainedModel)}
     for path, module in model.named_modules():
@@ -187,7 +187,7 @@ def _follows_length(kind: str) -> bool:
 
 
 def _freeze(module: nn.Module, kind: str, max_model_len: int, layer_type: str | None) -> None:
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from engine.model_library import ROPE_INIT_FUNCTIONS
 
     prefix = f"{layer_type}_" if layer_type else ""
     arguments = {"layer_type": layer_type} if layer_type else {}

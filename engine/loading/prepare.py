@@ -100,7 +100,7 @@ def prepare(
 
 def _use_own_linears(model: nn.Module, slots: Slots) -> None:
     """Every nn.Linear, and GPT-2's transposed Conv1D, becomes a kernels.linear.Linear."""
-    from transformers.pytorch_utils import Conv1D
+    from engine.model_library import Conv1D
 
     for parent_path, parent in list(model.named_modules()):
         for name, module in list(parent._modules.items()):

@@ -102,7 +102,7 @@ def map_weights(checkpoint: Checkpoint, reference: nn.Module) -> WeightMap:
 
     Raises CheckpointError naming tensors that are missing, unexpected or misshapen.
     """
-    from transformers.conversion_mapping import get_model_conversion_mapping
+    from engine.model_library import get_model_conversion_mapping
 
     transforms = get_model_conversion_mapping(reference)  # type: ignore[arg-type]
     names, left_out = _language_model_names(checkpoint)
@@ -140,7 +140,7 @@ def _assign(
     reference: nn.Module,
     transforms: list[Any],
 ) -> None:
-    from transformers.core_model_loading import (
+    from engine.model_library import (
         WeightConverter,
         WeightRenaming,
         dot_natural_key,

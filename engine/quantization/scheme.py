@@ -139,7 +139,7 @@ def fitting_group(inputs: int, wanted: int) -> int:
 def weights_to_hold(reference: nn.Module) -> dict[str, tuple[int, ...]]:
     """Names of the linear weights of an unmodified class and their shapes: [out, in], or [experts,
     out, in] where experts are one tensor."""
-    from transformers.pytorch_utils import Conv1D
+    from engine.model_library import Conv1D
 
     head = reference.get_output_embeddings()  # type: ignore[operator]
     found: dict[str, tuple[int, ...]] = {}

@@ -57,7 +57,7 @@ def load_head(
 
     Raises DraftModelError naming tensors that are missing, unexpected or misshapen; LoadCancelled.
     """
-    from transformers.activations import ACT2FN
+    from engine.model_library import ACT2FN
 
     lookup = None if shape.owns_embeddings else lookup_of(model)
     rotary = _rotary(head, max_model_len, dtype)

@@ -1,0 +1,55 @@
+"""What the engine uses of transformers, imported by one thread.
+
+transformers' modules import each other in circles. Where two threads begin with different ones,
+each would wait for the other, and Python lets one go on with a module that is half there: "cannot
+import name ... from 'transformers'". Here the second thread waits until the first has all of it.
+Nothing else in the engine imports transformers, but for classes of single models.
+"""
+
+from __future__ import annotations
+
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    __version__,
+)
+from transformers.activations import ACT2FN
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
+from transformers.initialization import no_init_weights
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.pytorch_utils import Conv1D
+
+__all__ = [
+    "ACT2FN",
+    "ALL_ATTENTION_FUNCTIONS",
+    "CONFIG_MAPPING",
+    "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "ROPE_INIT_FUNCTIONS",
+    "AttentionInterface",
+    "AutoConfig",
+    "AutoTokenizer",
+    "Conv1D",
+    "PreTrainedModel",
+    "PreTrainedTokenizerFast",
+    "PretrainedConfig",
+    "WeightConverter",
+    "WeightRenaming",
+    "__version__",
+    "dot_natural_key",
+    "get_model_conversion_mapping",
+    "no_init_weights",
+    "rename_source_key",
+]
