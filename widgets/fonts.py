@@ -37,6 +37,11 @@ def text_scale() -> float:
     return _text_scale
 
 
+def scaled(length: float) -> int:
+    """Pixels that hold text: `length` of them at the usual size, and not fewer at a smaller one."""
+    return round(length * max(1.0, _text_scale))
+
+
 def set_text_scale(scale: float) -> None:
     """For fonts that are asked for from now on: see `widgets.text_size`."""
     global _text_scale

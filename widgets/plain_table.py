@@ -42,7 +42,8 @@ class FittedColumns(HeadingFonts):
         """The text has another size, perhaps."""
         header = self._header
         for column, width in self._widths().items():
-            if header.sectionSize(column) == self._fitted.get(column, header.sectionSize(column)):
+            now = header.sectionSize(column)
+            if now == self._fitted.get(column, now):
                 header.resizeSection(column, max(width, header.sectionSizeHint(column)))
                 self._fitted[column] = header.sectionSize(column)
 

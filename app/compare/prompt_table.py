@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTableWidgetItem
 
 from app.compare.record import LEFT, RIGHT, Pair
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.plain_table import FittedColumns
 from widgets.theme import SPACE_2, figure_font, theme_notifier
 
@@ -78,7 +78,7 @@ class PromptTable(QTableWidget):
 
 
 def _widths() -> dict[int, int]:
-    return dict.fromkeys((2, 3), round(_GOES_ON_WIDTH * max(1.0, text_scale())))
+    return dict.fromkeys((2, 3), scaled(_GOES_ON_WIDTH))
 
 
 def _texts(pair: Pair) -> tuple[str, str, str, str]:

@@ -35,7 +35,7 @@ from app.models.this_machine import CONTEXT, MachineFacts, machine_facts, shape_
 from app.models.welcome_parts import AdviceBox, Way, heading, plain_text
 from app.tasks import run_task
 from engine.errors import ErrorInfo
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.swatches import Swatch, Swatches, of
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, figure_font
 
@@ -179,7 +179,7 @@ class WelcomePage(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         directions = QBoxLayout.Direction
-        is_narrow = self.width() < NARROW * max(1.0, text_scale())
+        is_narrow = self.width() < scaled(NARROW)
         self._columns.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
 
     def _on_facts(self, facts: MachineFacts) -> None:

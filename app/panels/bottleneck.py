@@ -32,7 +32,7 @@ from app.panels.step_words import (
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.elided_line import ElidedLine
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.parts_bar import PartsBar
 from widgets.read_area import scroll_by_keys
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
@@ -148,9 +148,8 @@ class BottleneckPanel(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        scale = max(1.0, text_scale())
-        wide, parts = self.width() >= _SIDE_BY_SIDE * scale, round(_PARTS_WIDTH * scale)
-        parts = min(parts, round(_MOST_PARTS * self.width()))
+        wide = self.width() >= scaled(_SIDE_BY_SIDE)
+        parts = min(scaled(_PARTS_WIDTH), round(_MOST_PARTS * self.width()))
         directions = QBoxLayout.Direction
         self._sides.setDirection(directions.LeftToRight if wide else directions.TopToBottom)
         self._left.setMaximumWidth(parts if wide else 16_777_215)

@@ -35,7 +35,7 @@ from app.preferences.section_list import KEYBOARD, SectionList
 from app.preferences.section_view import SectionView
 from app.preferences.sources import EngineSource, ProgramSource
 from app.preferences.values import Preferences
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4, SPACE_6, restyle, theme_notifier
 
 SIZE, LEAST = (880, 640), (640, 420)
@@ -100,7 +100,7 @@ class SettingsDialog(QDialog):
         preferences.changed.connect(self._show_foot)
         self._at_top_of = ""  # the section that was last shown from its top
         self.list.choose(self.views[0].section.title)
-        self.resize(*(round(length * max(1.0, text_scale())) for length in SIZE))
+        self.resize(*map(scaled, SIZE))
         self.search.setFocus()
 
     def _arrange(self) -> None:
@@ -151,7 +151,7 @@ class SettingsDialog(QDialog):
         column.addLayout(foot)
 
     def _fit(self) -> None:
-        self._inner.setMaximumWidth(round(WIDEST * max(1.0, text_scale())))
+        self._inner.setMaximumWidth(scaled(WIDEST))
 
     # What the user does ------------------------------------------------------------------------
 

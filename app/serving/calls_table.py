@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QHeaderView, QTableView
 
 from app.connections.reach import OUR_PATH
 from app.server.call_log import KEPT, CallLog, CallRecord
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.plain_table import HeadingFonts, dress_table
 from widgets.theme import SPACE_2, figure_font, theme, theme_notifier
 
@@ -201,9 +201,8 @@ class CallsView(QTableView):
         self.setMinimumHeight(row * LEAST_ROWS)
         if self._widths and self._now() != self._widths:
             return
-        scale = max(1.0, text_scale())
         hint = self.horizontalHeader().sectionSizeHint
-        widths = [max(round(one.width * scale), hint(n)) for n, one in enumerate(COLUMNS)]
+        widths = [max(scaled(one.width), hint(n)) for n, one in enumerate(COLUMNS)]
         room = self.viewport().width()
         over = sum(widths[: STATUS + 1]) - room
         for number, share in _GIVING.items():
@@ -211,7 +210,7 @@ class CallsView(QTableView):
             widths[number] -= given
             over -= given
         left = max(0, room - sum(widths))
-        for_call = min(left, round(CALL_WIDTH * scale) - widths[CALL])
+        for_call = min(left, scaled(CALL_WIDTH) - widths[CALL])
         widths[CALL] += for_call
         widths[STATUS] += left - for_call
         for number, width in enumerate(widths):

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
 from widgets.elided_line import ElidedLine
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.icons import icon
 from widgets.plain_table import FittedColumns
 from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel
@@ -235,8 +235,8 @@ class RequestTable(QTableView):
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
     def _widths(self) -> dict[int, int]:
-        count, scale = self.horizontalHeader().count(), max(1.0, text_scale())
-        return {one: round(_WIDTHS.get(one, _NUMBER_WIDTH) * scale) for one in range(count)}
+        count = self.horizontalHeader().count()
+        return {one: scaled(_WIDTHS.get(one, _NUMBER_WIDTH)) for one in range(count)}
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() in (Qt.Key.Key_Delete, Qt.Key.Key_Backspace):

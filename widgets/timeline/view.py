@@ -21,7 +21,7 @@ from widgets.charts.clock import RedrawClock, work_time
 from widgets.charts.menu import offer_values
 from widgets.charts.table import ValuesTable
 from widgets.charts.text import TextPen
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
 from widgets.timeline.history import StepHistory
 from widgets.timeline.scene import BARS_HEIGHT, Scene, make_scene
@@ -176,7 +176,7 @@ class TimelineView(QWidget):
         if scene.num_above:
             above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
             self._pen.right(painter, above, f"{scene.num_above:,} more above")
-        if scene.row_height >= _scaled(_LABELS_FROM):
+        if scene.row_height >= scaled(_LABELS_FROM):
             painter.setPen(table.color("text"))
             for row, number in enumerate(scene.numbers):
                 top = area.top() + row * scene.row_height
@@ -216,10 +216,10 @@ class TimelineView(QWidget):
     @property
     def _label_width(self) -> int:
         """Large text leaves most of a narrow view to the steps, too."""
-        return min(_scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
+        return min(scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
 
     def _pen_height(self) -> int:
-        return 0 if self._scene is None or not self._scene.num_above else _scaled(_ABOVE_HEIGHT)
+        return 0 if self._scene is None or not self._scene.num_above else scaled(_ABOVE_HEIGHT)
 
     def _left(self, scene: Scene) -> int:
         """The newest step ends at the right edge."""
@@ -313,8 +313,3 @@ class TimelineView(QWidget):
         elif target < shown_from:
             self._pin(target + self.num_columns)
         self.point_at(target)
-
-
-def _scaled(length: int) -> int:
-    """Pixels that hold text."""
-    return round(length * max(1.0, text_scale()))

@@ -9,7 +9,7 @@ from PySide6.QtGui import QFontMetrics, QKeyEvent, QMouseEvent, QPainter, QPaint
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from widgets.charts.text import TextPen
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
 from widgets.tokens.record import Alternative, TokenRecord
 from widgets.tokens.words import percent, quoted
@@ -102,13 +102,12 @@ class TokenChoices(QWidget):
             painter.drawRoundedRect(area.adjusted(0.5, 0.5, -0.5, -0.5), SPACE_1, SPACE_1)
         inner = area.adjusted(SPACE_2, 0, -SPACE_2, 0)
         painter.setPen(table.color("text"))
-        scale = max(1.0, text_scale())
-        for_text, for_figure = round(_TEXT_WIDTH * scale), round(_FIGURE_WIDTH * scale)
+        for_text, for_figure = scaled(_TEXT_WIDTH), scaled(_FIGURE_WIDTH)
         text = QRectF(inner.left(), inner.top(), for_text, inner.height())
         pen = self._text.use(painter)
         pen.left(painter, text, pen.elided(quoted(choice.text), for_text - SPACE_2))
         left = inner.left() + for_text
-        room = inner.width() - for_text - for_figure - round(_WRITTEN_WIDTH * scale)
+        room = inner.width() - for_text - for_figure - scaled(_WRITTEN_WIDTH)
         bar = QRectF(left, inner.center().y() - 5, max(1.0, room * choice.probability), 10)
         is_written = self._record is not None and choice.token_id == self._record.token_id
         painter.setPen(Qt.PenStyle.NoPen)
