@@ -68,3 +68,10 @@ class ElidedLine(QWidget):
         cut = QFontMetrics(font).elidedText(self._text, Qt.TextElideMode.ElideRight, self.width())
         painter.drawText(self.rect(), Qt.AlignmentFlag.AlignVCenter, cut)
         painter.end()
+
+
+def title_line(text: str = "", *, hugs: bool = True) -> ElidedLine:
+    """A title that gives way; `hugs` as of the line."""
+    title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=hugs)
+    title.set_text(text)
+    return title

@@ -10,7 +10,7 @@ from PySide6.QtCore import QLocale, QSignalBlocker, Qt, Signal
 from PySide6.QtGui import QValidator
 from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QSlider, QWidget
 
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.row_spec import RowSpec, describe
 from widgets.theme import SPACE_2, figure_font, theme_notifier
 
@@ -153,7 +153,7 @@ class StepField(QDoubleSpinBox):
         self.setSuffix(f" {spec.unit}" if spec.unit else "")
 
     def _fit(self) -> None:
-        self.setFixedWidth(round(WIDTH * max(1.0, text_scale())))
+        self.setFixedWidth(scaled(WIDTH))
 
     def textFromValue(self, value: float) -> str:
         if self._spec.all and value == self.maximum():

@@ -14,7 +14,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSplitter, QVBoxLayout, QWidget
 
 from widgets.chat.buttons import IconButton
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2, theme_notifier
 
@@ -105,7 +105,7 @@ class ChatPanes(QWidget):
         self._fit()
 
     def _fit(self) -> None:
-        beside = CONVERSATION_WIDTH * max(1.0, text_scale())
+        beside = scaled(CONVERSATION_WIDTH)
         least = self._list.minimumSizeHint().width() + SPACE_2 + beside
         if (self.width() < least) is not self._is_narrow:
             self._is_narrow, self._is_list_in_front = self.width() < least, False

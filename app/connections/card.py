@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Signal
-from PySide6.QtGui import QColor, QFont, QPainter, QPaintEvent
+from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QFrame,
@@ -20,7 +20,7 @@ from app.connections.watcher import TREND, Watcher
 from app.serving.figure_row import Figure, FigureRow
 from app.serving.state_line import StateLine
 from widgets.button_rows import ButtonRows
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import ElidedLine, title_line
 from widgets.sparkline import draw_sparkline
 from widgets.stat_figures import StateKind
 from widgets.stat_trends import StatTrends
@@ -89,8 +89,7 @@ class EngineCard(QFrame):
         super().__init__()
         self.setProperty("panel", True)
         self.setAccessibleName(title)
-        self.title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
-        self.title.set_text(title)
+        self.title = title_line(title)
         self.kind = QLabel(kind)
         self.kind.setProperty("badge", "neutral")
         self.mark = QLabel("in use")

@@ -35,7 +35,7 @@ from engine import messages
 from engine.config import SETTINGS, Change, EngineConfig
 from engine.errors import LoadCancelled
 from engine.snapshot import EngineSnapshot, ModelInfo, Part
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.number_control import NumberControl
 from widgets.path_control import PathControl
 from widgets.setting_row import ChoiceControl, HintTone, SettingRow
@@ -119,8 +119,7 @@ class EngineSettingsPanel(QWidget):
         """The rows are cut in less."""
         fixed, text = LEAST_WIDTH
         words = max(map(QFontMetrics(ui_font()).horizontalAdvance, WAYS.values()))
-        least = round(fixed + text * max(1.0, text_scale()))
-        self.setMinimumWidth(max(least, words + BESIDE_WORDS))
+        self.setMinimumWidth(max(fixed + scaled(text), words + BESIDE_WORDS))
 
     @property
     def machine(self) -> Machine:

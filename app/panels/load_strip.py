@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -16,7 +15,7 @@ from PySide6.QtWidgets import (
 
 from app.units import format_bytes
 from engine.messages import LoadProgress
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import ElidedLine, title_line
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 
@@ -26,7 +25,7 @@ class LoadStrip(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("notice", "info")
-        self._title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
+        self._title = title_line()
         self._stage = ElidedLine("text_muted", "body", hugs=True)
         self._figures = QLabel()
         self._figures.setProperty("role", "muted")

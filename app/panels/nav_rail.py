@@ -7,7 +7,7 @@ from collections.abc import Callable
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2, theme_notifier
@@ -40,7 +40,7 @@ class NavRail(QFrame):
         layout.addLayout(self._actions)
 
     def _fit(self) -> None:
-        self.setFixedWidth(round(WIDTH * max(1.0, text_scale())))
+        self.setFixedWidth(scaled(WIDTH))
 
     def add_page(self, text: str, icon: str) -> None:
         button = _nav_button(text, icon)

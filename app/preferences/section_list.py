@@ -10,7 +10,7 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QListWidget, QListWidgetItem, QSizePolicy
 
 from app.preferences.catalog import Section
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.theme import theme, theme_notifier, ui_font
 
 KEYBOARD = "Keyboard"
@@ -41,7 +41,7 @@ class SectionList(QListWidget):
         theme_notifier().changed.connect(self._take_look)
 
     def _take_look(self) -> None:
-        self.setFixedWidth(round(LIST_WIDTH * max(1.0, text_scale())))
+        self.setFixedWidth(scaled(LIST_WIDTH))
         for heading in self._headings:
             heading.setFont(ui_font("small"))
             heading.setForeground(theme().color("text_muted"))

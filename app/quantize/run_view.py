@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -17,7 +16,7 @@ from PySide6.QtWidgets import (
 from app.quantize.layers import rows_of
 from app.quantize.layers_panel import LayersPanel
 from app.quantize.run import Run, RunFigures
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import ElidedLine, title_line
 from widgets.theme import SPACE_2, SPACE_3, SPACE_4, figure_font
 
 HIGHEST = 420
@@ -33,7 +32,7 @@ class RunView(QFrame):
         super().__init__(parent)
         self.setProperty("panel", True)
         self.setAccessibleName("Run")
-        self.title = ElidedLine("text", "body", QFont.Weight.DemiBold)
+        self.title = title_line(hugs=False)
         self.stage = ElidedLine("text_muted")
         self.figures = QLabel()
         self.figures.setProperty("role", "muted")

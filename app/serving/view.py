@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
-from PySide6.QtGui import QFont, QResizeEvent, QShowEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
     QCheckBox,
@@ -38,7 +38,7 @@ from app.serving.desk import ServingDesk, ServingState
 from app.serving.examples import Example, examples
 from app.serving.figure_row import Figure, FigureRow
 from app.serving.state_line import StateLine
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import title_line
 from widgets.stat_figures import StateKind
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme_notifier
 
@@ -149,8 +149,7 @@ class ServingView(QWidget):
         return _card(head, self.example_about, self.example)
 
     def _make_calls(self) -> QFrame:
-        title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
-        title.set_text("Latest calls")
+        title = title_line("Latest calls")
         self.show_requests = QPushButton(REQUESTS[0])
         self.show_requests.setAccessibleName(REQUESTS[0])
         self.show_requests.setProperty("kind", "link")

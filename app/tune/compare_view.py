@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from PySide6.QtCore import QTimer
-from PySide6.QtGui import QFont, QGuiApplication, QShowEvent
+from PySide6.QtGui import QGuiApplication, QShowEvent
 from PySide6.QtWidgets import (
     QComboBox,
     QFrame,
@@ -23,7 +23,7 @@ from widgets.charts.marks import MarkLog
 from widgets.charts.series import Mark, MarkKind
 from widgets.charts.spans import Span, SpanLog
 from widgets.elided_combo import ElidedCombo
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import ElidedLine, title_line
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3
 
 SHOW_MS = 1000
@@ -60,8 +60,7 @@ class CompareView(QFrame):
         self._on_marks()
 
     def _build(self) -> None:
-        title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
-        title.set_text("Before and after")
+        title = title_line("Before and after")
         self.source = ElidedCombo()
         self.source.setAccessibleName("What is compared")
         self.source.setToolTip(

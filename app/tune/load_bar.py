@@ -29,7 +29,7 @@ from app.tune.load import MOST_IN_FLIGHT, BackgroundLoad
 from app.tune.load_plan import LoadPlan, LoadState
 from widgets.elided_combo import ElidedCombo
 from widgets.elided_line import ElidedLine
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
@@ -206,10 +206,9 @@ class LoadBar(QFrame):
 
     def _fit_fields(self) -> None:
         """Widths that what they say, or another word, does not change."""
-        scale = max(1.0, text_scale())
         for field in (self.concurrency, self.rate):
-            field.setFixedWidth(round(FIELD_WIDTH * scale))
-        least, words = round(BUTTON_WIDTH * scale), self.button.fontMetrics().horizontalAdvance
+            field.setFixedWidth(scaled(FIELD_WIDTH))
+        least, words = scaled(BUTTON_WIDTH), self.button.fontMetrics().horizontalAdvance
         beside = self.button.sizeHint().width() - words(self.button.text())
         self.button.setMinimumWidth(max(least, beside + max(words(START), words(STOP))))
 

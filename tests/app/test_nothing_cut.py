@@ -89,6 +89,7 @@ def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, perce
         dialog.show_section(section)
         expect_whole(qtbot, dialog)
 
+
 @pytest.mark.parametrize(("size", "percent"), SIZES)
 def test_forms_of_the_quantize_page(
     qtbot: QtBot, application: Application, size: tuple[int, int], percent: int

@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GATE = ROOT / "engine" / "model_library.py"
+HANGS_S = 120  # two threads that wait for each other
 OF_SINGLE_MODELS = "transformers.models.llama.modeling_llama"
 
 TWO_THREADS = f"""
@@ -40,8 +41,9 @@ print(sorted(done))
 def test_both_get_it() -> None:
     """Without the gate one of both ends in "cannot import name ... from 'transformers'"."""
     done = subprocess.run(
-        [sys.executable, "-c", TWO_THREADS], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", TWO_THREADS], cwd=ROOT, capture_output=True, text=True, check=False,
+        timeout=HANGS_S,
+    )  # fmt: skip
     assert done.stdout.strip() == "['load', 'look']", done.stderr[-3000:]
 
 

@@ -13,6 +13,7 @@ import pytest
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QContextMenuEvent, QGuiApplication, QImage, QMouseEvent
 from PySide6.QtWidgets import QApplication, QMenu, QTableView
+from pytestqt.qtbot import QtBot
 
 from engine.snapshot import Sample
 from widgets.charts import (
@@ -24,10 +25,11 @@ from widgets.charts import (
     TimeChart,
 )
 from widgets.charts.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
+from widgets.charts.header import ChartHeader
 from widgets.charts.menu import chart_menu, copy_values, save_csv, save_png, show_table
 from widgets.charts.overlay import end_label_rects, is_named
 from widgets.charts.stacked_area import area
-from widgets.theme import apply_theme, load_theme
+from widgets.theme import SPACE_3, apply_theme, load_theme
 
 NOW = 1000.0
 SERIES = (
@@ -400,6 +402,20 @@ def test_a_note_is_shown_whole_or_not_at_all(chart: TimeChart) -> None:
     assert chart._header._note.fits
     chart.resize(400, 200)
     assert not chart._header._note.fits
+
+
+def test_the_title_gives_way_last(qtbot: QtBot, chart: TimeChart) -> None:
+    header = ChartHeader("Gaps between tokens", SERIES, chart)
+    header.set_note("last 2 min")
+    title, wide = header._title, header.legend.sizeHint().width()
+    header.show()
+    header.resize(title.sizeHint().width() + wide // 2 + 4 * SPACE_3, 24)
+    qtbot.waitUntil(lambda: header.legend.sizeHint().width() < wide and not title.is_cut())
+    header.resize(header.legend.sizeHint().width() + 4 * SPACE_3, 24)
+    qtbot.waitUntil(title.is_cut)
+    assert title.toolTip() == "Gaps between tokens\nlast 2 min"
+    header.set_note("")
+    assert title.toolTip() == "Gaps between tokens"
 
 
 def test_the_legend_gives_way_to_the_title(chart: TimeChart) -> None:

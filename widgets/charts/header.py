@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from widgets.charts.legend import Legend
 from widgets.charts.note_label import NoteLabel
 from widgets.charts.series import Series
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import title_line
 from widgets.theme import SPACE_3
 
 
 class ChartHeader(QWidget):
-    """Gives way in this order: the note, then the names in the legend; the title stays."""
+    """Gives way in this order: the note, then the names in the legend, then the title."""
 
     def __init__(self, title: str, series: Sequence[Series], parent: QWidget) -> None:
         super().__init__(parent)
-        self._title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=True)
-        self._title.set_text(title)
+        self._title = title_line(title)
         self.legend = Legend(series, self)
         self._note = NoteLabel(self)
         row = QHBoxLayout(self)
@@ -36,7 +35,7 @@ class ChartHeader(QWidget):
 
     def set_note(self, text: str) -> None:
         self._note.set_text(text)
-        self._title.setToolTip(text)
+        self._title.setToolTip(f"{self._title.text()}\n{text}" if text else self._title.text())
 
     def fit(self) -> None:
         """Give the legend the room that the title leaves."""

@@ -19,7 +19,7 @@ from widgets.chat.buttons import IconButton
 from widgets.chat.context_line import ContextLine
 from widgets.chat.context_meter import ContextMeter
 from widgets.chat.records import AttachmentRecord
-from widgets.fonts import text_scale
+from widgets.fonts import scaled
 from widgets.icons import set_icon
 from widgets.key_words import set_key_tip
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
@@ -155,7 +155,7 @@ class Composer(QWidget):
     def _fit_foot(self) -> None:
         """Where the line is narrow the meter gives way and the longest name is shorter, then what
         has an icon is its icon."""
-        first = 1 if self.width() < NARROW * max(1.0, text_scale()) else 0
+        first = 1 if self.width() < scaled(NARROW) else 0
         fitting = (level for level in (first, 1, 2) if self._width_at(level) <= self.width())
         level = next(fitting, 2)
         for button, word in self._words(level):

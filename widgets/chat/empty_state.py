@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QEvent, Qt, Signal
-from PySide6.QtGui import QFont, QKeyEvent, QMouseEvent, QResizeEvent
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.elided_line import ElidedLine
+from widgets.elided_line import ElidedLine, title_line
 from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
 
 COLUMN_WIDTH = 640
@@ -158,8 +158,7 @@ class SuggestionCard(QFrame):
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setAccessibleName(f"{title}: {prompt}")
-        heading = ElidedLine("text", "body", QFont.Weight.DemiBold)
-        heading.set_text(title)
+        heading = title_line(title, hugs=False)
         self._text, self._line = QLabel(prompt), ElidedLine("text_muted")
         self._line.set_text(prompt)
         for line in (heading, self._line):
