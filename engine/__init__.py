@@ -1,7 +1,7 @@
 """The inference engine. Usable as a library; imports no Qt.
 
 The names below are resolved when first used (PEP 562), so that importing `engine.config` or
-`engine.scheduler` does not import torch.
+`engine.scheduling.scheduler` does not import torch.
 """
 
 from __future__ import annotations

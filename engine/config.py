@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from engine.device_map import AUTO, check_gpu_layers
-from engine.device_map import CHOICES as GPU_LAYERS
-from engine.devices import CHOICES as DEVICES
-from engine.devices import check_device, is_cuda, rank_devices
 from engine.errors import ConfigError
-from engine.kv_dtype import NAMES as KV_DTYPES
-from engine.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
+from engine.hardware.device_map import AUTO, check_gpu_layers
+from engine.hardware.device_map import CHOICES as GPU_LAYERS
+from engine.hardware.devices import CHOICES as DEVICES
+from engine.hardware.devices import check_device, is_cuda, rank_devices
+from engine.numerics.kv_dtype import NAMES as KV_DTYPES
+from engine.numerics.kv_dtype import KVDtype, check_kv_dtype, parse_kv_dtype
 
 
 class Change(StrEnum):

@@ -28,6 +28,7 @@ from engine.errors import (
     describe,
     let_go,
 )
+from engine.hardware.peaks import peaks_for
 from engine.messages import (
     Abort,
     AddRequest,
@@ -55,7 +56,6 @@ from engine.messages import (
     Unload,
     Unloaded,
 )
-from engine.peaks import peaks_for
 from engine.snapshot import FinishReason
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class EngineThread(threading.Thread):
 
     def _can_open(self, config: EngineConfig, serving: EngineConfig) -> bool:
         """Refuse what cannot be loaded while the model before it still serves untouched."""
-        from engine.resolve import resolve
+        from engine.host.resolve import resolve
 
         try:
             resolve(config)

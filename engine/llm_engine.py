@@ -9,32 +9,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from engine.admission import check_token_ids, longest_length, refit
-from engine.assembly import Cancelled, Progress, release_memory
 from engine.config import Change, EngineConfig
-from engine.devices import make_current
 from engine.errors import ConfigError, InferdeckError, InvalidRequestError, is_out_of_memory
-from engine.flight import Flight, launch
-from engine.lookahead import launch_ahead
-from engine.memory import shrunk
+from engine.hardware.cpu_threads.step_threads import StepThreads
+from engine.hardware.devices import make_current
+from engine.host.assembly import Cancelled, Progress, release_memory
+from engine.host.model_host import ModelHost
+from engine.host.resolve import resolve
+from engine.memory.plan import shrunk
 from engine.messages import OutputEvent, Prompt
-from engine.model_host import ModelHost
-from engine.model_runner import ModelRunner
-from engine.observation import MemoryMeter, inspect_block, observe
-from engine.output import OutputStream, RequestOutput, accept
-from engine.prompts import encode_prompt
-from engine.recorder import Recorder, entries_of, finished_in
-from engine.request import Request
-from engine.resolve import resolve
-from engine.sampler import check_token_ids as check_parameter_ids
+from engine.runner.model_runner import ModelRunner
+from engine.sampling.sampler import check_token_ids as check_parameter_ids
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Scheduler
+from engine.scheduling.admission import check_token_ids, longest_length, refit
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import Outcome, StepPlan
 from engine.snapshot import BlockDetails, EngineSnapshot, FinishReason, MemoryPlan, ModelInfo
 from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
-from engine.step_plan import Outcome, StepPlan
-from engine.threads.step_threads import StepThreads
-from engine.tokenization import Tokenizer
+from engine.step.async_step import launch_ahead
+from engine.step.execute import Flight, launch
+from engine.step.output import OutputStream, RequestOutput, accept
+from engine.telemetry.observation import MemoryMeter, inspect_block, observe
+from engine.telemetry.recorder import Recorder, entries_of, finished_in
+from engine.text.prompts import encode_prompt
+from engine.text.tokenizer import Tokenizer
 
 
 class LLMEngine:
@@ -108,7 +108,7 @@ class LLMEngine:
     @property
     def runner(self) -> ModelRunner:
         """The model and its cache, for measurements while no request is there and no prefix is
-        cached yet: they may write to any block (see engine.evaluation)."""
+        cached yet: they may write to any block (see engine.evaluate)."""
         make_current(self.config.device)
         return self._host.runner
 

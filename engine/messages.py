@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from engine.config import Change, EngineConfig
 from engine.errors import ErrorInfo
-from engine.peaks import Peaks
+from engine.hardware.peaks import Peaks
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BlockDetails,

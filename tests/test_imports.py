@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 PACKAGES = ("app", "engine", "widgets", "resources")
 
 ALLOWED = {
@@ -33,22 +34,22 @@ ENGINE_LIBRARIES = {
 
 
 WITHOUT_TORCH = (
-    "engine", "engine.scheduler", "engine.block_pool", "engine.request", "engine.sampling_params",
-    "engine.config", "engine.snapshot", "engine.metrics", "engine.messages", "engine.errors",
-    "engine.engine_thread", "engine.peaks", "engine.step_cost", "engine.ceilings",
-    "engine.kv_dtype", "engine.evaluation",
+    "engine", "engine.scheduling.scheduler", "engine.scheduling.block_pool",
+    "engine.scheduling.request", "engine.sampling_params", "engine.config", "engine.snapshot",
+    "engine.telemetry.metrics", "engine.messages", "engine.errors", "engine.engine_thread",
+    "engine.hardware.peaks", "engine.telemetry.step_cost", "engine.telemetry.what_if",
+    "engine.numerics.kv_dtype", "engine.evaluate",
 )  # fmt: skip
 
 WITHOUT_QT = (
-    "app.isolated.child", "app.isolated.engine",
-    "app", "app.__main__", "app.paths", "app.units", "app.cli.main", "app.cli.generate",
-    "app.cli.bench", "app.cli.doctor", "app.bench.runner", "app.bench.report", "app.hub.download",
-    "app.hub.trash", "app.cli.evaluate", "app.quality.store", "app.quality.export",
-    "app.cli.serve", "app.server.server", "app.remote.client", "app.remote.hub",
-    "app.remote.attach", "app.snapshots", "engine.llm_engine", "app.connections.target",
-    "app.dialects.engine", "app.dialects.probe", "app.dialects.metrics", "app.connections.keys",
-    "app.connections.look", "app.connections.connection", "app.serving.choice",
-    "app.serving.examples", "app.serving.addresses", "app.server.call_log",
+    "app.cli.child", "app.link.child_engine", "app", "app.__main__", "app.paths", "app.units",
+    "app.cli.main", "app.cli.generate", "app.cli.bench", "app.cli.doctor", "app.bench.runner",
+    "app.bench.report", "app.features.models.hub_download", "app.storage.trash",
+    "app.cli.evaluate", "app.storage.report_store", "app.storage.report_export",
+    "app.cli.serve", "app.server.server", "app.clients.attached", "app.server.attach_hub",
+    "app.wire.merge", "engine.llm_engine", "app.clients.target", "app.clients.engine",
+    "app.clients.probe", "app.clients.metrics", "app.clients.connection", "app.clients.look",
+    "app.server.options", "app.features.serve.addresses", "app.server.call_log",
 )  # fmt: skip
 
 QT = ("PySide6", "shiboken6", "pyqtgraph")
@@ -120,8 +121,8 @@ def test_command_line_and_engine_import_no_qt() -> None:
 
 def test_the_window_imports_neither_torch_nor_transformers_before_it_shows() -> None:
     pytest.importorskip("PySide6")
-    assert loaded_after_importing(("app.window",), HEAVY) == []
-    assert loaded_after_importing(("app.window",), ("PySide6",)) == ["app.window: PySide6"]
+    assert loaded_after_importing(("app.main.start",), HEAVY) == []
+    assert loaded_after_importing(("app.main.start",), ("PySide6",)) == ["app.main.start: PySide6"]
 
 
 EACH_ALONE = """

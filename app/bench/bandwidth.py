@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from app.bench.figures import EngineFacts
+from app.bench.report import EngineFacts
 from engine.snapshot import EngineSnapshot
 
 SUM_BYTES = 2**30

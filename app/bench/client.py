@@ -16,11 +16,11 @@ from typing import Protocol
 
 from app.bench.load import Pace
 from app.bench.workload import BenchRequest
-from app.dialects.calls import Call
-from app.dialects.chunks import Counting, ReplyReader
-from app.dialects.errors import TargetError
-from app.dialects.requests import with_late_tokens
-from app.dialects.stream import Streamer
+from app.clients.calls import Call
+from app.clients.chunks import Counting, ReplyReader
+from app.clients.errors import TargetError
+from app.clients.replies import with_late_tokens
+from app.clients.stream import Streamer
 from engine.errors import ErrorInfo
 from engine.snapshot import RequestTimes, TokenEvent
 

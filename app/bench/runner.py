@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.bench.bandwidth import SUM_BYTES, engine_facts, read_bandwidth
-from app.bench.figures import EngineFacts, figures
 from app.bench.load import LoadResult, Pace, run_load
+from app.bench.report import EngineFacts, figures
 from app.bench.workload import Workload, special_token_ids, usable_token_ids
 from engine.errors import ConfigError
 

@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.bench.workload import Workload, fixed, preset, preset_names
-from app.cli.options import add_engine_options, engine_config, setting_value
-from app.cli.report_file import check_writable, write_report
+from app.cli.options import (
+    add_engine_options,
+    check_writable,
+    engine_config,
+    setting_value,
+    write_report,
+)
 from app.cli.session import StatusLine, open_engine
 from engine.config import SETTINGS
 from engine.errors import ConfigError
@@ -110,8 +115,8 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     from app.bench.remote import RemoteBench, describe_probe
     from app.bench.report import NOT_TOLD, beside_server, table
     from app.bench.runner import Plan
-    from app.connections.target import Target
-    from app.server.keys import KEY_VARIABLE
+    from app.clients.target import Target
+    from app.server.options import KEY_VARIABLE
 
     _refuse_engine_options(args)
     workload = _workload(args)
@@ -306,7 +311,7 @@ def _describe(workload: Workload, pace: Pace, plan: Plan) -> dict[str, Any]:
 
 
 def _machine() -> dict[str, Any]:
-    from engine.machine import machine_info
+    from engine.hardware.machine import machine_info
 
     return dataclasses.asdict(machine_info())
 

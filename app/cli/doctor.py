@@ -10,12 +10,12 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from app.features.models.torch_build import advice, torch_build
 from app.paths import config_dir, data_dir, resources_dir, starter_model
-from app.torch_build import advice, torch_build
 from app.units import format_bytes
 
 if TYPE_CHECKING:
-    from engine.devices import Gpu
+    from engine.hardware.devices import Gpu
 
 NAME = "doctor"
 HELP = "devices, kernels, versions, paths"
@@ -46,11 +46,11 @@ def gather() -> dict[str, Any]:
     """Everything as plain data. Sizes in bytes."""
     import psutil
 
-    from engine.devices import gpus, resolve_device, why_none
-    from engine.kernels.select import choices
-    from engine.machine import machine_info
-    from engine.nvml import driver_version
-    from engine.threads.numa import nodes
+    from engine.hardware.cpu_threads.idle_cores import nodes
+    from engine.hardware.devices import gpus, resolve_device, why_none
+    from engine.hardware.machine import machine_info
+    from engine.hardware.nvml import driver_version
+    from engine.kernels.registry import choices
 
     machine = dataclasses.asdict(machine_info())
     build = torch_build()
@@ -131,8 +131,8 @@ def as_text(report: dict[str, Any]) -> str:
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
     """`problem`: why it is not used, "" where it can be."""
-    from engine.devices import why_not
-    from engine.machine import default_dtype, free_memory
+    from engine.hardware.devices import why_not
+    from engine.hardware.machine import default_dtype, free_memory
 
     problem = why_not(gpu)
     usable = not problem

@@ -8,24 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.cli.options import add_engine_options, engine_config
-from app.cli.report_file import check_writable, write_report
+from app.cli.options import add_engine_options, check_writable, engine_config, write_report
 from app.cli.session import StatusLine, prepare_libraries
+from app.features.quantize.texts import BUILTIN_TEXTS, builtin_text
 from app.paths import evaluations_dir
-from app.quality.store import ReportStore
-from app.quality.table import report_text
-from app.quality.texts import BUILTIN_TEXTS, builtin_text
+from app.storage.report_export import report_text
+from app.storage.report_store import ReportStore
 from engine.config import SETTINGS, EngineConfig
-from engine.evaluation import (
-    EvaluationTask,
-    plain,
-    read_prompts,
-    read_text,
-    to_json,
-    unit_of,
-)
-from engine.evaluation.task import DEFAULT_WORST, WITHOUT_MEANING
-from engine.evaluation.windows import DEFAULT_CONTEXT
+from engine.evaluate import EvaluationTask, plain, read_prompts, read_text, to_json, unit_of
+from engine.evaluate.reading import DEFAULT_CONTEXT
+from engine.evaluate.task import DEFAULT_WORST, WITHOUT_MEANING
 
 NAME = "evaluate"
 HELP = "measure what a precision costs in quality"
@@ -149,7 +141,7 @@ def _measure(task: EvaluationTask) -> Any:
     status = StatusLine()
     status.show("Starting")
     # Imported here: torch and transformers take seconds, which `--help` need not wait for.
-    from engine.evaluation import run as evaluate
+    from engine.evaluate import run as evaluate
 
     def progress(stage: str, done: int, total: int) -> None:
         unit = unit_of(stage)

@@ -21,8 +21,8 @@ from engine.errors import ErrorInfo, InferdeckError, InvalidRequestError
 # What follows needs numpy or torch, which `--help` need not wait for.
 if TYPE_CHECKING:
     from engine.messages import DraftRound, OutputEvent, Prompt, TokenLogprob
-    from engine.output import RequestOutput
     from engine.snapshot import RequestTimes
+    from engine.step.output import RequestOutput
 
 NAME = "generate"
 HELP = "one prompt, one reply"

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from app.cli import bench, doctor, evaluate, generate, quantize, serve
 from app.cli.options import add_engine_options
 from app.version import program_version
-from engine.allocator import keep_freed
 from engine.errors import (
     CheckpointError,
     ConfigError,
@@ -27,7 +26,8 @@ from engine.errors import (
     UnsupportedModelError,
     describe,
 )
-from engine.evaluation.texts import TextError
+from engine.evaluate.task import TextError
+from engine.hardware.malloc import keep_freed
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -178,7 +178,7 @@ def _print_error(info: ErrorInfo) -> None:
 
 def _run_window(args: argparse.Namespace) -> int:
     """`args` has those engine settings that were given."""
-    code = int(_import_qt("app.window").run(args) or 0)
+    code = int(_import_qt("app.main.start").run(args) or 0)
     _leave_busy_threads(code)
     return code
 

@@ -7,15 +7,15 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from app.calibration import calibration_texts
 from app.cli.session import StatusLine
+from app.features.quantize.texts import calibration_texts
 from app.paths import starter_model
 from app.units import format_bytes
-from engine.quantization.recipe import GROUP_SIZES, METHODS, Recipe
+from engine.quantize.recipe import GROUP_SIZES, METHODS, Recipe
 
 # What follows needs torch, which `--help` need not wait for.
 if TYPE_CHECKING:
-    from engine.quantization.results import LayerResult, QuantizeResult
+    from engine.quantize.recipe import LayerResult, QuantizeResult
 
 NAME = "quantize"
 HELP = "make a model of 4 or 8 bits"
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = recipe_of(args)
     status = _Progress()
     status.show("Starting")
-    from engine.quantization.quantize import quantize
+    from engine.quantize.quantize import quantize
 
     try:
         texts = calibration_texts(args.model, args.calibration)

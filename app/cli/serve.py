@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.options import add_engine_options, engine_config
 from app.cli.session import StatusLine, prepare_libraries
-from app.models.sources import is_starter
-from app.server.keys import KEY_VARIABLE
-from app.server.options import MIB, Limits, ServerOptions
+from app.server.options import KEY_VARIABLE, MIB, Limits, ServerOptions
+from app.storage.model_sources import is_starter
 from app.units import parse_bytes
 from engine.config import EngineConfig
 from engine.errors import ConfigError, ErrorInfo, InferdeckError

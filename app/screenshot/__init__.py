@@ -16,10 +16,10 @@ from pathlib import Path
 
 from PySide6.QtCore import QSize
 
+from app.main.start import Application, make_application
 from app.paths import starter_model
 from app.screenshot.camera import Camera
 from app.screenshot.scenes import take_all
-from app.window import Application, make_application
 
 
 def run(args: argparse.Namespace) -> int:

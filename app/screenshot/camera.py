@@ -9,11 +9,11 @@ from pathlib import Path
 from PySide6.QtCore import QEventLoop, QSize, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
-from app.engine_bridge import EngineState
-from app.models.session import LOAD
-from app.settings_store import ThemeMode
-from app.suggestions import long_prompts, suggestions_for
-from app.window import Application
+from app.features.chat.suggestions import long_prompts, suggestions_for
+from app.features.models.session import LOAD
+from app.link.bridge import EngineState
+from app.main.start import Application
+from app.window.settings_store import ThemeMode
 from engine.errors import InferdeckError
 
 SMALL = QSize(1000, 640)

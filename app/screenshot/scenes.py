@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.engine_bridge import EngineBridge
-from app.engine_seat import SNAPSHOT_INTERVAL_MS
-from app.models.sources import is_starter, shape_sources
-from app.pace import StatePace
-from app.panels.server_dialog import ServerDialog
+from app.features.chat.suggestions import long_prompts, suggestions_for
+from app.features.tune.server_dialog import ServerDialog
+from app.link.bridge import EngineBridge
+from app.link.dispatcher import StatePace
+from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
 from app.paths import resources_dir, starter_draft, starter_model
 from app.screenshot.camera import (
     ESTIMATE_TIMEOUT_S,
@@ -22,12 +22,14 @@ from app.screenshot.camera import (
     Camera,
     pause,
 )
-from app.screenshot.elsewhere import take_elsewhere
-from app.screenshot.many import take_broadcast
-from app.screenshot.quantize import take_quantize
-from app.screenshot.server import take_server
-from app.screenshot.settings import take_settings
-from app.suggestions import long_prompts, suggestions_for
+from app.screenshot.pages import (
+    take_broadcast,
+    take_elsewhere,
+    take_quantize,
+    take_server,
+    take_settings,
+)
+from app.storage.model_sources import is_starter, shape_sources
 
 LOAD_WORKLOAD, LOAD_CONCURRENCY, LOAD_REQUESTS = "query-rewrite", 8, 30
 

@@ -17,29 +17,33 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
-from app.remote.hub import Hub
-from app.remote.protocol import PATH, STREAM_PATH, VERSION
-from app.remote.stream import Stream
-from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
-from app.server.body import BodyReader
+from app.server.attach_hub import Hub
+from app.server.attach_stream import Stream
+from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, Body
+from app.server.body import BodyReader, chat_messages
 from app.server.call import Call, chat_params, completion_params, read_wishes
 from app.server.call_log import CallLog, Logged, arrival_of
+from app.server.connection import Guard
 from app.server.errors import SERVER_ERROR, ApiError, bad_request
-from app.server.fields import Body
 from app.server.gate import EngineGate
-from app.server.guard import Guard
-from app.server.messages import chat_messages
-from app.server.metrics import exposition
+from app.server.metrics import TokenDesk, check_token_ids, decode_all, exposition
 from app.server.options import ServerOptions
-from app.server.reply import Reply, StreamedReply, error_response, json_response
+from app.server.reply import (
+    ChatShape,
+    CompletionShape,
+    Reply,
+    Shape,
+    StreamedReply,
+    error_response,
+    json_response,
+)
 from app.server.schema import openapi
-from app.server.shapes import ChatShape, CompletionShape, Shape
-from app.server.tokens import TokenDesk, check_token_ids, decode_all
 from app.version import program_version
+from app.wire.protocol import PATH, STREAM_PATH, VERSION
 from engine.messages import Prompt
 from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
-from engine.tokenization import Tokenizer
+from engine.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 

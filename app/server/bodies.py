@@ -1,22 +1,209 @@
-"""What each route takes: OpenAI's fields, and vLLM's beyond them where the engine has them."""
+"""The fields of request bodies, declared once each: parsing, messages and the OpenAPI schema come
+from here. `null` is "not given" everywhere, as in OpenAI's own."""
 
 from __future__ import annotations
 
-from app.server.fields import (
-    BIASES,
-    BOOLEAN,
-    INTEGER,
-    NUMBER,
-    OBJECT,
-    OBJECTS,
-    PROMPTS,
-    TEXT,
-    TEXTS,
-    TOKEN_IDS,
-    Body,
-    Field,
-    Refused,
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.server.errors import bad_request
+
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of value. `read` returns it or raises ValueError; `words` say what is wanted."""
+
+    words: str
+    schema: Schema
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    kind: Kind
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A field of other servers that would change the reply and is not honoured: its harmless
+    values are let through, any other is refused with `why`."""
+
+    name: str
+    why: str
+    harmless: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The fields that a route takes. `ignored` are known and change nothing; others that are not
+    known are ignored as well, and reported by `unknown`."""
+
+    fields: tuple[Field, ...]
+    required: frozenset[str] = frozenset()
+    refused: tuple[Refused, ...] = ()
+    ignored: frozenset[str] = frozenset()
+    names: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", frozenset(f.name for f in self.fields))
+
+    def read(self, given: Any) -> dict[str, Any]:
+        """The values that were given, by name. Raises ApiError 400 naming the field."""
+        if not isinstance(given, dict):
+            raise bad_request(f"The body is {_kind_of(given)}; it must be a JSON object.")
+        values = {}
+        for one in self.fields:
+            value = given.get(one.name)
+            if value is None:
+                if one.name in self.required:
+                    raise bad_request(
+                        f"{one.name} is missing; it must be {one.kind.words}.", one.name
+                    )
+                continue
+            try:
+                values[one.name] = one.kind.read(value)
+            except (ValueError, OverflowError) as error:
+                detail = f" ({error})" if str(error) else ""
+                raise bad_request(
+                    f"{one.name} is {_shown(value)}; it must be {one.kind.words}{detail}.", one.name
+                ) from None
+        for refused in self.refused:
+            value = given.get(refused.name)
+            if value is not None and not any(_same(value, one) for one in refused.harmless):
+                raise bad_request(f"{refused.name} is not supported: {refused.why}", refused.name)
+        return values
+
+    def unknown(self, given: Mapping[str, Any]) -> list[str]:
+        known = self.names | self.ignored | {one.name for one in self.refused}
+        return [name for name in given if name not in known]
+
+    def schema(self) -> dict[str, Any]:
+        properties = {}
+        for one in self.fields:
+            schema = dict(one.kind.schema)
+            if one.name not in self.required:
+                schema = {"anyOf": [schema, {"type": "null"}]}
+            properties[one.name] = {**schema, "description": one.help} if one.help else schema
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": sorted(self.required),
+        }
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
+
+
+def _kind_of(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+    return names.get(type(value), "null" if value is None else "a number")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# -- kinds ------------------------------------------------------------------------------------
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError
+    return float(value)
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        raise ValueError
+    return int(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_all(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError
+        return tuple(map(read, value))
+
+    return read_all
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else _list_of(_text)(value)
+
+
+def _bias(value: Any) -> dict[int, float]:
+    return {int(key): _number(bias) for key, bias in _object(value).items()}
+
+
+def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """A text, texts, token ids, or lists of token ids."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    if all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if all(isinstance(item, list) for item in value):
+        return tuple(map(_list_of(_integer), value))
+    return (_list_of(_integer)(value),)
+
+
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_INTEGER: Schema = {"type": "integer"}
+_STRING: Schema = {"type": "string"}
+
+NUMBER = Kind("a number", {"type": "number"}, _number)
+INTEGER = Kind("a whole number", _INTEGER, _integer)
+BOOLEAN = Kind("true or false", {"type": "boolean"}, _boolean)
+TEXT = Kind("a text", _STRING, _text)
+OBJECT = Kind("an object", {"type": "object"}, _object)
+TEXTS = Kind("a text or a list of texts", {"anyOf": [_STRING, _array(_STRING)]}, _texts)
+TOKEN_IDS = Kind("a list of token ids", _array(_INTEGER), _list_of(_integer))
+OBJECTS = Kind("a list of objects", _array({"type": "object"}), _list_of(_object))
+BIASES = Kind(
+    "an object of token ids and numbers",
+    {"type": "object", "additionalProperties": {"type": "number"}},
+    _bias,
 )
+PROMPTS = Kind(
+    "a text, a list of texts, token ids, or a list of lists of token ids, and not empty",
+    {"anyOf": [_STRING, _array(_STRING), _array(_INTEGER), _array(_array(_INTEGER))]},
+    _prompts,
+)
+
+
+def choose(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those of `names` that were given."""
+    return {name: values[name] for name in names if name in values}
+
 
 SAMPLING = (
     Field("temperature", NUMBER, "0 is greedy; default 1"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from app.server.flight import Flight
+    from app.server.in_flight import Flight
 
 KEPT = 1000
 RATE_S = 10.0

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from app.remote.standing import Standing
+from app.server.attach_state import Standing
 from app.server.errors import ApiError, failed, too_busy, unavailable
-from app.server.flight import Flight
+from app.server.in_flight import Flight
 from engine.config import EngineConfig
 from engine.errors import ErrorInfo
 from engine.messages import (
@@ -36,8 +36,8 @@ from engine.messages import (
     SnapshotEvent,
     Unloaded,
 )
-from engine.metrics import EngineMetrics
 from engine.snapshot import ModelInfo
+from engine.telemetry.metrics import EngineMetrics
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -10,8 +14,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from engine.metric_registry import Metric, MetricKind
-from engine.metrics import METRICS, HistogramSnapshot, MetricsSnapshot
+from app.server.errors import bad_request, refused, unavailable
+from engine.errors import CheckpointError, InvalidRequestError
+from engine.messages import Prompt
+from engine.sampling_params import SamplingParams
+from engine.snapshot import ModelInfo
+from engine.telemetry.metric_registry import Metric, MetricKind
+from engine.telemetry.metrics import METRICS, HistogramSnapshot, MetricsSnapshot
+from engine.text.prompts import EncodedPrompt, encode_prompt
+from engine.text.tokenizer import Tokenizer
 
 COMMON_LABELS = ("model_name", "engine")
 """As vLLM labels every sample; it counts engines from 0."""
@@ -57,3 +68,67 @@ def exposition(now: MetricsSnapshot, model_name: str, accept: str) -> tuple[byte
     registry.register(EngineCollector(now, model_name))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
+
+
+T = TypeVar("T")
+
+
+class TokenDesk:
+    """Encodes and decodes for the model that serves; its tokenizer is read when first needed."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="server tokens")
+        self._path = ""
+        self._tokenizer: Tokenizer | None = None
+
+    async def run(self, model: ModelInfo, work: Callable[[Tokenizer], T]) -> T:
+        """`work` on the tokenizer's thread. Raises ApiError 400 for what cannot be encoded."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._run, model, work)
+
+    async def encode(
+        self, model: ModelInfo, prompts: Sequence[Prompt], params: SamplingParams
+    ) -> tuple[list[EncodedPrompt], Tokenizer]:
+        work = lambda known: ([encode_prompt(p, known, params) for p in prompts], known)
+        known = self._tokenizer
+        if known is not None and self._path == model.path and all(map(_is_token_ids, prompts)):
+            return work(known)  # nothing to work out: no need to wait for another thread
+        return await self.run(model, work)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, model: ModelInfo, work: Callable[[Tokenizer], T]) -> T:
+        try:
+            return work(self._of(model))
+        except InvalidRequestError as error:
+            raise refused(error.info()) from error
+        except CheckpointError as error:
+            raise unavailable(f"{error.cause} {error.remedy}") from error
+
+    def _of(self, model: ModelInfo) -> Tokenizer:
+        if self._tokenizer is None or self._path != model.path:
+            self._tokenizer = Tokenizer.from_folder(model.path, allow_missing=model.is_dummy)
+            self._path = model.path
+        return self._tokenizer
+
+
+def _is_token_ids(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt)
+
+
+def decode_all(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """The text of tokens, special ones by their names."""
+    parts: list[str] = []
+    for is_silent, group in groupby(token_ids, tokenizer.is_silent):
+        run = list(group)
+        parts += map(tokenizer.token_text, run) if is_silent else [tokenizer.decode(run)]
+    return "".join(parts)
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> None:
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise bad_request(
+                f"{name} has the token id {token_id}; the model has 0 to {vocab_size - 1}.", name
+            )

@@ -1,21 +1,183 @@
-"""Answers on their way to the client: whole, or as server-sent events. A client that hangs up has
-its requests aborted, at any moment and also while they wait."""
+"""The JSON of replies, whole and in chunks, for both kinds of call."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.server.call import Call
 from app.server.call_log import note_of
 from app.server.errors import ApiError
-from app.server.flight import Flight, Piece
-from app.server.shapes import Shape
+from app.server.in_flight import Flight, Piece
+from engine.messages import TokenLogprob
+
+Json = dict[str, Any]
+TokenBytes = Callable[[int], bytes | None]
+
+LOWEST_LOGPROB = -9999.0
+"""JSON has no infinity: what is impossible is this, as in OpenAI's and vLLM's answers."""
+
+
+class Shape(ABC):
+    """Makes the objects of one call and keeps its counts. `whole` and `chunk` see every piece
+    once, in order."""
+
+    object_whole: str
+    object_chunk: str
+
+    def __init__(self, call: Call, token_bytes: TokenBytes) -> None:
+        self._call = call
+        self._token_bytes = token_bytes
+        self._num_tokens = [0] * call.num_replies
+        self._num_cached = [0] * len(call.prompts)
+
+    def chunk(self, piece: Piece) -> Json:
+        is_first = self._num_tokens[piece.index] == 0
+        self._count(piece)
+        result = self._envelope(self.object_chunk)
+        result["choices"] = [self._chunk_choice(piece, is_first=is_first)]
+        if self._call.wishes.usage_always:
+            result["usage"] = self.usage()
+        elif self._call.wishes.usage_at_end:
+            result["usage"] = None
+        return result
+
+    def last_chunk(self) -> Json:
+        """The usage, in a chunk without choices."""
+        return {**self._envelope(self.object_chunk), "choices": [], "usage": self.usage()}
+
+    def whole(self, pieces: Sequence[Piece]) -> Json:
+        """The answer, from one piece for each reply."""
+        for piece in pieces:
+            self._count(piece)
+        result = self._envelope(self.object_whole)
+        result["choices"] = [self._whole_choice(piece) for piece in pieces]
+        result["usage"] = self.usage()
+        return result
+
+    def usage(self) -> Json:
+        prompt, written = self._call.num_prompt_tokens, sum(self._num_tokens)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": sum(self._num_cached)},
+        }
+
+    @abstractmethod
+    def _chunk_choice(self, piece: Piece, *, is_first: bool) -> Json: ...
+
+    @abstractmethod
+    def _whole_choice(self, piece: Piece) -> Json: ...
+
+    def _envelope(self, kind: str) -> Json:
+        call = self._call
+        return {"id": call.call_id, "object": kind, "created": call.created, "model": call.model}
+
+    def _count(self, piece: Piece) -> None:
+        self._num_tokens[piece.index] += len(piece.token_ids)
+        prompt, number = divmod(piece.index, self._call.wishes.n)
+        if number == 0:  # the others to the same prompt find what the first one computed
+            self._num_cached[prompt] = piece.num_cached_tokens
+
+    def _with_token_ids(self, choice: Json, piece: Piece, *, with_prompt: bool) -> Json:
+        if self._call.wishes.token_ids:
+            choice["token_ids"] = list(piece.token_ids)
+            if with_prompt:
+                prompt = self._call.prompts[piece.index // self._call.wishes.n]
+                choice["prompt_token_ids"] = list(prompt.token_ids)
+        return choice
+
+
+class ChatShape(Shape):
+    object_whole = "chat.completion"
+    object_chunk = "chat.completion.chunk"
+
+    def _chunk_choice(self, piece: Piece, *, is_first: bool) -> Json:
+        delta: Json = {"content": piece.text}
+        if is_first:
+            delta = {"role": "assistant", **delta}
+        choice = {
+            "index": piece.index,
+            "delta": delta,
+            "logprobs": self._logprobs(piece),
+            "finish_reason": piece.finish_reason,
+        }
+        return self._with_token_ids(choice, piece, with_prompt=is_first)
+
+    def _whole_choice(self, piece: Piece) -> Json:
+        choice = {
+            "index": piece.index,
+            "message": {"role": "assistant", "content": piece.text, "refusal": None},
+            "logprobs": self._logprobs(piece),
+            "finish_reason": piece.finish_reason,
+        }
+        return self._with_token_ids(choice, piece, with_prompt=True)
+
+    def _logprobs(self, piece: Piece) -> Json | None:
+        if not self._call.wishes.logprobs:
+            return None
+        return {"content": [self._token(entry) for entry in piece.logprobs]}
+
+    def _token(self, entry: TokenLogprob) -> Json:
+        tops = [self._named(*alternative) for alternative in entry.alternatives]
+        return {**self._named(entry.token_id, entry.token, entry.logprob), "top_logprobs": tops}
+
+    def _named(self, token_id: int, token: str, logprob: float) -> Json:
+        data = self._token_bytes(token_id)
+        return {
+            "token": token,
+            "logprob": _finite(logprob),
+            "bytes": None if data is None else list(data),
+        }
+
+
+class CompletionShape(Shape):
+    object_whole = object_chunk = "text_completion"
+
+    def __init__(self, call: Call, token_bytes: TokenBytes) -> None:
+        super().__init__(call, token_bytes)
+        self._offsets = [0] * call.num_replies
+
+    def _chunk_choice(self, piece: Piece, *, is_first: bool) -> Json:
+        return self._choice(piece, with_prompt=is_first)
+
+    def _whole_choice(self, piece: Piece) -> Json:
+        return self._choice(piece, with_prompt=True)
+
+    def _choice(self, piece: Piece, *, with_prompt: bool) -> Json:
+        choice = {
+            "index": piece.index,
+            "text": piece.text,
+            "logprobs": self._logprobs(piece),
+            "finish_reason": piece.finish_reason,
+        }
+        return self._with_token_ids(choice, piece, with_prompt=with_prompt)
+
+    def _logprobs(self, piece: Piece) -> Json | None:
+        if not self._call.wishes.logprobs:
+            return None
+        result: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for entry in piece.logprobs:
+            result["tokens"].append(entry.token)
+            result["token_logprobs"].append(_finite(entry.logprob))
+            tops = {token: _finite(value) for _, token, value in entry.alternatives}
+            result["top_logprobs"].append(tops or None)
+            result["text_offset"].append(self._offsets[piece.index])
+            self._offsets[piece.index] += len(entry.token)
+        return result
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LOWEST_LOGPROB)
+
 
 FIRST_NEWS_S = 1.0
 """So long a stream's head waits for the first token: a refusal can still have its own status."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE
-from app.server.fields import Body
+from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, Body
 
 _ERROR = {
     "type": "object",

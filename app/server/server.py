@@ -13,13 +13,13 @@ from contextlib import suppress
 
 import uvicorn
 
-from app.remote.hub import Hub
 from app.server.api import Api
+from app.server.attach_hub import Hub
 from app.server.call_log import CallLog
+from app.server.connection import protocol_with, socket_protocol_with
 from app.server.gate import EngineGate
+from app.server.metrics import TokenDesk
 from app.server.options import ServerOptions
-from app.server.protocol import protocol_with, socket_protocol_with
-from app.server.tokens import TokenDesk
 from engine.errors import InferdeckError
 
 log = logging.getLogger(__name__)

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from app import paths
-from app.storage.aside import set_aside
-from app.storage.connection import connect, copy_readable, process_lock
+from app.storage.database import Writer, connect, copy_readable, migrate, process_lock, set_aside
 from app.storage.errors import (
     StorageCorruptError,
     StorageError,
@@ -35,20 +34,21 @@ from app.storage.errors import (
     StorageReadOnlyError,
     explain,
 )
-from app.storage.records import NEW, SearchHit, StoredConversation, StoredMessage
-from app.storage.rows import (
+from app.storage.records import (
     CONVERSATION,
     MESSAGE,
+    NEW,
+    SearchHit,
+    StoredConversation,
+    StoredMessage,
     conversation_of,
     mark_interrupted,
     message_of,
     put_conversation,
     put_message,
     put_unsent,
+    search,
 )
-from app.storage.schema import migrate
-from app.storage.search import search
-from app.storage.writer import Writer
 from engine.errors import ErrorInfo
 
 log = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class ChatStore:
         return {name: json.loads(sampling) for name, sampling in rows}
 
     def search(self, query: str, limit: int = 500) -> list[SearchHit]:
-        """See `app.storage.search.search`."""
+        """See `app.storage.records.search`."""
         with self._read_lock:
             try:
                 return search(self._reader, query, limit)

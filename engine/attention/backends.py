@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import torch
 
 from engine.attention.cpu import CPUAttention
-from engine.attention.divided import DividedAttention
 from engine.attention.gpu import MOST_WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
-from engine.attention.staged import StagedAttention
+from engine.attention.offload import DividedAttention
 from engine.config import EngineConfig
-from engine.device_map import DeviceMap
-from engine.graphs import SIZES
+from engine.hardware.device_map import DeviceMap
 from engine.kernels.attention_choices import FEW_QUERIES, attention_dtype, native_limit
+from engine.parallel.pipeline import StagedAttention
+from engine.runner.cuda_graphs import SIZES
 
 
 def make_backend(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.batch import Batch
+from engine.batch.batch import Batch
 
 _HEADER = 4
 _WIDTH_STEP = 32  # blocks by which the rows of the tables grow, so that they rarely move

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from engine.batch import Batch
+from engine.batch.batch import Batch
 from engine.errors import UnsupportedModelError
-from engine.kv_dtype import KVWidths
+from engine.numerics.kv_dtype import KVWidths
 
 NAME = "inferdeck"
 
@@ -145,7 +145,7 @@ def _attention(
 def register() -> None:
     """Make `NAME` known to transformers. It has no entry in the mask registry on purpose: then no
     mask is built."""
-    from engine.model_library import AttentionInterface
+    from engine.lazy_transformers import AttentionInterface
 
     AttentionInterface.register(NAME, _attention)
 

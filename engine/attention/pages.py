@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,9 +20,55 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import LayerSpec
-from engine.attention.quantized import FORMATS, SCALE_DTYPE, Format, quantize
-from engine.kernels.stored import Stored
-from engine.kv_dtype import AUTO, PLAIN, KVDtype
+from engine.kernels.stored_pages import Stored
+from engine.numerics import rounding as e4m3
+from engine.numerics.kv_dtype import AUTO, PLAIN, KVDtype
+
+SCALE_DTYPE = torch.bfloat16
+_LEAST = 1e-30  # largest magnitude of a vector of zeros, so that nothing is divided by zero
+
+
+class Format(NamedTuple):
+    """How elements become codes. name: its key in FORMATS. largest: the code of a vector's largest
+    magnitude. encode: codes of elements within it (NaN stays anything: its scale is NaN). decode:
+    codes as numbers."""
+
+    name: str
+    largest: float
+    encode: Callable[[Tensor], Tensor]
+    decode: Callable[[Tensor, torch.dtype], Tensor]
+
+
+def _encode_int8(scaled: Tensor) -> Tensor:
+    # a scale that was rounded down leaves up to 127.25, which still rounds to 127
+    return scaled.round_().to(torch.int8)
+
+
+def _decode_int8(codes: Tensor, dtype: torch.dtype) -> Tensor:
+    return codes.to(dtype)
+
+
+def _encode_fp8(scaled: Tensor) -> Tensor:
+    # torch 2.11 makes NaN of what later versions saturate
+    return scaled.clamp_(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.int8)
+
+
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("int8", 127.0, _encode_int8, _decode_int8),
+        Format("fp8", 448.0, _encode_fp8, e4m3.decode),
+    )
+}
+
+
+def quantize(vectors: Tensor, form: Format) -> tuple[Tensor, Tensor]:
+    """Codes of vectors[..., D] and their scales [...]. NaN or infinity anywhere in a vector makes
+    its scale so, and what is read of it NaN."""
+    wide = vectors.to(torch.float32)
+    scales = wide.abs().amax(-1).clamp_(min=_LEAST).mul_(1.0 / form.largest).to(SCALE_DTYPE)
+    return form.encode(wide / scales.unsqueeze(-1)), scales
+
 
 CPU = torch.device("cpu")
 

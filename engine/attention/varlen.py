@@ -7,6 +7,9 @@ a soft cap and sinks, is left to others.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -14,9 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.attention.device_tables import DeviceTables
-from engine.attention.interface import AttentionOptions
-from engine.attention.pages import PagedCache
-from engine.batch import Batch
+from engine.attention.interface import AttentionOptions, LayerSpec
+from engine.attention.pages import Gathered, PagedCache, PlainPages, token_rows
+from engine.attention.rows import attend_rows
+from engine.batch.batch import Batch, Span, pack, slots
+from engine.errors import is_out_of_memory
+from engine.numerics.kv_dtype import KVDtype
 
 
 class _Step(NamedTuple):
@@ -88,3 +94,134 @@ class VarlenSteps:
         )  # fmt: skip
         assert isinstance(found, Tensor)  # with its log-sum-exp only where that is asked for
         return found.to(q.dtype)
+
+
+TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3}
+_ARGUMENTS = ("scale", "window_size", "enable_gqa", "seqused_k", "block_table", "num_splits")
+_NUM_KV_HEADS, _GROUP = 2, 3
+
+
+def problem(
+    device: torch.device,
+    layers: Iterable[LayerSpec],
+    dtype: torch.dtype,
+    kv_dtype: KVDtype,
+    block_size: int,
+) -> str:
+    """Why it cannot attend over such a cache, in words; "" where it can."""
+    specs = list(layers)
+    if kv_dtype.is_quantized:
+        return "it reads no pages of 8 bits"
+    if dtype not in TOLERANCE:
+        return "it is for 16-bit models"
+    if any(spec.key_dim != spec.value_dim for spec in specs):
+        return "it is for keys and values of one width"
+    widths = sorted({spec.key_dim for spec in specs})
+    found = (_problem_of(device, dtype, width, block_size) for width in widths)
+    try:
+        return next(filter(None, found), "")
+    except RuntimeError as error:  # said this once, and tried again with the next cache
+        if not is_out_of_memory(error):
+            raise
+        return "there was no memory to try it"
+
+
+@cache
+def _problem_of(device: torch.device, dtype: torch.dtype, width: int, block_size: int) -> str:
+    if lacking := _lacking():
+        return lacking
+    try:
+        errors = _errors(device, dtype, width, block_size)
+    except Exception as error:  # a GPU, a width or a block size that it is not for
+        if is_out_of_memory(error):
+            raise
+        first_line = str(error).strip().partition("\n")[0]
+        return first_line.partition(". ")[0].rstrip(".") or type(error).__name__
+    if all(error <= TOLERANCE[dtype] for error in errors):
+        return ""
+    return f"it computes wrongly here (heads of {width}, blocks of {block_size})"
+
+
+def _lacking() -> str:
+    """What this version of torch does not have."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return f"torch {torch.__version__} has none"
+    known = inspect.signature(varlen_attn).parameters
+    lacking = [name for name in _ARGUMENTS if name not in known]
+    return f"that of torch {torch.__version__} has no {', '.join(lacking)}" if lacking else ""
+
+
+@torch.inference_mode()
+def _errors(device: torch.device, dtype: torch.dtype, width: int, block_size: int) -> list[float]:
+    """Of a mixture of prompts, chunks and decoded tokens, and of decoded tokens alone, for which
+    kernels have a way of their own."""
+    before = (0, block_size - 1, 2 * block_size + 1, 3, block_size // 2)
+    mixed = list(zip(before, (5, 4, 1, 70, 1), strict=True))
+    decoded = [(tokens, 1) for tokens in before]
+    world = _World(device, dtype, width, block_size)
+    return [
+        world.error(requests, window)
+        for requests in (mixed, decoded)
+        for window in (None, 1, 7, block_size)
+    ]
+
+
+class _World:
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, width: int, block_size: int
+    ) -> None:
+        self.device, self.dtype, self.width, self.block_size = device, dtype, width, block_size
+        self._generator = torch.Generator().manual_seed(width + block_size)
+
+    def _noise(self, tokens: int, heads: int) -> Tensor:
+        noise = torch.randn(tokens, heads, self.width, generator=self._generator)
+        return noise.to(self.dtype)
+
+    def error(self, requests: Sequence[tuple[int, int]], window: int | None) -> float:
+        """Largest relative distance (2-norm) of a head's result from that in float32; NaN where
+        one is. requests: (tokens computed before, tokens of this step)."""
+        size = self.block_size
+        # a scale that is not what it would be without one
+        options = AttentionOptions(1.5 * self.width**-0.5, window)
+        lengths = [before + new for before, new in requests]
+        counts = [-(-length // size) for length in lengths]
+        order = torch.randperm(sum(counts) + 2, generator=self._generator).tolist()
+        tables = [[order.pop() for _ in range(count)] for count in counts]
+        keys, values = (
+            [self._noise(length, _NUM_KV_HEADS) for length in lengths] for _ in range(2)
+        )
+        queries = [self._noise(new, _NUM_KV_HEADS * _GROUP) for _, new in requests]
+        cache = PagedCache(self._pages(tables, keys), self._pages(tables, values))
+        steps = VarlenSteps(len(requests), max(counts), self.device)
+        spans = [
+            Span([0] * new, before, table, 1)
+            for (before, new), table in zip(requests, tables, strict=True)
+        ]
+        steps.begin_step(pack(spans, size))
+        found = steps.attend(torch.cat(queries).to(self.device), cache, options).float().cpu()
+        wanted = torch.cat([
+            _expected(*of_request, options)
+            for of_request in zip(queries, keys, values, strict=True)
+        ])  # fmt: skip
+        distance = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(0.1)
+        return float(distance.max())
+
+    def _pages(self, tables: Sequence[Sequence[int]], sequences: Sequence[Tensor]) -> PlainPages:
+        """In pages of which the rest holds NaN: nobody may read it."""
+        shape = (sum(map(len, tables)) + 2, _NUM_KV_HEADS, self.block_size, self.width)
+        pages = PlainPages(shape, self.dtype, self.device)
+        pages.elements.fill_(float("nan"))
+        for table, sequence in zip(tables, sequences, strict=True):
+            places = torch.tensor(slots(table, 0, len(sequence), self.block_size))
+            rows = token_rows(places.to(self.device), self.block_size, _NUM_KV_HEADS)
+            pages.write(rows, sequence.to(self.device))
+        return pages
+
+
+def _expected(q: Tensor, keys: Tensor, values: Tensor, options: AttentionOptions) -> Tensor:
+    output = torch.empty(q.shape, dtype=torch.float32)
+    of_keys, of_values = (Gathered(side.float().transpose(0, 1)) for side in (keys, values))
+    attend_rows(q.float(), of_keys, of_values, options, output)
+    return output

@@ -10,10 +10,10 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.native.attention import NativeCache, NativeStep
-from engine.kernels.native.library import find
-from engine.kernels.select import Choice, faster, has_fast_16bit, one_at_a_time, one_thread
-from engine.kernels.stored import Stored
+from engine.kernels.cpu.attention import NativeCache, NativeStep
+from engine.kernels.cpu.library import find
+from engine.kernels.registry import Choice, faster, has_fast_16bit, one_at_a_time, one_thread
+from engine.kernels.stored_pages import Stored
 
 NATIVE = "native"
 

@@ -4,7 +4,7 @@ by hand over many plans:
     python -m engine.kernels.gpu_measure [OUTPUTS INPUTS]
 
 prints, for a weight of 4 bits in groups of 128, the time and the bytes per second of each plan, for
-one row and for a few. `engine.kernels.gpu_plans` has what was chosen of them.
+one row and for a few. `engine.kernels.gpu` has what was chosen of them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from functools import partial
 
 import torch
 
-from engine.kernels import gpu_plans
-from engine.kernels.gpu_plans import FEW_ROWS
+from engine.kernels import gpu as gpu_plans
+from engine.kernels.gpu import FEW_ROWS
 from engine.kernels.packed import PackedWeights
 from engine.kernels.packed_codes import Plan
-from engine.quantization.codes import IntCodes
+from engine.numerics.codes import IntCodes
 
 _ROWS = (32, 64, 128)
 _WARM_UP, _TURNS = 3, 7

@@ -13,11 +13,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from engine.kernels import e4m3
 from engine.kernels.tiles import few_rows, in_stripes, many_rows
 from engine.kernels.weights import Weights
-from engine.quantization.codes import FloatCodes, IntCodes, TableCodes
-from engine.quantization.scheme import grouped_title
+from engine.numerics import rounding as e4m3
+from engine.numerics.codes import FloatCodes, IntCodes, TableCodes
+from engine.numerics.scheme import grouped_title
 
 _MANY = 48  # rows from which x @ W^T is faster than W @ x^T
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from engine.kernels import int4, int8
+from engine.kernels.cpu.decoded import DecodedWeights
+from engine.kernels.cpu.decoded import fits as decoded_fits
+from engine.kernels.cpu.library import library
+from engine.kernels.cpu.weights import NativeWeights
+from engine.kernels.cpu.weights import fits as native_fits
 from engine.kernels.grouped import Fp8Weights, GroupedWeights, TableWeights
-from engine.kernels.native.decoded import DecodedWeights
-from engine.kernels.native.decoded import fits as decoded_fits
-from engine.kernels.native.library import library
-from engine.kernels.native.weights import NativeWeights
-from engine.kernels.native.weights import fits as native_fits
-from engine.kernels.select import uses_triton
+from engine.kernels.registry import uses_triton
 from engine.kernels.weights import PlainWeights, StackedWeights, Weights
-from engine.quantization.codes import Codes, FloatCodes, IntCodes, TableCodes, moved, stack
+from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes, moved, stack
 
 
 class ReorderedWeights(Weights):

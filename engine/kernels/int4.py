@@ -16,12 +16,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from engine.kernels.scratch import scratch
-from engine.kernels.select import choose_int4
-from engine.kernels.tiles import TILE_BYTES, WIDE_TILE_BYTES, widened
+from engine.kernels.registry import choose_int4
+from engine.kernels.tiles import TILE_BYTES, WIDE_TILE_BYTES, scratch, widened
 from engine.kernels.weights import Weights
-from engine.quantization.codes import IntCodes
-from engine.quantization.scheme import grouped_title
+from engine.numerics.codes import IntCodes
+from engine.numerics.scheme import grouped_title
 
 GROUP_SIZES = (32, 64, 128, 256)
 _MANY_ROWS = 256  # as a prompt has

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.weights import Weights
-from engine.quantization.codes import IntCodes
+from engine.numerics.codes import IntCodes
 
 _ZERO_POINT = 128
 _HALF_UP = torch.tensor(_ZERO_POINT + 0.5)

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels import int8
-from engine.kernels.native.weights import NativeWeights
+from engine.kernels.cpu.weights import NativeWeights
 from engine.kernels.rows8 import Int8Rows
 from engine.kernels.weights import Weights
-from engine.quantization.rounding import round_int8
+from engine.numerics.rounding import round_int8
 
 CHUNK_ROWS = 4096
 _RECENT_ROWS = 4096

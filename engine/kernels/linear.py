@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from engine.kernels.native import plain
-from engine.kernels.select import choose_linear
+from engine.kernels.cpu import between as plain
+from engine.kernels.registry import choose_linear
 from engine.kernels.tiles import Fill, few_rows, many_rows, widened
 from engine.kernels.weights import BlockedWeights, Weights
 

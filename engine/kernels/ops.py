@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels import norm as cpu_norm
-from engine.kernels.native import between
-from engine.kernels.rotary import rotate
-from engine.kernels.select import uses_triton
+from engine.kernels import torch_ops as cpu_norm
+from engine.kernels.cpu import between
+from engine.kernels.registry import uses_triton
+from engine.kernels.torch_ops import rotate
 
 _everywhere = False  # tests: Triton's kernels take the CPU's tensors too, in the interpreter
 
@@ -24,7 +24,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tens
     """x [..., width] / sqrt(mean(x^2) + eps) * (offset + weight [width]), in float32 inside."""
     if x.is_cuda or _everywhere:
         if _has_kernels(x):
-            from engine.kernels.triton import norm
+            from engine.kernels.triton import fused as norm
 
             return norm.rms_norm(x, weight, eps, offset)
         wide = weight.float() + offset if offset else weight
@@ -41,7 +41,7 @@ def add_rms_norm(
     """(RMSNorm of residual + x, residual + x): the end of one half of a decoder layer and the
     beginning of the next."""
     if (x.is_cuda or _everywhere) and _has_kernels(x):
-        from engine.kernels.triton import norm
+        from engine.kernels.triton import fused as norm
 
         return norm.add_rms_norm(x, residual, weight, eps, offset)
     total = residual + x
@@ -61,7 +61,7 @@ class HeadNorms(NamedTuple):
 def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | None = None) -> Tensor:
     """heads [T, H, D], queries beside keys, normed by `norms` and turned by cos, sin [T, R]."""
     if (heads.is_cuda or _everywhere) and _has_kernels(heads):
-        from engine.kernels.triton import rotary
+        from engine.kernels.triton import fused as rotary
 
         if norms is None:
             return rotary.rotate_heads(heads, cos, sin)
@@ -85,7 +85,7 @@ def rotate_heads(heads: Tensor, cos: Tensor, sin: Tensor, norms: HeadNorms | Non
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, of gate_up [..., 2 size], gate before up. May write into gate_up."""
     if (gate_up.is_cuda or _everywhere) and _has_kernels(gate_up):
-        from engine.kernels.triton import activation
+        from engine.kernels.triton import fused as activation
 
         return activation.silu_and_mul(gate_up)
     if (native := between.library_for(gate_up)) is not None:

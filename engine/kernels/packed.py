@@ -16,11 +16,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.kernels.gpu_plans import FEW_ROWS, few_rows_plan, one_row_plan, tile_plan, tile_rows
+from engine.kernels.gpu import FEW_ROWS, few_rows_plan, one_row_plan, tile_plan, tile_rows
 from engine.kernels.packed_codes import Packed, fits, pack
 from engine.kernels.weights import Weights
-from engine.quantization.codes import Codes, TableCodes
-from engine.quantization.scheme import grouped_title
+from engine.numerics.codes import Codes, TableCodes
+from engine.numerics.scheme import grouped_title
 
 __all__ = ["PackedWeights", "fits"]
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engine.quantization.codes import Codes, FloatCodes, TableCodes
+from engine.numerics.codes import Codes, FloatCodes, TableCodes
 
 WORDS = 32  # of a block, and inputs of a field
 _ALIGNED = 16  # outputs: rows of words start where wide loads may

@@ -17,8 +17,8 @@ from torch import Tensor
 from engine.kernels import int8
 from engine.kernels.triton.support import device_of
 from engine.kernels.weights import Weights
-from engine.quantization.codes import FloatCodes, IntCodes, stack
-from engine.quantization.rounding import round_int8
+from engine.numerics.codes import FloatCodes, IntCodes, stack
+from engine.numerics.rounding import round_int8
 
 FEW_ROWS = 64
 """Up to here a product is limited by reading the weight; torch's integer product starts at 17."""

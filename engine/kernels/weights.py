@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import blocked
-from engine.kernels.select import choose_blocked
+from engine.kernels.registry import choose_blocked
 from engine.kernels.tiles import many_rows
 
 

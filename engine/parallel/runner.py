@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions, PagedBackend
-from engine.batch import Batch
-from engine.graphs import Taps
-from engine.model_runner import ModelRunner
+from engine.batch.batch import Batch
 from engine.parallel.ranks import Ranks
+from engine.runner.cuda_graphs import Taps
+from engine.runner.model_runner import ModelRunner
 
 
 class ParallelCache:

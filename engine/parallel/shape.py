@@ -10,7 +10,7 @@
 
 A rank's model is the same class of transformers, built from a config with fewer heads and narrower
 MLPs. So which weights are cut, and where, need not be listed for each class: it is seen where the
-shapes of both differ. Whether the parts come to the whole is tried out (`engine.parallel.trial`).
+shapes of both differ. `engine.parallel.smoke_test` checks whether the parts come to the whole.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 from torch import nn
 
 from engine.errors import UnsupportedModelError
-from engine.layers.verify import list_of_layers
-from engine.loading.architecture import build_on_meta, of_all_layers, without_token
+from engine.models.architecture import build_on_meta, of_all_layers, without_token
+from engine.models.layers.replacement import list_of_layers
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 _WIDTHS = ("ffn_dim", "ffn_hidden_size", "intermediate_size_mlp")

@@ -17,11 +17,10 @@ from typing import TypeVar
 
 import torch
 
-from engine.devices import is_cuda, make_current
-from engine.kernels.native.library import Library
-from engine.parallel.exchange import Exchange
-from engine.parallel.meeting import PeerFailedError
-from engine.threads.numa import nodes
+from engine.hardware.cpu_threads.idle_cores import nodes
+from engine.hardware.devices import is_cuda, make_current
+from engine.kernels.cpu.library import Library
+from engine.parallel.exchange import Exchange, PeerFailedError
 
 T = TypeVar("T")
 

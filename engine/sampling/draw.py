@@ -5,11 +5,15 @@ Both look for a block first (see `BLOCK`), then inside it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.batch.transfer import upload_places
 from engine.sampling import BLOCK
 
 
@@ -65,3 +69,40 @@ def inverse_cdf(probs: Tensor, masses: Tensor, u: Tensor) -> Tensor:
     last = BLOCK - 1 - (inside > 0).int().flip(1).argmax(1, keepdim=True)
     offset = torch.where(hits.any(1, keepdim=True), hits.int().argmax(1, keepdim=True), last)
     return columns.gather(1, offset).squeeze(1)
+
+
+def select(x: Tensor, rows: Sequence[int]) -> Tensor:
+    """Rows of `x` in ascending order; without a copy where they are neighbours."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return x[rows[0] : rows[-1] + 1]
+    return x[upload_places(rows, x.device)]
+
+
+def merged(parts: Sequence[tuple[list[int], Tensor]], count: int, device: torch.device) -> Tensor:
+    """int64 [count] from the values at some of the places; every place is in one of the parts, and
+    those of a part are ascending."""
+    if len(parts) == 1:
+        return parts[0][1]
+    result = torch.empty(count, dtype=torch.int64, device=device)
+    for places, values in parts:
+        result.index_copy_(0, upload_places(places, device), values)
+    return result
+
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MASK = 2**64 - 1
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
+    """One number in [0, 1) per (seed, position), with 53 random bits. Seeds: any integers, taken
+    modulo 2**64."""
+    seed = np.array([s & _MASK for s in seeds], dtype=np.uint64)
+    position = np.array([p & _MASK for p in positions], dtype=np.uint64)
+    bits = _mix(_mix(seed + _GAMMA) + (position + np.uint64(1)) * _GAMMA)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from engine.batch.transfer import reads_freely, upload, upload_places
 from engine.sampling.draw import block_masses
 from engine.sampling_params import SamplingParams
-from engine.transfer import reads_freely, upload, upload_places
 
 _NUM_CANDIDATES = 256
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.transfer import upload_places
+from engine.batch.transfer import upload_places
 
 
 class RowLogprobs(NamedTuple):

@@ -6,7 +6,18 @@ are 0 to 1.
 """
 
 from engine.snapshot.blocks import BLOCK_CACHED, BLOCK_FREE, BlockDetails, BlockSnapshot
-from engine.snapshot.engine import Counters, EngineSnapshot, Part, Sample, Told
+from engine.snapshot.engine import (
+    Counters,
+    EngineSnapshot,
+    ModelInfo,
+    Part,
+    Sample,
+    SpeculationSnapshot,
+    SpeedUp,
+    ThreadFigures,
+    ThreadsOf,
+    Told,
+)
 from engine.snapshot.memory import (
     GpuFigures,
     GpuProcess,
@@ -14,8 +25,6 @@ from engine.snapshot.memory import (
     MemorySnapshot,
     undivided,
 )
-from engine.snapshot.model import ModelInfo
-from engine.snapshot.packed import PackedEntries, entry_of, packed, unpacked
 from engine.snapshot.requests import (
     FinishReason,
     PackedTokens,
@@ -24,9 +33,7 @@ from engine.snapshot.requests import (
     RequestTimes,
     TokenEvent,
 )
-from engine.snapshot.speculation import SpeculationSnapshot, SpeedUp
-from engine.snapshot.steps import StepEntry, StepRecord
-from engine.snapshot.threads import ThreadFigures, ThreadsOf
+from engine.snapshot.steps import PackedEntries, StepEntry, StepRecord, entry_of, packed, unpacked
 
 __all__ = [
     "BLOCK_CACHED",

@@ -8,11 +8,147 @@ from typing import Any, NamedTuple
 
 from engine.snapshot.blocks import BlockSnapshot
 from engine.snapshot.memory import GpuFigures, MemorySnapshot
-from engine.snapshot.model import ModelInfo
 from engine.snapshot.requests import RequestSnapshot, RequestState
-from engine.snapshot.speculation import SpeculationSnapshot
 from engine.snapshot.steps import StepRecord
-from engine.snapshot.threads import ThreadFigures
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The loaded model, in words and numbers.
+
+    `num_lookup_parameters` are those of an input embedding that is not the output layer too: of
+    it a step reads the rows of its tokens alone. `num_expert_parameters` are in experts, of which
+    a token uses `experts_per_token` out of `num_experts`. `quantization`: how weights of linear
+    layers are held ("" for plain numbers). Of `weights_bytes`, `output_bytes` are the output
+    layer's, `lookup_bytes` those of the input embedding above, `expert_bytes` those of experts.
+    `device_name`: the make of `device`, with its cores where that is the CPU, and with the layers
+    that the CPU computes beside a GPU. `num_ranks`: how many compute each layer together;
+    `num_stages`: on how many GPUs the layers are, one behind the other.
+    """
+
+    name: str
+    path: str
+    architecture: str
+    dtype: str
+    device: str
+    num_parameters: int
+    weights_bytes: int
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_model_len: int
+    is_dummy: bool
+    has_chat_template: bool
+    kernels: dict[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    num_lookup_parameters: int = 0
+    num_expert_parameters: int = 0
+    num_experts: int = 0
+    experts_per_token: int = 0
+    device_name: str = ""
+    quantization: str = ""
+    output_bytes: int = 0
+    lookup_bytes: int = 0
+    expert_bytes: int = 0
+    num_ranks: int = 1
+    num_stages: int = 1
+
+    @property
+    def is_described(self) -> bool:
+        """Whether more of it is known than its name, and (as `device`) what serves it."""
+        return bool(self.architecture)
+
+    @property
+    def num_gpus(self) -> int:
+        """That have a part each, of ranks or of stages; 0 on the CPU."""
+        return max(self.num_ranks, self.num_stages) if self.device.startswith("cuda") else 0
+
+    @property
+    def body_bytes(self) -> int:
+        """Of weights that every token of a step is multiplied with."""
+        return self.weights_bytes - self.output_bytes - self.lookup_bytes - self.expert_bytes
+
+
+class SpeedUp(NamedTuple):
+    """Tokens per second with drafts over those without, on the same load at the same number of
+    requests; from so many steps with drafts and without."""
+
+    factor: float
+    num_drafted_steps: int
+    num_plain_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSnapshot:
+    """Speculative decoding since its method was chosen.
+
+    method: "ngram", "draft_model" or "eagle3". rounds: verifications of at least one draft.
+    drafted_per_position[i], accepted_per_position[i]: how many rounds drafted, and kept, an i-th
+    token (from 0). draft_steps: steps with at least one round; verify_s: seconds of the model's
+    passes in these; draft_s: of drafting, in all steps. draft_model: its name. weights, kv_cache:
+    bytes of the draft model's. rest_steps: steps in a row in which adaptive drafting left everybody
+    without drafts because they do not pay, but for a try now and then.
+
+    Of a server that counts drafts and tells no more, method is "": told_drafted, told_accepted and
+    rounds are its counts, told_length is what it says of the tokens of a round; None: not told.
+    """
+
+    method: str
+    draft_model: str = ""
+    rounds: int = 0
+    drafted_per_position: tuple[int, ...] = ()
+    accepted_per_position: tuple[int, ...] = ()
+    draft_steps: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    weights: int = 0
+    kv_cache: int = 0
+    speed_up: SpeedUp | None = None
+    rest_steps: int = 0
+    told_drafted: int | None = None
+    told_accepted: int | None = None
+    told_length: float | None = None
+
+    @property
+    def drafted(self) -> int:
+        return sum(self.drafted_per_position) if self.told_drafted is None else self.told_drafted
+
+    @property
+    def accepted(self) -> int:
+        return sum(self.accepted_per_position) if self.told_accepted is None else self.told_accepted
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens of a round: 1 + accepted drafts."""
+        return 1 + self.accepted / self.rounds if self.rounds else self.told_length
+
+
+class ThreadsOf(NamedTuple):
+    """`threads` were found best for steps of `first` to `last` tokens."""
+
+    first: int
+    last: int
+    threads: int
+
+
+class ThreadFigures(NamedTuple):
+    """most: threads that a step may have. used: those of the last one. free: those that found a
+    core of their own; others: cores that other programs keep busy, None where it is not known.
+    found: what measurement chose, for steps of few tokens."""
+
+    most: int
+    used: int
+    free: int
+    others: float | None
+    found: tuple[ThreadsOf, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

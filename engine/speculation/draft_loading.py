@@ -13,23 +13,22 @@ from engine.attention.backends import make_backend
 from engine.attention.gpu import WORKSPACE_BYTES
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
-from engine.device_map import DeviceMap
 from engine.errors import CheckpointError, UnsupportedModelError
-from engine.loading.architecture import resolve_class
-from engine.loading.checkpoint import Checkpoint
-from engine.loading.loader import load_model
-from engine.loading.materialise import weight_bytes
-from engine.model_runner import ModelRunner, probe_kv
+from engine.hardware.device_map import DeviceMap
+from engine.models.architecture import resolve_class
+from engine.models.checkpoint import Checkpoint
+from engine.models.loader import load_model
+from engine.models.materialise import weight_bytes
+from engine.models.smoke_test import check_architecture
+from engine.runner.model_runner import ModelRunner, probe_kv
 from engine.speculation.draft_model import DraftModelProposer
 from engine.speculation.draft_source import draft_dtype, unusable
-from engine.speculation.eagle3.head import Eagle3Head
+from engine.speculation.eagle3.head import Eagle3Head, Taps
 from engine.speculation.eagle3.proposer import Eagle3Proposer
 from engine.speculation.eagle3.shape import read_shape
-from engine.speculation.eagle3.taps import Taps
 from engine.speculation.eagle3.weights import load_head
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import Proposer
-from engine.trial import check_architecture
 
 
 @dataclass(frozen=True)

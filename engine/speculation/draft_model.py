@@ -19,14 +19,13 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from engine.batch import Span, pack
-from engine.graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
-from engine.model_runner import ModelRunner
-from engine.sampler import Sampler
-from engine.speculation.drafting import Drafting, draw
-from engine.speculation.proposer import Proposal, Proposer
-from engine.step_plan import Grant
-from engine.transfer import upload_places
+from engine.batch.batch import Span, pack
+from engine.batch.transfer import upload_places
+from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
+from engine.runner.model_runner import ModelRunner
+from engine.sampling.sampler import Sampler
+from engine.scheduling.step_plan import Grant
+from engine.speculation.proposer import Drafting, Proposal, Proposer, draw
 
 
 class DraftModelProposer(Proposer):

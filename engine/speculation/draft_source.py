@@ -9,10 +9,10 @@ from engine.errors import (
     InferdeckError,
     UnsupportedModelError,
 )
-from engine.loading.checkpoint import Checkpoint
-from engine.machine import default_dtype
+from engine.hardware.machine import default_dtype
+from engine.models.checkpoint import Checkpoint
 from engine.speculation.eagle3.shape import read_shape
-from engine.tokenization import Tokenizer
+from engine.text.tokenizer import Tokenizer
 
 _MOST_DIFFERENT = 0.01
 """Of the token ids: special tokens that a fine-tune renamed do no harm, for what stands is decided

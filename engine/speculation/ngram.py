@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config import EngineConfig
+from engine.scheduling.step_plan import Grant
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
-from engine.step_plan import Grant
 
 
 class NgramProposer(Proposer):

@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from engine.config import EngineConfig
-from engine.graphs import DecodeGraphs, Taps
-from engine.request import Request
+from engine.runner.cuda_graphs import DecodeGraphs, Taps
+from engine.scheduling.request import Request
+from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import SpeculationSnapshot
-from engine.speculation.acceptance import Acceptance, Places, num_accepted
 from engine.speculation.lengths import CostModel, choose_lengths
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
-from engine.speculation.speedup import SpeedMeter
-from engine.step_plan import Grant, Outcome, StepPlan
+from engine.speculation.statistics import Acceptance, Places, SpeedMeter, num_accepted
 
 PROBE_ROUNDS = 16
 """A request for which drafting does not pay is tried again with one draft after so many steps."""

@@ -14,9 +14,10 @@ import pytest
 from PySide6.QtCore import QCoreApplication, QEvent
 from pytestqt.qtbot import QtBot
 
-from app.chat.controller import ChatController
-from app.chat.page import ChatPage
+from app.features.chat.controller import ChatController
+from app.features.chat.page import ChatPage
 from app.storage import ChatStore, StoredMessage
+from tests import ROOT
 from tests.app.fake_engine import FakeEngine
 
 
@@ -110,7 +111,7 @@ def chat(qtbot: QtBot, tmp_path: Path) -> Iterator[Chat]:
 
 def kill_when_it_says(word: str, script: str, folder: Path) -> None:
     """Run a program on the chats of `folder`, and kill it at its first line, which is `word`."""
-    root = Path(__file__).parents[2]
+    root = ROOT
     child = subprocess.Popen(
         [sys.executable, "-c", script, str(folder)],
         stdout=subprocess.PIPE,

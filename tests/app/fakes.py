@@ -17,9 +17,9 @@ import numpy as np
 
 from engine import messages as m
 from engine.config import EngineConfig
-from engine.device_map import host_layers_of
 from engine.errors import ConfigError, ErrorInfo
-from engine.machine import machine_name
+from engine.hardware.device_map import host_layers_of
+from engine.hardware.machine import machine_name
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BLOCK_FREE,

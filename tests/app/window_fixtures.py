@@ -9,8 +9,8 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
-from app.chat.conversation import Message, State
-from app.window import Application
+from app.features.chat.conversation import Message, State
+from app.main.start import Application
 from tests.app.fakes import FakeEngineThread, Script
 
 

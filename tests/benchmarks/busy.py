@@ -23,8 +23,8 @@ import numpy as np
 
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.machine import default_threads
-from engine.threads.crowding import allowed_cores
+from engine.hardware.cpu_threads.idle_cores import allowed_cores
+from engine.hardware.machine import default_threads
 from tests.benchmarks.report import (
     Goal,
     arguments,

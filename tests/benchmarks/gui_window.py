@@ -23,8 +23,8 @@ from typing import Any
 from PySide6.QtCore import QEvent, QEventLoop, QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QWidget
 
-from app.engine_seat import SNAPSHOT_INTERVAL_MS
-from app.window import Application, make_application
+from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
+from app.main.start import Application, make_application
 
 HEARTBEAT_MS = 50
 STALL_S = 0.1

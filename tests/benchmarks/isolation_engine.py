@@ -8,7 +8,7 @@ import sys
 import threading
 from typing import Any
 
-from app.isolated.child import SNAPSHOT_INTERVAL_S
+from app.cli.child import SNAPSHOT_INTERVAL_S
 from engine import messages as m
 from engine.engine_thread import EngineThread
 from engine.snapshot import RequestTimes, StepRecord

@@ -8,8 +8,8 @@ import json
 import sys
 from typing import Any
 
-from app.engine_place import factory_of
-from app.window import Application, make_application
+from app.main.engine_place import factory_of
+from app.main.start import Application, make_application
 from engine.snapshot import EngineSnapshot, StepRecord
 from tests.benchmarks.gui_window import Commands, WindowBenchmark
 from tests.benchmarks.isolation_steps import step_figures

@@ -23,9 +23,9 @@ from torch import Tensor
 from engine.attention.cpu import CPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
 from engine.attention.pages import token_rows
-from engine.batch import Span, pack
-from engine.kv_dtype import parse_kv_dtype
-from engine.machine import default_threads, machine_info
+from engine.batch.batch import Span, pack
+from engine.hardware.machine import default_threads, machine_info
+from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.benchmarks.report import (
     Goal,
     arguments,

@@ -23,7 +23,7 @@ from app.bench.load import LoadResult, Pace, run_load
 from app.bench.workload import Workload, preset, special_token_ids, usable_token_ids
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine
-from engine.machine import default_threads
+from engine.hardware.machine import default_threads
 from engine.snapshot import StepRecord
 from tests.benchmarks.report import (
     Goal,

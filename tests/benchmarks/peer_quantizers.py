@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.quantization.recipe import Recipe
+    from engine.quantize.recipe import Recipe
 
 PEERS = {
     "autoawq": ("awq",),

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from app.bench.bandwidth import engine_facts, read_bandwidth
-from app.bench.figures import decode_bandwidth
-from engine.machine import default_threads
+from app.bench.report import decode_bandwidth
+from engine.hardware.machine import default_threads
 from tests.benchmarks.checkpoints import make_checkpoint
 from tests.benchmarks.peer_engines import (
     Inferdeck,

@@ -18,14 +18,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from app.features.quantize.texts import builtin_text
 from app.paths import starter_model
-from app.quality.texts import builtin_text
 from engine import EngineConfig
-from engine.evaluation import EvaluationTask, plain, run
-from engine.quantization.calibration import make_sequences
-from engine.quantization.quantize import quantize
-from engine.quantization.recipe import Recipe
-from engine.tokenization import Tokenizer
+from engine.evaluate import EvaluationTask, plain, run
+from engine.quantize.calibration import make_sequences
+from engine.quantize.quantize import quantize
+from engine.quantize.recipe import Recipe
+from engine.text.tokenizer import Tokenizer
 from resources.starter.corpus import make_conversation
 from resources.starter.dataset import is_held_out
 from resources.starter.sample import written

@@ -28,7 +28,7 @@ from typing import Any
 from app.bench.bandwidth import read_bandwidth
 from app.paths import shapes_dir
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.machine import default_threads
+from engine.hardware.machine import default_threads
 from tests.benchmarks.peer_quantizers import PEERS, peer_argument
 from tests.benchmarks.quality import print_quality, quality, quality_goals
 from tests.benchmarks.report import (

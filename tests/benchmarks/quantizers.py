@@ -30,15 +30,15 @@ from typing import NamedTuple
 
 import torch
 
+from app.features.quantize.texts import builtin_text
 from app.paths import starter_model
-from app.quality.texts import builtin_text
 from engine import EngineConfig
-from engine.evaluation import EvaluationTask, plain, run
-from engine.machine import default_threads
-from engine.quantization.calibration import make_sequences
-from engine.quantization.quantize import quantize
-from engine.quantization.recipe import Recipe
-from engine.tokenization import Tokenizer
+from engine.evaluate import EvaluationTask, plain, run
+from engine.hardware.machine import default_threads
+from engine.quantize.calibration import make_sequences
+from engine.quantize.quantize import quantize
+from engine.quantize.recipe import Recipe
+from engine.text.tokenizer import Tokenizer
 from tests.benchmarks.outliers import plant_outliers
 from tests.benchmarks.peer_quantizers import PEERS, peer_argument, run_peer
 from tests.benchmarks.quality import calibration_text, measured_text

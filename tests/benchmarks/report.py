@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from engine.machine import machine_info
+from engine.hardware.machine import machine_info
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.features.chat.suggestions import long_prompts, suggestions_for
 from app.paths import shapes_dir, starter_draft, starter_head, starter_model
-from app.suggestions import long_prompts, suggestions_for
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.machine import default_threads
+from engine.hardware.machine import default_threads
+from engine.scheduling.step_plan import Grant
 from engine.snapshot import StepRecord
-from engine.speculation.acceptance import expected_tokens
 from engine.speculation.proposer import NOTHING, Proposal, Proposer
-from engine.step_plan import Grant
+from engine.speculation.statistics import expected_tokens
 from tests.benchmarks.report import (
     Goal,
     arguments,

@@ -33,8 +33,8 @@ from tests.benchmarks.report import (
     write_json,
 )
 from widgets.blocks.block_map import BlockMap
-from widgets.charts.clock import RedrawClock
-from widgets.theme import apply_theme
+from widgets.plot.clock import RedrawClock
+from widgets.theme.theme import apply_theme
 from widgets.timeline.view import TimelineView
 
 NUM_BLOCKS, NUM_REQUESTS, NUM_STEPS = 100_000, 256, 10_000

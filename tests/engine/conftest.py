@@ -49,6 +49,6 @@ def make_engine(tiny_folder: Path) -> Iterator[Callable[..., LLMEngine]]:
 def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
     """Engines made from now on capture their steps on the CPU."""
     made = Recording()
-    for module in ("engine.graphs", "engine.cache_building"):
+    for module in ("engine.runner.cuda_graphs", "engine.host.kv_cache"):
         monkeypatch.setattr(f"{module}.capture_for", lambda device: made)
     return made

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.sampler import Sampler, SamplingRow
 from engine.sampling.draw import block_masses
 from engine.sampling.filters import Filters
+from engine.sampling.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 
 VOCAB = 700  # not a multiple of the block size

@@ -6,13 +6,13 @@ from __future__ import annotations
 import itertools
 import random
 
-from engine.block_pool import BlockPool, root_hash
 from engine.config import EngineConfig
-from engine.request import Request
 from engine.sampling_params import SamplingParams
-from engine.scheduler import Scheduler
+from engine.scheduling.block_pool import BlockPool, root_hash
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import FinishReason
-from engine.step_plan import Grant, Outcome, StepPlan
 
 VOCAB = 50
 

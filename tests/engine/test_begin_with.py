@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from engine import LLMEngine, SamplingParams
 from engine.errors import InvalidRequestError
-from engine.output import RequestOutput
 from engine.snapshot import FinishReason
+from engine.step.output import RequestOutput
 from tests.engine import tiny_models
 
 MakeEngine = Callable[..., LLMEngine]

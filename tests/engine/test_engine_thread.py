@@ -345,8 +345,8 @@ def test_when_the_model_before_is_gone_too_both_causes_are_said(
 def test_peaks_are_measured_while_the_engine_rests_and_never_beside_a_step(
     events: Recorder, thread: EngineThread, config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.peaks.SUM_BYTES", 2**20)
-    monkeypatch.setattr("engine.peaks.LEAST_SUM_BYTES", 2**20)
+    monkeypatch.setattr("engine.hardware.peaks.SUM_BYTES", 2**20)
+    monkeypatch.setattr("engine.hardware.peaks.LEAST_SUM_BYTES", 2**20)
     thread.submit(MeasurePeaks())
     assert "No model" in events.wait(PeaksMeasured).why_not
     thread.submit(Load(config))

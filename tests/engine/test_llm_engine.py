@@ -262,7 +262,9 @@ def test_a_change_that_fails_leaves_everything_as_it_was(
         raise OutOfMemoryError("No memory.", "Buy some.")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.model_host.build_caches", _failing_once("engine.model_host", patch))
+        patch.setattr(
+            "engine.host.model_host.build_caches", _failing_once("engine.host.model_host", patch)
+        )
         with pytest.raises(OutOfMemoryError):
             engine.reconfigure(block_size=4)
     assert engine.config == before

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import NAME, AttentionOptions, active, register
-from engine.kv_dtype import parse_kv_dtype
-from engine.model_runner import forward
+from engine.numerics.kv_dtype import parse_kv_dtype
+from engine.runner.model_runner import forward
 from tests.engine.tiny_models import Reference
 
 

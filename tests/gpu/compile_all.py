@@ -119,8 +119,8 @@ def attention(quick: bool) -> None:
     """Prompts, decoded tokens and mixtures, with every form of cache."""
     from engine.attention.gpu import GPUAttention
     from engine.attention.interface import AttentionOptions, LayerSpec
-    from engine.batch import Span, pack
-    from engine.kv_dtype import parse_kv_dtype
+    from engine.batch.batch import Span, pack
+    from engine.numerics.kv_dtype import parse_kv_dtype
 
     shapes = [(32, 8, 128, 128)] if quick else [
         (32, 8, 128, 128), (16, 8, 64, 64), (8, 4, 256, 256), (32, 32, 80, 80),
@@ -163,7 +163,7 @@ def _batches(span: Any) -> Iterator[list[Any]]:
 def linears(quick: bool) -> None:
     """Weights of 4 and 8 bits, of float8 and of NF4, by few rows and by many."""
     from engine.kernels.held import _hold_packed
-    from engine.quantization.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
+    from engine.numerics.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
 
     outputs, inputs, cpu = 512, 1024, torch.device("cpu")
     codes = torch.zeros(outputs, inputs, dtype=torch.uint8)
@@ -192,7 +192,7 @@ def experts(quick: bool) -> None:
     """A mixture's weights, for few pairs of token and expert and for many."""
     from engine.kernels.experts import Route, stacked
     from engine.kernels.packed import PackedWeights
-    from engine.quantization.codes import NF4_TABLE, IntCodes, TableCodes
+    from engine.numerics.codes import NF4_TABLE, IntCodes, TableCodes
 
     codes = torch.zeros(256, 512, dtype=torch.uint8)
     kinds = [
@@ -210,9 +210,7 @@ def experts(quick: bool) -> None:
 
 def fused(quick: bool) -> None:
     """Norm, with and without the residual, rotary, gated activation."""
-    from engine.kernels.triton.activation import silu_and_mul
-    from engine.kernels.triton.norm import add_rms_norm, rms_norm
-    from engine.kernels.triton.rotary import rotate_heads
+    from engine.kernels.triton.fused import add_rms_norm, rms_norm, rotate_heads, silu_and_mul
 
     for width in (128,) if quick else (64, 128, 256):
         heads = torch.zeros(3, 40, width, dtype=torch.bfloat16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from engine.cuda_capture import CudaCapture
+from engine.runner.cuda_capture import CudaCapture
 
 
 def main() -> None:

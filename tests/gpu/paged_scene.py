@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import AttentionOptions
-from engine.attention.quantized import FORMATS, quantize
-from engine.kernels.stored import Stored
+from engine.attention.pages import FORMATS, quantize
+from engine.kernels.stored_pages import Stored
 from engine.kernels.triton.attention import Shape
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.quantization.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
+from engine.numerics.codes import NF4_TABLE, FloatCodes, IntCodes, TableCodes
 
 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:

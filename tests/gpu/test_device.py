@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from engine.attention import NAME, register
-from engine.kernels import e4m3
-from engine.loading import few_bits_loader, loader, materialise
-from engine.loading.checkpoint import Checkpoint
-from engine.model_runner import probe_kv
-from engine.quantization.scheme import PLAIN, Scheme
+from engine.models import loader, materialise
+from engine.models import quantized_loader as few_bits_loader
+from engine.models.checkpoint import Checkpoint
+from engine.numerics import rounding as e4m3
+from engine.numerics.scheme import PLAIN, Scheme
+from engine.runner.model_runner import probe_kv
 from tests.engine.tiny_models import make_model, save
 
 KINDS = ("attention", "qkv", "gate/up", "rms norm", "rotary apply", "rotary table", "experts")

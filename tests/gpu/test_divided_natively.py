@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from engine import LLMEngine, SamplingParams
-from engine.flight import Flight
+from engine.step.execute import Flight
 from tests.engine import tiny_models
-from tests.engine.loading.live_bytes import live_bytes
+from tests.engine.models.live_bytes import live_bytes
 from tests.gpu import engines
 from tests.gpu import test_engine_gpu as whole
 from tests.gpu.engines import Engines, Make

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from engine import LLMEngine, SamplingParams
-from engine.cuda_capture import CudaCapture
 from engine.errors import UnsupportedModelError
+from engine.runner.cuda_capture import CudaCapture
 from tests.gpu.test_engine_gpu import PARAMS, PROMPTS, STARTER, exact_products, make, on_cpu
 
 __all__ = ["exact_products", "on_cpu"]

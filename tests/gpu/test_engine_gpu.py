@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
-from engine.flight import Flight
-from engine.sampler import Sampler, SamplingRow
+from engine.sampling.sampler import Sampler, SamplingRow
 from engine.speculation.proposer import Proposal
 from engine.speculation.verify import Verification
+from engine.step.execute import Flight
 
 pytestmark = pytest.mark.gpu
 

@@ -18,9 +18,9 @@ from engine.kernels.held import hold_expert
 from engine.kernels.packed import PackedWeights
 from engine.kernels.triton.experts import plan_tiles
 from engine.kernels.weights import PlainWeights
-from engine.layers.experts import HeldExperts
-from engine.quantization.codes import Codes
-from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
+from engine.models.layers.experts import HeldExperts
+from engine.numerics.codes import Codes
+from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import (
     TOLERANCE,

@@ -16,9 +16,9 @@ from engine.attention.cpu import CPUAttention
 from engine.attention.device_tables import DeviceTables
 from engine.attention.gpu import MOST_WORKSPACE_BYTES, WORKSPACE_BYTES, GPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.batch import Batch, Span, pack, padding
+from engine.batch.batch import Batch, Span, pack, padding
 from engine.kernels.triton import support
-from engine.kv_dtype import KVDtype, parse_kv_dtype
+from engine.numerics.kv_dtype import KVDtype, parse_kv_dtype
 from tests.engine import tiny_models
 from tests.gpu.conftest import HAS_GPU
 
@@ -206,7 +206,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
         with monkeypatch.context() as patch:
             if implementation is not None:
-                for module in ("engine.cache_building", "engine.speculation.draft_loading"):
+                for module in ("engine.host.kv_cache", "engine.speculation.draft_loading"):
                     patch.setattr(f"{module}.make_backend", by_triton)
             config = EngineConfig(
                 model=str(folders[family]), device="cpu", dtype="float32", num_threads=1,

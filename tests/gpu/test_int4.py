@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from engine.kernels import gpu_choices, gpu_plans, packed_codes
-from engine.kernels.gpu_plans import FEW_ROWS, TILE_ROWS
+from engine.kernels import gpu as gpu_choices
+from engine.kernels import gpu as gpu_plans
+from engine.kernels import packed_codes
+from engine.kernels.gpu import FEW_ROWS, TILE_ROWS
 from engine.kernels.held import ReorderedWeights, hold
 from engine.kernels.packed import PackedWeights
 from engine.kernels.packed_codes import Plan
-from engine.quantization.codes import IntCodes
+from engine.numerics.codes import IntCodes
 from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
 from tests.gpu.references import (
     TOLERANCE,

@@ -15,7 +15,7 @@ from engine.kernels.held import hold
 from engine.kernels.packed import PackedWeights
 from engine.kernels.rows8 import Fp8Rows, Int8Rows
 from engine.kernels.triton import rows8
-from engine.quantization.rounding import round_asymmetric, round_int8
+from engine.numerics.rounding import round_asymmetric, round_int8
 from tests.gpu.conftest import HAS_GPU
 from tests.gpu.references import TOLERANCE, poison, random_floats, random_rows, relative_error
 

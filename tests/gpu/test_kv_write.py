@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.attention.quantized import FORMATS, quantize
+from engine.attention.pages import FORMATS, quantize
 from tests.gpu.conftest import HAS_GPU
 
 pytest.importorskip("triton")
 
-from engine.kernels.stored import Stored
+from engine.kernels.stored_pages import Stored
 from engine.kernels.triton.kv_write import write_kv
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

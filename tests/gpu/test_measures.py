@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec
 from engine.config import EngineConfig
-from engine.kv_dtype import parse_kv_dtype
+from engine.numerics.kv_dtype import parse_kv_dtype
 from engine.snapshot import RequestTimes, TokenEvent
 from tests.gpu.bench import attention_cells, profile_cells, wave_cells
 from tests.gpu.bench.bench import Bench
@@ -159,7 +159,7 @@ def test_nothing_is_compiled_while_a_wave_is_measured(
     monkeypatch.setattr("engine.kernels.triton.attention.paged_attention", noted)
     monkeypatch.setattr("engine.kernels.triton.attention.SPLIT", 32)
     monkeypatch.setattr("engine.kernels.triton.kv_write.write_kv", lambda *_: None)
-    monkeypatch.setattr("engine.cache_building.make_backend", make_backend)
+    monkeypatch.setattr("engine.host.kv_cache.make_backend", make_backend)
     monkeypatch.setattr(wave_cells, "warm_up", warm_up)
     bench = Bench("cpu", quick=True)
     wave_cells.measure(

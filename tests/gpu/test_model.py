@@ -14,10 +14,10 @@ pytest.importorskip("triton")
 from engine.kernels import held, ops
 from engine.kernels.int8_rows import HeldEmbedding
 from engine.kernels.rows8 import Int8Rows
-from engine.loading import head
-from engine.loading.checkpoint import Checkpoint
-from engine.loading.loader import LoadedModel, load_model
-from engine.quantization.scheme import PLAIN, Scheme
+from engine.models import quantized_weights as head
+from engine.models.checkpoint import Checkpoint
+from engine.models.loader import LoadedModel, load_model
+from engine.numerics.scheme import PLAIN, Scheme
 from tests.engine.tiny_models import make_model, make_prompts, save
 from tests.gpu.references import poison, relative_error
 

@@ -10,8 +10,8 @@ import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.attention.gpu import GPUAttention
-from engine.batch import Batch
-from engine.graphs import most_rows
+from engine.batch.batch import Batch
+from engine.runner.cuda_graphs import most_rows
 from tests.engine import tiny_models
 from tests.engine.recorded_graphs import Recording
 from tests.engine.speculation.test_exactness import Scripted
@@ -57,8 +57,8 @@ def engine_on_kernels(
             max_num_batched_tokens=512, implementation="triton",
         )  # fmt: skip
 
-    monkeypatch.setattr("engine.cache_building.make_backend", on_kernels)
-    for module in ("engine.graphs", "engine.cache_building"):
+    monkeypatch.setattr("engine.host.kv_cache.make_backend", on_kernels)
+    for module in ("engine.runner.cuda_graphs", "engine.host.kv_cache"):
         monkeypatch.setattr(f"{module}.capture_for", lambda device: recording)
     return LLMEngine(config)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import LLMEngine, SamplingParams, staged_runner
+from engine import LLMEngine, SamplingParams
+from engine.parallel import pipeline as staged_runner
 from tests.engine import tiny_models
 from tests.gpu import engines
 from tests.gpu.engines import Engines, Make

@@ -11,13 +11,13 @@ pytest.importorskip("triton")
 
 from engine.kernels import held
 from engine.kernels.experts import Route, stacked
-from engine.kernels.gpu_plans import FEW_ROWS
+from engine.kernels.gpu import FEW_ROWS
 from engine.kernels.grouped import TableWeights
 from engine.kernels.held import hold
 from engine.kernels.packed import PackedWeights, fits
 from engine.kernels.packed_codes import Plan
-from engine.quantization.codes import TableCodes
-from engine.quantization.rounding import round_nf4
+from engine.numerics.codes import TableCodes
+from engine.numerics.rounding import round_nf4
 from tests.gpu.packed_cases import DTYPES, ROWS, SCALE, assert_plain, quick, seeds
 from tests.gpu.references import TOLERANCE, poison, random_rows, random_table, relative_error
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.attention import varlen_trial
+from engine.attention import varlen as varlen_trial
 from engine.attention.interface import LayerSpec
 from engine.attention.pages import PagedCache, PlainPages
 from engine.attention.varlen import VarlenSteps
-from engine.batch import Batch
-from engine.kv_dtype import PLAIN
+from engine.batch.batch import Batch
+from engine.numerics.kv_dtype import PLAIN
 
 pytest.importorskip("triton")  # for what scenes are drawn with
 

@@ -10,8 +10,8 @@ import torch
 
 from engine.attention.gpu import GPUAttention
 from engine.attention.interface import AttentionOptions, LayerSpec
-from engine.batch import Span, pack
-from engine.kv_dtype import parse_kv_dtype
+from engine.batch.batch import Span, pack
+from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.gpu.test_gpu_backend import backend, moved
 
 pytest.importorskip("triton")

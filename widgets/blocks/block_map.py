@@ -20,12 +20,10 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from engine.snapshot import BlockSnapshot
-from widgets.blocks.grid import Grid, fit
-from widgets.blocks.owners import OwnerSlots
-from widgets.blocks.picture import Colors, paint
-from widgets.charts.clock import RedrawClock, work_time
-from widgets.pixels import to_image
-from widgets.theme import theme, theme_notifier
+from widgets.blocks.picture import Colors, Grid, OwnerSlots, fit, paint
+from widgets.plot.clock import RedrawClock, work_time
+from widgets.theme.colors import to_image
+from widgets.theme.theme import theme, theme_notifier
 
 NONE = -1
 

@@ -18,12 +18,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.buttons import IconButton
-from widgets.chat.popover import Popover
 from widgets.chat.records import AttachmentRecord
-from widgets.elided_line import ElidedLine
-from widgets.icons import set_icon
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font
+from widgets.controls.buttons import IconButton
+from widgets.controls.lines import ElidedLine
+from widgets.controls.popover import Popover
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, mono_font
 
 MOST_ROWS = 4
 PREVIEW_SIZE = (520, 320)

@@ -15,14 +15,13 @@ from PySide6.QtWidgets import (
 )
 
 from widgets.chat.attachments import AttachmentList
-from widgets.chat.buttons import IconButton
-from widgets.chat.context_line import ContextLine
-from widgets.chat.context_meter import ContextMeter
+from widgets.chat.meters import ContextLine, ContextMeter
 from widgets.chat.records import AttachmentRecord
-from widgets.fonts import scaled
-from widgets.icons import set_icon
-from widgets.key_words import set_key_tip
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
+from widgets.controls.buttons import IconButton
+from widgets.controls.key_names import set_key_tip
+from widgets.theme.fonts import scaled
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme_notifier
 
 MAX_LINES = 8
 MIN_LINES = 2

@@ -26,11 +26,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.charts.text import TextPen
 from widgets.chat.records import ConversationRecord
-from widgets.icons import icon
-from widgets.marked_line import marked_line
-from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
+from widgets.controls.lines import marked_line
+from widgets.plot.text import TextPen
+from widgets.theme.icons import icon
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
 
 _MARK = 14  # pixels of the icons beside a title
 

@@ -19,9 +19,9 @@ from PySide6.QtWidgets import (
 
 from widgets.chat.conversation_items import ConversationDelegate, ConversationModel, RowKey
 from widgets.chat.records import ConversationRecord
-from widgets.icons import icon, set_icon
-from widgets.key_words import key_words
-from widgets.theme import SPACE_2, SPACE_4, theme_notifier
+from widgets.controls.key_names import key_words
+from widgets.theme.icons import icon, set_icon
+from widgets.theme.theme import SPACE_2, SPACE_4, theme_notifier
 
 SEARCH_DELAY_MS = 120
 _GLASS = 24

@@ -31,7 +31,7 @@ from widgets.chat.formats import (
     table_format,
 )
 from widgets.chat.markdown import Item, Line, Span, Table
-from widgets.theme import Theme, theme
+from widgets.theme.theme import Theme, theme
 
 _ALIGNMENT = {
     "left": Qt.AlignmentFlag.AlignLeft,

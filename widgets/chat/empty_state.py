@@ -21,8 +21,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.elided_line import ElidedLine, title_line
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
+from widgets.controls.lines import ElidedLine, title_line
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_8, restyle
 
 COLUMN_WIDTH = 640
 _MARGINS, _LOW_MARGINS = (SPACE_8, SPACE_4), (SPACE_2, SPACE_2)  # above and below

@@ -17,8 +17,8 @@ from PySide6.QtGui import (
 )
 
 from widgets.chat.markdown import Item, Line, Span, Table
-from widgets.fonts import text_scale
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, Theme, mono_font, ui_font
+from widgets.theme.fonts import text_scale
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, Theme, mono_font, ui_font
 
 INDENT = 24
 """Pixels of one level of a list."""

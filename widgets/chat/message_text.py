@@ -28,11 +28,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.buttons import CopyButton
 from widgets.chat.document import Group, MarkdownDocument
 from widgets.chat.formats import CODE_HEADER, CODE_PADDING
 from widgets.chat.markdown import Line, Span, StreamingMarkdown
-from widgets.theme import RADIUS, SPACE_1, SPACE_3, theme, theme_notifier
+from widgets.controls.buttons import CopyButton
+from widgets.theme.theme import RADIUS, SPACE_1, SPACE_3, theme, theme_notifier
 
 _COST_SHARE = 8
 """Rendering takes at most an eighth of the time between two renderings."""

@@ -19,15 +19,19 @@ from PySide6.QtWidgets import (
 )
 
 from widgets.chat.attachments import SentFiles
-from widgets.chat.buttons import CopyButton, IconButton, QuietButton
-from widgets.chat.figures_line import FiguresLine
 from widgets.chat.marks import with_marks
 from widgets.chat.message_text import MessageText
-from widgets.chat.reasoning import may_become_reasoning, split_reasoning, without_reasoning
-from widgets.chat.reasoning_block import ReasoningBlock
+from widgets.chat.meters import FiguresLine
+from widgets.chat.reasoning import (
+    ReasoningBlock,
+    may_become_reasoning,
+    split_reasoning,
+    without_reasoning,
+)
 from widgets.chat.records import MessageRecord
-from widgets.key_words import set_key_tip
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
+from widgets.controls.buttons import CopyButton, IconButton, QuietButton
+from widgets.controls.key_names import set_key_tip
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
 
 BUBBLE_SHARE = 0.76
 """A user's message takes at most this share of the column."""

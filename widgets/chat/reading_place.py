@@ -11,7 +11,7 @@ from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QWidget
 
 from widgets.chat.message_view import MessageView
-from widgets.restyling import restyling
+from widgets.theme.restyling import restyling
 
 if TYPE_CHECKING:
     from widgets.chat.transcript import Transcript

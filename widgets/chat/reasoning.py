@@ -11,7 +11,16 @@ that is before it is reasoning.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from PySide6.QtCore import QPoint, QRect, QRectF, Qt
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QToolButton, QVBoxLayout, QWidget
+
+from widgets.chat.message_text import MessageText
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_4, theme, theme_notifier
 
 BEGIN, END = "<think>", "</think>"
 
@@ -56,3 +65,87 @@ def _without_tail(text: str) -> str:
         if text.endswith(END[:length]):
             return text[:-length]
     return text
+
+
+_BAR = 3  # pixels, at the left of the text
+
+
+class ReasoningBlock(QWidget):
+    """Unfolded while the reasoning is being written, folded when the answer begins, until the user
+    says otherwise. Hidden where there is none."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._shown = ""
+        self._is_open = False
+        self._chosen: bool | None = None  # by the user
+        self.header = QToolButton()
+        self.header.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.header.setCursor(Qt.CursorShape.PointingHandCursor)
+        self.header.setToolTip("Show or hide what the model wrote before its answer")
+        self.header.clicked.connect(lambda: self._choose(not self.is_unfolded))
+        self.text = MessageText()
+        self.text.setAccessibleName("Reasoning")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        column.addWidget(self.header, 0, Qt.AlignmentFlag.AlignLeft)
+        body = QVBoxLayout()
+        body.setContentsMargins(SPACE_4, 0, 0, SPACE_1)
+        body.addWidget(self.text)
+        column.addLayout(body)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        theme_notifier().changed.connect(self.update)
+        self.hide()
+
+    @property
+    def is_unfolded(self) -> bool:
+        return not self.text.isHidden()
+
+    def show_thought(self, thought: str, is_open: bool) -> None:
+        """Show reasoning; `is_open`: it is still being written."""
+        self._is_open = is_open
+        if thought.startswith(self._shown):
+            if thought != self._shown:
+                self.text.append(thought[len(self._shown) :])
+        else:
+            self.text.set_markdown(thought)
+        self._shown = thought
+        if not is_open:
+            self.text.render_now()
+        self.text.set_caret(is_open)
+        words = len(thought.split())
+        count = "1 word" if words == 1 else f"{words:,} words"
+        self.header.setText("Thinking" if is_open else f"Reasoning · {count}")
+        self._fold(self._chosen if self._chosen is not None else is_open)
+        self.setVisible(bool(thought) or is_open)
+
+    def mark(self, words: Sequence[str], view: QWidget) -> QRect | None:
+        """Mark `words` and unfold where there are some; where, in the coordinates of `view`."""
+        place = self.text.mark(words)
+        if place is None:
+            return None
+        self._choose(True)
+        return place.translated(self.text.mapTo(view, QPoint()))
+
+    def _choose(self, is_unfolded: bool) -> None:
+        self._chosen = is_unfolded
+        self._fold(is_unfolded)
+
+    def _fold(self, is_unfolded: bool) -> None:
+        set_icon(self.header, "chevron-down" if is_unfolded else "chevron-right")
+        self.header.setAccessibleName(
+            f"{self.header.text()}, {'unfolded' if is_unfolded else 'folded'}"
+        )
+        self.text.setVisible(is_unfolded)
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        if self.is_unfolded:
+            painter = QPainter(self)
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(theme().color("border_strong"))
+            area = self.text.geometry()
+            painter.drawRoundedRect(QRectF(SPACE_1, area.top(), _BAR, area.height()), 1.5, 1.5)
+            painter.end()

@@ -18,11 +18,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.buttons import IconButton
-from widgets.chat.popover import Popover
 from widgets.chat.records import PresetRecord, SamplingFieldRecord
-from widgets.elided_combo import ElidedCombo
-from widgets.theme import SPACE_1, SPACE_2, figure_font
+from widgets.controls.buttons import IconButton
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.popover import Popover
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
 
 CUSTOM = "Custom"
 _FIELD_WIDTH = 168

@@ -23,11 +23,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.jump_button import JumpButton
 from widgets.chat.message_view import AssistantMessageView, MessageView, UserMessageView
 from widgets.chat.reading_place import ReadingPlace
 from widgets.chat.records import MessageRecord
-from widgets.theme import SPACE_2, SPACE_3, SPACE_4
+from widgets.controls.buttons import JumpButton
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
 
 COLUMN_WIDTH = 820
 """Longer lines of text are hard to follow."""

@@ -1,19 +1,165 @@
-"""`LatencyChart`: the way to the first token as a strip, every gap after it as a bar."""
+"""The latency of a reply in words. No Qt."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.menu import offer_values, paint_focus
-from widgets.charts.table import ValuesTable
-from widgets.charts.text import TextPen
-from widgets.latency.reply import Cause, ReplyLatency, Stage
-from widgets.latency.table import latency_table
-from widgets.latency.words import duration
-from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
+from engine.snapshot import StepEntry
+from widgets.controls.text import milliseconds
+from widgets.latency.reply import Cause, Gap, ReplyLatency, Stage
+from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.table import Cell, ValuesTable
+from widgets.plot.text import TextPen
+from widgets.theme.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
+
+Name = Callable[[str], str]
+"""The name of a request, as the user knows it, from its id."""
+_MOST_NAMES = 2
+
+
+def duration(seconds: float) -> str:
+    return milliseconds(seconds * 1e3)
+
+
+def tokens(count: int) -> str:
+    return f"{count:,} token" if count == 1 else f"{count:,} tokens"
+
+
+def first_token_words(latency: ReplyLatency) -> str:
+    """ "First token after 412 ms: 12.0 ms in the queue, 400 ms prefill of 600 tokens"."""
+    if not latency.stretches:
+        return "No token was written."
+    prefills = [s for s in latency.stretches if s.stage is Stage.PREFILL]
+    parts = []
+    if queue := latency.seconds_of(Stage.QUEUE):
+        parts.append(f"{duration(queue)} in the queue")
+    count, cached = sum(s.num_tokens for s in prefills), sum(s.num_cached for s in prefills)
+    prefill = f"{duration(latency.seconds_of(Stage.PREFILL))} prefill"
+    if count:
+        prefill += f" of {tokens(count)}"
+    if len(prefills) > 1:
+        prefill += f" in {len(prefills):,} chunks"
+    parts.append(prefill)
+    if cached:
+        parts.append(f"{tokens(cached)} cached and skipped")
+    if wait := latency.seconds_of(Stage.WAIT):
+        parts.append(f"{duration(wait)} waiting between chunks")
+    return f"First token after {duration(latency.ttft_s)}: {', '.join(parts)}."
+
+
+def gaps_words(latency: ReplyLatency) -> str:
+    """ "63 gaps: usually 18.2 ms, the longest 95.0 ms; 4 slow."."""
+    if not latency.gaps:
+        return "One token: no gaps."
+    longest = max(gap.seconds for gap in latency.gaps)
+    count = len(latency.gaps)
+    slow = len(latency.slow_gaps)
+    noun = "gap" if count == 1 else "gaps"
+    text = (
+        f"{count:,} {noun}: usually {duration(latency.usual_s)}, "
+        f"the longest {duration(longest)}; "
+    )
+    text += f"{slow:,} slow." if slow else "none is slow."
+    if not any(gap.steps for gap in latency.gaps) and not latency.is_complete:
+        text += " Its steps are no longer kept, so what other requests ran in them is not known."
+    elif not latency.is_complete:
+        text += " The first steps of this reply are no longer kept."
+    return text
+
+
+def gap_words(latency: ReplyLatency, index: int, name: Name) -> str:
+    """One gap: how long, and where it is slow, what else ran."""
+    gap = latency.gaps[index]
+    text = f"Token {first_token_of(latency, index):,} after {duration(gap.seconds)}"
+    if gap.steps:
+        numbers = f"step {gap.steps[-1].index:,}"
+        if len(gap.steps) > 1:
+            numbers = f"steps {gap.steps[0].index:,} to {gap.steps[-1].index:,}"
+        text += f", {numbers}"
+    if not latency.is_slow(gap):
+        return f"{text}: as usual."
+    return f"{text}: {_reason(latency, gap, name)}."
+
+
+def first_token_of(latency: ReplyLatency, index: int) -> int:
+    """Number, from 1, of the first token that came after gap `index`."""
+    return 2 + sum(gap.num_tokens for gap in latency.gaps[:index])
+
+
+def _reason(latency: ReplyLatency, gap: Gap, name: Name) -> str:
+    if not gap.steps and not latency.is_complete:
+        return "why is not known, for its steps are no longer kept"
+    match latency.cause(gap):
+        case Cause.PREEMPTED:
+            count = latency.num_recomputed(gap)
+            return (
+                "it was preempted to make room in the KV cache"
+                + (f", and {tokens(count)} were computed again" if count else "")
+            )
+        case Cause.BETWEEN:
+            return (
+                f"for {duration(gap.between_s)} of it no step ran "
+                "(a setting was changed, or the engine's thread had to wait for the processor)"
+            )
+        case Cause.PREFILL:
+            return f"with it {_prefills(latency.others_prefill(gap), name)}"
+        case Cause.BATCH:
+            most = max(len(step.entries) for step in gap.steps)
+            return f"{most:,} requests shared its step, usually {latency.usual_batch:,.0f}"
+    return (
+        "the engine did no more than usual in it, so the processor was busy with something else "
+        "(this window included)"
+    )
+
+
+def _prefills(entries: list[StepEntry], name: Name) -> str:
+    """ "512 tokens of “Planning” were prefilled"."""
+    total = sum(entry.num_tokens for entry in entries)
+    names = list(dict.fromkeys(f"“{name(entry.request_id)}”" for entry in entries))
+    text = " and ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        text = f"{names[0]} and {len(names) - 1:,} others"
+    verb = "was" if total == 1 else "were"
+    return f"{tokens(total)} of {text} {verb} prefilled"
+
+
+HEADERS = (
+    "part", "start (ms)", "length (ms)", "tokens", "cached tokens", "last step", "requests", "why",
+)  # fmt: skip
+_DIGITS = (0, 2, 2, 0, 0, 0, 0, 0)
+_STAGES = {Stage.QUEUE: "queue", Stage.PREFILL: "prefill", Stage.WAIT: "wait"}
+_CAUSES = {
+    Cause.NONE: "",
+    Cause.PREFILL: "prefill of others",
+    Cause.PREEMPTED: "it was preempted",
+    Cause.BETWEEN: "no step ran",
+    Cause.BATCH: "larger batch",
+    Cause.UNKNOWN: "slow, not known why",
+}
+
+
+def latency_table(latency: ReplyLatency | None) -> ValuesTable:
+    """The stretches to the first token, then every gap: a row each, in order."""
+    rows: list[tuple[Cell, ...]] = []
+    for stretch in latency.stretches if latency is not None else ():
+        is_prefill = stretch.stage is Stage.PREFILL
+        counts = (stretch.num_tokens, stretch.num_cached) if is_prefill else (None, None)
+        times = 1e3 * stretch.start, 1e3 * stretch.seconds
+        rows.append((_STAGES[stretch.stage], *times, *counts, None, None, ""))
+    for gap in latency.gaps if latency is not None else ():
+        assert latency is not None
+        step = gap.steps[-1] if gap.steps else None
+        of_step = (None, None) if step is None else (step.index, len(step.entries))
+        times = 1e3 * gap.start, 1e3 * gap.seconds
+        cause = _CAUSES[latency.cause(gap)]
+        rows.append(("gap", *times, gap.num_tokens, None, *of_step, cause))
+    return ValuesTable(HEADERS, tuple(rows), _DIGITS)
+
 
 NONE = -1
 STAGE_COLORS = {Stage.QUEUE: "queued", Stage.PREFILL: "prefill", Stage.WAIT: "waiting"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
 
-from widgets.charts.menu import show_table
-from widgets.chat.popover import Popover
-from widgets.latency.chart import NONE, LatencyChart
+from widgets.controls.popover import Popover
+from widgets.controls.swatches import Swatch, Swatches, of
+from widgets.latency.chart import NONE, LatencyChart, Name, first_token_words, gap_words, gaps_words
 from widgets.latency.reply import ReplyLatency
-from widgets.latency.words import Name, first_token_words, gap_words, gaps_words
-from widgets.swatches import Swatch, Swatches, of
-from widgets.theme import SPACE_1, SPACE_2
+from widgets.plot.menu import show_table
+from widgets.theme.theme import SPACE_1, SPACE_2
 
 WIDTH, CHART_HEIGHT = 560, 160
 LEGEND = (

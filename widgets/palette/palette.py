@@ -9,10 +9,9 @@ from PySide6.QtCore import QEvent, QModelIndex, QObject, QPoint, Qt, Signal
 from PySide6.QtGui import QCursor, QKeyEvent
 from PySide6.QtWidgets import QLabel, QLineEdit, QListView, QWidget
 
-from widgets.chat.popover import Popover
-from widgets.palette.fuzzy import search
-from widgets.palette.items import Entry, EntryDelegate, EntryModel
-from widgets.theme import SPACE_1, SPACE_2
+from widgets.controls.popover import Popover
+from widgets.palette.items import Entry, EntryDelegate, EntryModel, search
+from widgets.theme.theme import SPACE_1, SPACE_2
 
 WIDTH, MOST_ROWS = 560, 12
 _MOVES = {

@@ -15,10 +15,10 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.menu import offer_values, paint_focus
-from widgets.charts.scale import Range, round_step, tick_text, ticks
-from widgets.charts.table import ValuesTable
-from widgets.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
+from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.series import Range, round_step, tick_text, ticks
+from widgets.plot.table import ValuesTable
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
 
 NONE = -1
 ERROR_COLOR, ROUNDING_COLOR = "accent", "text_muted"

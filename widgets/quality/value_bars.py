@@ -9,9 +9,17 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.menu import offer_values, paint_focus
-from widgets.charts.table import ValuesTable
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, theme_notifier, ui_font
+from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.table import ValuesTable
+from widgets.theme.theme import (
+    SPACE_1,
+    SPACE_2,
+    SPACE_3,
+    figure_font,
+    theme,
+    theme_notifier,
+    ui_font,
+)
 
 _BAR = 14
 _LABEL_SHARE = 0.3

@@ -21,13 +21,12 @@ from PySide6.QtWidgets import (
 )
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestTimes
-from widgets.elided_line import ElidedLine
-from widgets.fonts import scaled
-from widgets.icons import icon
-from widgets.plain_table import FittedColumns
-from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel
-from widgets.requests.record import RequestRecord
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
+from widgets.controls.lines import ElidedLine
+from widgets.controls.tables import FittedColumns
+from widgets.requests.model import MOST_TIMES, NAME, SORT, STATE, RequestModel, RequestRecord
+from widgets.theme.fonts import scaled
+from widgets.theme.icons import icon
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme_notifier
 
 EMPTY_TEXT = "Every request appears here, from chats and from other loads: send a message."
 _WIDTHS = {NAME: 220, STATE: 96}

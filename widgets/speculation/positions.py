@@ -8,10 +8,10 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.menu import offer_values, paint_focus
-from widgets.charts.table import ValuesTable
-from widgets.charts.text import TextPen
-from widgets.theme import SPACE_1, figure_font, theme, theme_notifier
+from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.table import ValuesTable
+from widgets.plot.text import TextPen
+from widgets.theme.theme import SPACE_1, figure_font, theme, theme_notifier
 
 _WIDEST = 44
 _GAP = 4

@@ -16,15 +16,15 @@ from PySide6.QtWidgets import (
 )
 
 from engine.snapshot import EngineSnapshot, Part, StepRecord
-from widgets.charts.clock import RedrawClock
-from widgets.charts.menu import show_table
-from widgets.chat.buttons import IconButton
-from widgets.elided_line import ElidedLine
-from widgets.swatches import Swatch, Swatches, of
-from widgets.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.controls.buttons import IconButton
+from widgets.controls.lines import ElidedLine
+from widgets.controls.swatches import Swatch, Swatches, of
+from widgets.controls.text import untold_text
+from widgets.plot.clock import RedrawClock
+from widgets.plot.menu import show_table
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
+from widgets.timeline.table import Name, batch_words, step_words, time_words
 from widgets.timeline.view import NONE, TimelineView
-from widgets.timeline.words import Name, batch_words, step_words, time_words
-from widgets.untold import untold_text
 
 EMPTY_TEXT = "Every step of the engine appears here with the first reply: send a message."
 HINT = "Point at a step to see its batch. Drag or scroll: back in time. Ctrl+scroll: zoom."

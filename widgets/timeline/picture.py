@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PySide6.QtGui import QImage
 
-from widgets.pixels import Pixels, word
-from widgets.timeline.history import FINISHED, RESUMED, Kind
+from widgets.theme.colors import Pixels, to_image, word
+from widgets.theme.theme import theme
+from widgets.timeline.history import FINISHED, RESUMED, Kind, Span, StepHistory
 
 _HATCH = 4
 """Distance of the lines in a slot that is idle."""
@@ -89,3 +92,55 @@ def paint_bars(
     lines = np.arange(height, 0, -1)[:, None]
     image[:, :, :width] = np.where(lines <= levels, word(colors.bar), background)[:, :, None]
     return image.reshape(height, columns * pitch)
+
+
+BARS_HEIGHT = 30
+ROW_HEIGHTS = (18, 14, 10, 8, 6)
+"""Pixels of a row: the first that has room for all requests, else the last, for the newest."""
+
+
+class Scene(NamedTuple):
+    """What is on the screen: steps start to end - 1, a row for each of `numbers`."""
+
+    start: int
+    end: int
+    numbers: list[int]
+    num_above: int  # requests for which there was no room
+    row_height: int
+    spans: list[Span]
+    longest: float
+    cells: QImage
+    bars: QImage
+
+
+def make_scene(history: StepHistory, start: int, end: int, pitch: int, room: int) -> Scene:
+    """The steps start to end - 1 of `history`, `pitch` pixels each, in `room` pixels of height."""
+    ordinals, numbers, kinds = history.cells(start, end)
+    spans = history.spans(start, end)
+    waiting = np.array([span.number for span in spans], np.int64)
+    everyone = np.union1d(numbers, waiting)
+    fits = [height for height in ROW_HEIGHTS if height * len(everyone) <= room]
+    row_height = fits[0] if fits else ROW_HEIGHTS[-1]
+    rows = everyone[-max(1, room // row_height) :]
+    matrix = np.full((max(1, len(rows)), end - start), Kind.NOTHING, np.uint8)
+    if len(rows):
+        shown = numbers >= rows[0]
+        place = np.searchsorted(rows, numbers[shown])
+        matrix[place, ordinals[shown] - start] = kinds[shown]
+    durations = history.durations(start, end)
+    longest = float(durations.max())
+    colors = _colors()
+    return Scene(
+        start, end, rows.tolist(), len(everyone) - len(rows), row_height, spans, longest,
+        to_image(paint_cells(matrix, pitch, row_height, colors)),
+        to_image(paint_bars(durations, longest, pitch, BARS_HEIGHT, colors)),
+    )  # fmt: skip
+
+
+def _colors() -> Colors:
+    table = theme()
+    series = table.series
+    return Colors(
+        table.panel, series.prefill, series.cached, series.decode, series.draft, series.preempted,
+        table.text, series.other, series.queued,
+    )  # fmt: skip

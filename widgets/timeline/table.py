@@ -1,11 +1,76 @@
-"""The steps of a timeline as a table of values. No Qt of its own."""
+"""What the timeline says in words. No Qt."""
 
 from __future__ import annotations
 
-from engine.snapshot import StepRecord, unpacked
-from widgets.charts.table import Cell, ValuesTable
+from collections.abc import Callable
+
+from engine.snapshot import StepEntry, StepRecord, unpacked
+from widgets.plot.table import Cell, ValuesTable
 from widgets.timeline.history import StepHistory
-from widgets.timeline.words import Name, batch_words
+
+Name = Callable[[str], str]
+"""The name of a request, as the user knows it, from its id."""
+
+
+def step_words(step: StepRecord) -> str:
+    """ "step 48,211 · 28.4 ms · 16 decode + 96 prefill tokens · 3 waiting"."""
+    step = unpacked(step)
+    parts = [f"step {step.index:,}", f"{step.duration * 1e3:,.1f} ms"]
+    if step.num_threads:
+        parts[-1] += f" on {step.num_threads} thread{'s' * (step.num_threads != 1)}"
+    decode, prefill = step.num_decode_tokens, step.num_prefill_tokens
+    drafts = sum(entry.num_draft for entry in step.entries)
+    kinds = ((decode, "decode"), (drafts, "drafted"), (prefill, "prefill"))
+    counts = [f"{n:,} {kind}" for n, kind in kinds if n]
+    total = decode + drafts + prefill
+    parts.append(" + ".join(counts) + (" token" if total == 1 else " tokens") if counts else "idle")
+    if step.num_cached_tokens:
+        parts.append(f"{step.num_cached_tokens:,} cached tokens skipped")
+    if step.num_waiting:
+        parts.append(f"{step.num_waiting:,} waiting")
+    if step.preempted:
+        parts.append(f"{len(step.preempted):,} preempted")
+    if step.num_resumed:
+        parts.append(f"{step.num_resumed:,} resumed")
+    if step.held_back:
+        count = len(step.held_back)
+        parts.append(f"{count:,} slot{'s' * (count != 1)} idle that continuous batching would fill")
+    return " · ".join(parts)
+
+
+def time_words(step: StepRecord) -> str:
+    """Where the time of a step went: "model 75 %, of which exchange 1.2 ms · sampling 25 %"."""
+    parts = (
+        ("drafting", step.draft_s), ("model", step.model_s), ("sampling", step.sample_s),
+        ("scheduling", step.schedule_s), ("commit", step.commit_s),
+    )  # fmt: skip
+    known = [(name, seconds) for name, seconds in parts if seconds > 0]
+    if not known or step.duration <= 0:
+        return ""
+    shares = {name: f"{name} {100 * seconds / step.duration:.0f} %" for name, seconds in known}
+    if step.exchange_s > 0 and "model" in shares:
+        shares["model"] += f", of which exchange {step.exchange_s * 1e3:,.1f} ms"
+    return " · ".join(shares.values())
+
+
+def batch_words(step: StepRecord, name: Name) -> str:
+    """What every request did in a step, and which waited for the static batch to end."""
+    parts = [entry_words(entry, name) for entry in step.entries]
+    parts += [f"“{name(r)}” waits for the static batch to end" for r in step.held_back]
+    return "; ".join(parts)
+
+
+def entry_words(entry: StepEntry, name: Name) -> str:
+    """What one request did in a step."""
+    title = f"“{name(entry.request_id)}”" + (" resumed," if entry.is_resumed else "")
+    if entry.kind == "prefill":
+        count = f"{entry.num_tokens:,} token" + ("" if entry.num_tokens == 1 else "s")
+        cached = f", {entry.num_cached_tokens:,} cached" if entry.num_cached_tokens else ""
+        return f"{title} prefill of {count}{cached}"
+    if entry.num_draft:
+        return f"{title} decode, {entry.num_accepted} of {entry.num_draft} drafted accepted"
+    return f"{title} decode"
+
 
 HEADERS = (
     "step", "duration (ms)", "requests", "prefill", "decode", "drafted", "accepted", "cached",

@@ -17,14 +17,14 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.clock import RedrawClock, work_time
-from widgets.charts.menu import offer_values
-from widgets.charts.table import ValuesTable
-from widgets.charts.text import TextPen
-from widgets.fonts import scaled
-from widgets.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
+from widgets.plot.clock import RedrawClock, work_time
+from widgets.plot.menu import offer_values
+from widgets.plot.table import ValuesTable
+from widgets.plot.text import TextPen
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
 from widgets.timeline.history import StepHistory
-from widgets.timeline.scene import BARS_HEIGHT, Scene, make_scene
+from widgets.timeline.picture import BARS_HEIGHT, Scene, make_scene
 from widgets.timeline.table import steps_table
 
 NONE = -1

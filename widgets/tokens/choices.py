@@ -8,11 +8,10 @@ from PySide6.QtCore import QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.text import TextPen
-from widgets.fonts import scaled
-from widgets.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
-from widgets.tokens.record import Alternative, TokenRecord
-from widgets.tokens.words import percent, quoted
+from widgets.plot.text import TextPen
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, mono_font, theme, theme_notifier
+from widgets.tokens.record import Alternative, TokenRecord, percent, quoted
 
 NONE = -1
 _TEXT_WIDTH, _FIGURE_WIDTH, _WRITTEN_WIDTH = 160, 76, 68

@@ -8,9 +8,9 @@ from functools import cache
 
 from PySide6.QtGui import QColor
 
-from widgets.colors import mix
-from widgets.swatches import Swatch
-from widgets.theme import Theme
+from widgets.controls.swatches import Swatch
+from widgets.theme.colors import mix
+from widgets.theme.theme import Theme
 from widgets.tokens.record import TokenRecord
 
 Background = Callable[[TokenRecord, Theme], QColor | None]

@@ -15,15 +15,14 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from widgets.chat.popover import Popover
-from widgets.icons import set_icon
-from widgets.swatches import Swatches
-from widgets.theme import SPACE_2, SPACE_4
+from widgets.controls.popover import Popover
+from widgets.controls.swatches import Swatches
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_2, SPACE_4
 from widgets.tokens.choices import TokenChoices
 from widgets.tokens.paint import PAINTS
-from widgets.tokens.record import TokenRecord
+from widgets.tokens.record import TokenRecord, quoted, summary_words, token_words
 from widgets.tokens.strip import NONE, TokenStrip
-from widgets.tokens.words import quoted, summary_words, token_words
 
 WIDTH, LARGEST_STRIP, LARGEST_CHOICES = 640, 200, 148
 HINT = (

@@ -1,9 +1,15 @@
-"""`TokenStrip`: the tokens of a reply in rows, each on the colour of what it is painted by."""
+"""Tokens in rows, as text runs. No Qt.
+
+row 0   | The | quick | br | own |
+row 1   | fox | ↵ |                  a token that breaks the line is the last of its row
+row 2   | ...
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
@@ -18,12 +24,35 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.charts.text import TextPen
-from widgets.theme import SPACE_1, mono_font, theme, theme_notifier
-from widgets.tokens.flow import Place, flow
+from widgets.plot.text import TextPen
+from widgets.theme.theme import SPACE_1, mono_font, theme, theme_notifier
 from widgets.tokens.paint import PAINTS, PaintBy
-from widgets.tokens.record import Origin, TokenRecord
-from widgets.tokens.words import shown, token_words
+from widgets.tokens.record import Origin, TokenRecord, shown, token_words
+
+
+class Place(NamedTuple):
+    """Where a token is: its row, its left edge and its width in pixels."""
+
+    row: int
+    left: float
+    width: float
+
+
+def flow(widths: Sequence[float], breaks: Sequence[bool], room: float) -> list[Place]:
+    """A place for every token in rows of `room` pixels; a wider token gets the whole row.
+    `breaks`: after which tokens a row ends."""
+    places: list[Place] = []
+    row, left = 0, 0.0
+    for width, ends_row in zip(widths, breaks, strict=True):
+        width = min(width, room)
+        if left and left + width > room:
+            row, left = row + 1, 0.0
+        places.append(Place(row, left, width))
+        left += width
+        if ends_row:
+            row, left = row + 1, 0.0
+    return places
+
 
 NONE = -1
 _PAD = 4  # around all tokens, for the frame of the focus

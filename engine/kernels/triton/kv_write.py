@@ -1,6 +1,6 @@
 """Writes a step's keys and values to their pages, rounding them to 8 bits on the way.
 
-Codes and scales are those of `engine.attention.quantized.quantize`, bit for bit: rounding is done
+Codes and scales are those of `engine.attention.pages.quantize`, bit for bit: rounding is done
 on the bits of float32, since devices before Ada cannot convert to fp8, and the interpreter cuts
 bfloat16 off.
 """
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.stored import Stored
+from engine.kernels.stored_pages import Stored
 from engine.kernels.triton.support import next_power_of_2
 
 _MOST_ELEMENTS = 4096  # of the tile of a program

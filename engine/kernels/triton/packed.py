@@ -1,18 +1,10 @@
-"""Products with weights of 4 or 8 bits, made plain in registers or in a tile.
+"""Codes of 4 bits that are places in a table of 16 numbers (NF4, FP4), looked up by a program.
 
-Codes are packed along the inputs, in blocks of 32 words; the outputs lie beside each other:
-
-    words int32 [blocks * 32, stride]        word [32 b + j, n], field i (of 8 with 4 bits, or 4)
-                                             = code of output n, input 32 F b + 32 i + j
-    scales [groups, stride]                  the group of an input is input // group_size
-    zeros uint8 [groups, stride]             or float32 [16], the numbers that codes are places in
-
-so that a warp reads whole lines of memory, that each field of 32 words is a run of 32 inputs, and
-that all of that run lies in one group (sizes of groups are multiples of 32).
-
-A code becomes a number without a conversion: its bits are put below the leading one of a float32,
-f = 1 + code / 16 (or / 256), and w = (code - zero) * scale = f * (16 scale) - (16 + zero) * scale.
-A place in a table ("table") is looked up, and w = table[code] * scale.
+The table stays in registers, and goes through shared memory for each lookup: its 16 numbers lie in
+16 banks, so that the threads of a warp never wait for each other. Four fields of each word are
+looked up together, for the program's threads meet before and after. (A table that is read from
+memory each time would be fetched ahead like weights, into hundreds of KiB; choosing among 16
+constants takes 16 instructions a weight.)
 """
 
 from __future__ import annotations
@@ -23,8 +15,21 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.packed_codes import Packed, Plan
-from engine.kernels.triton.codebook import looked_up
 from engine.kernels.triton.support import is_interpreted, next_power_of_2
+
+
+@triton.jit
+def looked_up(words, table, FIRST: tl.constexpr):
+    """Fields FIRST, ..., FIRST + 3 of int32 words, as the numbers of `table` [16]."""
+    one = tl.join((words >> (4 * FIRST)) & 15, (words >> (4 * FIRST + 4)) & 15)
+    other = tl.join((words >> (4 * FIRST + 8)) & 15, (words >> (4 * FIRST + 12)) & 15)
+    places = tl.join(one, other)
+    found = tl.gather(table, tl.reshape(places, [places.numel]), 0)
+    first, second = tl.split(tl.reshape(found, places.shape))
+    a, b = tl.split(first)
+    c, d = tl.split(second)
+    return a, b, c, d
+
 
 _ONE = 0x3F800000  # the bits of 1.0 in float32
 _MOST_ROWS = 64  # of a program: more would not fit the shared memory of smaller GPUs

@@ -1,4 +1,4 @@
-"""What the kernels have to know of Triton and of the device that they run on."""
+"""The smallest kernel there is: whether Triton compiles and runs here at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 
 from engine.errors import is_out_of_memory
+
+
+@triton.jit
+def add_one_kernel(number):
+    tl.store(number, tl.load(number) + 1)
+
+
+def runs_on(device: torch.device) -> bool:
+    """Raises whatever Triton does where it cannot compile: it needs a C compiler, too."""
+    number = torch.zeros(1, dtype=torch.int32, device=device)
+    with torch.cuda.device(device):  # Triton launches on the thread's, which may be another
+        add_one_kernel[(1,)](number)
+    return int(number) == 1
 
 
 @cache
@@ -41,7 +56,6 @@ def _problem_of(device: torch.device) -> str:
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < OLDEST:
         return "a GPU before Ampere"
-    from engine.kernels.triton.probe import runs_on
 
     try:
         return "" if runs_on(device) else "Triton computes wrongly here"

@@ -22,17 +22,14 @@ import torch
 from torch import Tensor
 
 from engine.attention.interface import PagedBackend
-from engine.batch import Batch, Span, pack
-from engine.request import Request
-from engine.sampler import Sampler
+from engine.batch.batch import Batch, Span, pack
+from engine.batch.transfer import CPU, Staging, upload_places
+from engine.sampling.sampler import Sampler
+from engine.scheduling.request import Request
+from engine.scheduling.step_plan import Grant, Outcome, StepPlan
 from engine.snapshot import FinishReason
-from engine.speculation.drafting import Drafting, draw
-from engine.speculation.eagle3.head import Eagle3Head, Entries
-from engine.speculation.eagle3.taps import Taps
-from engine.speculation.proposer import Proposal, Proposer
-from engine.staging import Staging
-from engine.step_plan import Grant, Outcome, StepPlan
-from engine.transfer import CPU, upload_places
+from engine.speculation.eagle3.head import Eagle3Head, Entries, Taps
+from engine.speculation.proposer import Drafting, Proposal, Proposer, draw
 
 
 class _Part(NamedTuple):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import CheckpointError, DraftModelError, UnsupportedModelError
-from engine.loading.architecture import resolve_class
-from engine.loading.checkpoint import Checkpoint
+from engine.models.architecture import resolve_class
+from engine.models.checkpoint import Checkpoint
 
 FEWEST_LAYERS = 8
 """Of a model whose head names no layers: below it the three would not be three."""

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import DraftModelError
+from engine.formats.safetensors_file import TensorInfo
+from engine.formats.tensor_reader import TensorReader
 from engine.kernels.int8_rows import lookup_of
-from engine.layers.rotary import table_swaps
-from engine.layers.swap import apply_all
-from engine.loading.arrange import block_weights
-from engine.loading.checkpoint import Checkpoint
-from engine.loading.dummy import DummyFiller
-from engine.loading.materialise import freeze_rotary
-from engine.loading.safetensors_file import TensorInfo
-from engine.loading.tensor_reader import TensorReader
-from engine.loading.weight_map import few
+from engine.models.arrange import block_weights
+from engine.models.checkpoint import Checkpoint
+from engine.models.dummy import DummyFiller
+from engine.models.layers.replacement import apply_all
+from engine.models.layers.rotary import table_swaps
+from engine.models.materialise import freeze_rotary
+from engine.models.weight_map import few
 from engine.speculation.eagle3.head import Eagle3Head
 from engine.speculation.eagle3.shape import HeadShape
 
@@ -57,7 +57,7 @@ def load_head(
 
     Raises DraftModelError naming tensors that are missing, unexpected or misshapen; LoadCancelled.
     """
-    from engine.model_library import ACT2FN
+    from engine.lazy_transformers import ACT2FN
 
     lookup = None if shape.owns_embeddings else lookup_of(model)
     rotary = _rotary(head, max_model_len, dtype)

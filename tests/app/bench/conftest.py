@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.app.dialects.conftest import server
+from tests.app.clients.conftest import server
 
 __all__ = ["server"]

@@ -14,22 +14,21 @@ from app.bench.load import Pace
 from app.bench.remote import RemoteBench
 from app.bench.report import NOT_TOLD, beside_server, table
 from app.bench.runner import Plan
-from app.bench.served import add_told, client_figures
-from app.bench.words import stand_in_ids, text_of
-from app.bench.workload import BenchRequest, fixed
-from app.connections.target import Dialect
-from app.dialects.address import parse_address
-from app.dialects.calls import make_call
-from app.dialects.chunks import Counting
-from app.dialects.errors import TargetError
-from app.dialects.figures import Figure, Latency
-from app.dialects.metrics import Change, Scrape
-from app.dialects.stream import Streamer
+from app.bench.server_metrics import add_told, client_figures
+from app.bench.workload import BenchRequest, fixed, stand_in_ids, text_of
+from app.clients.address import parse_address
+from app.clients.calls import make_call
+from app.clients.chunks import Counting
+from app.clients.errors import TargetError
+from app.clients.metric_names import Figure, Latency
+from app.clients.metrics import Change, Scrape
+from app.clients.stream import Streamer
+from app.clients.target import Dialect
 from engine.errors import ConfigError
-from engine.metrics import HistogramSnapshot
 from engine.sampling_params import SamplingParams
 from engine.snapshot import RequestTimes, TokenEvent
-from tests.app.dialects.conftest import PAGES, Exchange, ScriptedServer
+from engine.telemetry.metrics import HistogramSnapshot
+from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
 
 GAP_S = 0.02
 COMPLETIONS = "/v1/completions"

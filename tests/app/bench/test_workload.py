@@ -129,7 +129,7 @@ def test_special_tokens_are_found_and_avoided(tmp_path: Path) -> None:
 
 
 def test_the_starter_model_s_end_of_turn_is_special() -> None:
-    from engine.loading.checkpoint import Checkpoint
+    from engine.models.checkpoint import Checkpoint
 
     assert Checkpoint.open(starter_model()).eos_token_ids <= special_token_ids(starter_model())
 

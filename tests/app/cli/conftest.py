@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.paths import starter_model
-from tests.app.dialects.conftest import server
+from tests.app.clients.conftest import server
 
 __all__ = ["server"]
 

@@ -12,7 +12,7 @@ from app.__main__ import main
 from app.bench.load import Pace
 from app.bench.workload import fixed
 from app.cli.bench import _heading
-from app.cli.report_file import write_report
+from app.cli.options import write_report
 
 LATENCY = {"mean", "p50", "p90", "p99", "max", "num_samples"}
 FIGURES = {

@@ -9,7 +9,7 @@ import pytest
 
 from app.__main__ import main
 from app.bench import remote
-from tests.app.dialects.conftest import PAGES, Exchange, ScriptedServer
+from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer
 
 WORK = ["--input-len", "6", "--output-len", "3", "--num-requests", "2"]
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 
 from app.__main__ import main
-from app.torch_build import TorchBuild, advice
+from app.features.models.torch_build import TorchBuild, advice
 
 
 def test_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_the_text_names_every_kernel_and_path(capsys: pytest.CaptureFixture[str]
 def test_a_gpu_beside_a_build_for_the_cpu_is_noticed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.machine.gpu_names", lambda: ("NVIDIA H200",))
+    monkeypatch.setattr("engine.hardware.machine.gpu_names", lambda: ("NVIDIA H200",))
     monkeypatch.setattr("app.cli.doctor.torch_build", lambda: TorchBuild("2.13.0+cpu", ""))
     assert main(["doctor"]) == 0
     shown = capsys.readouterr().out

@@ -11,11 +11,11 @@ import pytest
 
 from app.__main__ import main
 from app.cli.main import build_parser
+from app.features.quantize.texts import builtin_text
 from app.paths import evaluations_dir, starter_model
-from app.quality.store import ReportStore
-from app.quality.texts import builtin_text
+from app.storage.report_store import ReportStore
 from engine.config import EngineConfig
-from engine.evaluation import EvaluationTask, from_json, plain, run
+from engine.evaluate import EvaluationTask, from_json, plain, run
 
 SHORT = ["--max-tokens", "300", "--context-length", "128", "--num-threads", "1"]
 

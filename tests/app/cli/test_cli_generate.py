@@ -89,7 +89,7 @@ def test_logprobs_stand_beside_the_tokens(capsys: pytest.CaptureFixture[str]) ->
 
 def test_text_and_token_ids_are_the_same_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     from app.paths import starter_model
-    from engine.tokenization import Tokenizer
+    from engine.text.tokenizer import Tokenizer
 
     ids = Tokenizer.from_folder(starter_model(), allow_missing=False).encode("What is paging?")
     by_ids = generate_json(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,8 @@ from engine.errors import (
     OutOfMemoryError,
     UnsupportedModelError,
 )
+from tests import ROOT
 
-ROOT = Path(__file__).parents[3]
 HEAVY = ("torch", "transformers", "numpy", "PySide6", "shiboken6", "pyqtgraph")
 
 

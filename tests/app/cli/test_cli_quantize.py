@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.__main__ import main
-from app.calibration import calibration_texts
 from app.cli import quantize
 from app.cli.main import build_parser
+from app.features.quantize.texts import calibration_texts
 from app.paths import starter_draft, starter_model
 from engine.errors import ConfigError
 

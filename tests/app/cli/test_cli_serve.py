@@ -10,14 +10,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.__main__ import main
+from tests import ROOT
 
-ROOT = Path(__file__).parents[3]
 SMALL = ["--num-threads", "1", "--kv-cache-memory-bytes", "16MiB"]
 
 

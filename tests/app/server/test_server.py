@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.server.call import new_call_id, origin_of, request_id_of
 from app.server.gate import EngineGate
 from app.server.options import Limits, ServerOptions
-from app.server.origin import new_call_id, origin_of, request_id_of
 from app.server.server import ApiServer, ServerStartError
 from engine.errors import ConfigError, ErrorInfo, NumericalError
 from engine.messages import (

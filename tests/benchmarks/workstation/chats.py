@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat.conversation import Conversation, Message, Role
-from app.chat.figures import Figures
+from app.features.chat.conversation import Conversation, Message, Role
+from app.features.chat.figures import Figures
 from app.storage import ChatStore
-from app.storage.records import StoredConversation, StoredMessage
-from app.storage.rows import put_conversation, put_message
+from app.storage.records import StoredConversation, StoredMessage, put_conversation, put_message
 
 REPLY = """Here is what a *block* of the KV cache is, **in short**:
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PySide6.QtWidgets import QApplication
 
-from app.window import Application
+from app.main.start import Application
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot
 from tests.benchmarks.gui_cases import PROMPT, SCRIPT
@@ -19,9 +19,9 @@ from tests.benchmarks.workstation.chats import conversation, fill
 from tests.benchmarks.workstation.child import run_child
 from tests.benchmarks.workstation.meter import STALL_MS, LoopMeter, pause, wait_for
 from tests.benchmarks.workstation.place import Pace, folders, show_all_docks, workstation
-from widgets.restyling import restyling
-from widgets.text_size import apply_text_size
-from widgets.theme import apply_theme
+from widgets.theme.restyling import restyling
+from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_theme
 
 STEP_S = 0.02
 NUM_MESSAGES = 1000

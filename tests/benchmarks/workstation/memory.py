@@ -11,7 +11,7 @@ import psutil
 import shiboken6
 from PySide6.QtCore import QObject, QTimer
 
-from app.window import Application
+from app.main.start import Application
 from engine.sampling_params import SamplingParams
 from tests.benchmarks.gui_cases import PROMPT, SCRIPT
 from tests.benchmarks.report import at_most

@@ -16,9 +16,9 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 
-from app.engine_seat import SNAPSHOT_INTERVAL_MS
+from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
+from app.main.start import Application, make_application
 from app.paths import starter_model
-from app.window import Application, make_application
 from tests.benchmarks.gui_cases import script
 from tests.benchmarks.workstation.meter import pause, wait_for
 

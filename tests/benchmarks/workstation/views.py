@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from app.window import Application
+from app.main.start import Application
 from engine.snapshot import EngineSnapshot
 from tests.benchmarks.gui_cases import SCRIPT
 from tests.benchmarks.report import at_most

@@ -1,16 +1,16 @@
-"""Code that is compiled where it runs (`engine.kernels.native`), in tests."""
+"""Code that is compiled where it runs (`engine.kernels.cpu`), in tests."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.kernels.native import build, library
+from engine.kernels.cpu import build, library
 
 
 def leave_to_torch(patch: pytest.MonkeyPatch) -> None:
     """As on a machine without a compiler."""
     patch.setattr(library, "_find", lambda: library.Found(None, "no C compiler"))
-    patch.setattr("engine.quantization.scheme.is_expected", lambda: False)
+    patch.setattr("engine.numerics.scheme.is_expected", lambda: False)
 
 
 needs_compiler = pytest.mark.skipif(

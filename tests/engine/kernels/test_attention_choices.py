@@ -15,7 +15,7 @@ from engine.kernels.attention_choices import (
     attention_dtype,
     native_limit,
 )
-from engine.kernels.native import library
+from engine.kernels.cpu import library
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import ops
-from engine.kernels.native import between
-from engine.kernels.native.plain import FORMATS
+from engine.kernels.cpu import between
+from engine.kernels.cpu.between import FORMATS
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 EPS = 1e-6

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.kernels import blocked, select
+from engine.kernels import blocked
+from engine.kernels import registry as select
 from engine.kernels.linear import Linear
-from engine.kernels.select import Choice, blocked_choices, choose_blocked
+from engine.kernels.registry import Choice, blocked_choices, choose_blocked
 from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
 
 # float32 everywhere; 16-bit formats where this CPU has instructions for them

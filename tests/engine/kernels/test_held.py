@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels import int4, int8, select, tiles
+from engine.kernels import int4, int8, tiles
+from engine.kernels import registry as select
+from engine.kernels.cpu.weights import NativeWeights
 from engine.kernels.held import ReorderedWeights, hold
 from engine.kernels.int4 import Int4Weights
 from engine.kernels.int8 import Int8Weights, quantize_rows
-from engine.kernels.native.weights import NativeWeights
 from engine.kernels.weights import StackedWeights
-from engine.quantization.codes import NF4_TABLE, Codes, IntCodes, TableCodes, stack
-from engine.quantization.rounding import (
+from engine.numerics.codes import NF4_TABLE, Codes, IntCodes, TableCodes, stack
+from engine.numerics.rounding import (
     round_asymmetric,
     round_fp8,
     round_int8,

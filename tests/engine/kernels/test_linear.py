@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.kernels import tiles
 from engine.kernels.linear import IMPLEMENTATIONS, Linear, linear
-from engine.kernels.select import ROW_BUCKETS, Choice, choices, choose_linear
+from engine.kernels.registry import ROW_BUCKETS, Choice, choices, choose_linear
 from engine.kernels.weights import BLOCKED_IMPLEMENTATIONS
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
@@ -112,7 +112,7 @@ def test_choices_say_what_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.kernels import select
+    from engine.kernels import registry as select
 
     base = {"torch": 1.0, "transposed": 0.97, "upcast": 8.0, "upcast_wide": 9.0}  # per call
     each = {"torch": 1.0, "transposed": 1.0, "upcast": 0.2, "upcast_wide": 0.1}  # per row
@@ -137,7 +137,7 @@ def test_the_fastest_is_taken_and_a_hopeless_one_is_not_tried_again(
 def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.kernels import select
+    from engine.kernels import registry as select
 
     slow_from, tried = 64, {}
 
@@ -161,7 +161,7 @@ def test_what_is_compiled_here_multiplies_few_rows_until_something_else_is_faste
 def test_weights_stay_plain_where_they_are_read_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from engine.kernels import select
+    from engine.kernels import registry as select
 
     native = (Choice("linear", "bfloat16", 1, "native", ""),)
     monkeypatch.setattr(select, "_linear_choices", lambda dtype: native)
@@ -169,7 +169,7 @@ def test_weights_stay_plain_where_they_are_read_as_they_are(
 
 
 def test_the_choice_follows_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.kernels import select
+    from engine.kernels import registry as select
 
     table = tuple(
         Choice("linear", "bfloat16", rows, "torch" if rows < 4 else "upcast", "")

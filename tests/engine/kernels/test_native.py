@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels import int8
+from engine.kernels.cpu import between as plain
+from engine.kernels.cpu import build
+from engine.kernels.cpu import library as native
+from engine.kernels.cpu.build import UnavailableError
+from engine.kernels.cpu.check import difference
+from engine.kernels.cpu.decoded import DecodedWeights
+from engine.kernels.cpu.decoded import fits as decoded_fits
+from engine.kernels.cpu.library import Library, library
+from engine.kernels.cpu.weights import NativeWeights, fits
 from engine.kernels.grouped import GroupedWeights
 from engine.kernels.held import hold
 from engine.kernels.int4 import Int4Weights
-from engine.kernels.native import build, plain
-from engine.kernels.native import library as native
-from engine.kernels.native.build import UnavailableError
-from engine.kernels.native.check import difference
-from engine.kernels.native.decoded import DecodedWeights
-from engine.kernels.native.decoded import fits as decoded_fits
-from engine.kernels.native.library import Library, library
-from engine.kernels.native.weights import NativeWeights, fits
-from engine.kernels.select import native_choices
-from engine.quantization.codes import FloatCodes, IntCodes
-from engine.quantization.rounding import round_fp8, round_int8, round_nf4
+from engine.kernels.registry import native_choices
+from engine.numerics.codes import FloatCodes, IntCodes
+from engine.numerics.rounding import round_fp8, round_int8, round_nf4
 from tests.engine.kernels.compiled import needs_compiler
 
 EPSILON = {torch.float32: 1e-4, torch.bfloat16: 5e-3, torch.float16: 1e-3}

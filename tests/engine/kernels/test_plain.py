@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.kernels.cpu.between import FORMATS, fits, product
+from engine.kernels.cpu.library import library
 from engine.kernels.linear import Linear
-from engine.kernels.native.library import library
-from engine.kernels.native.plain import FORMATS, fits, product
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
 
 EPSILON = {torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of rounding once

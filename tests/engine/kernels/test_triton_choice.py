@@ -8,12 +8,13 @@ from typing import NoReturn
 import pytest
 import torch
 
-from engine.attention import gpu_choice, varlen_trial
+from engine.attention import gpu as gpu_choice
+from engine.attention import varlen as varlen_trial
 from engine.attention.interface import LayerSpec
-from engine.devices import Gpu
-from engine.kernels.select import Choice, gpu_choices, uses_triton
+from engine.hardware.devices import Gpu
+from engine.kernels.registry import Choice, gpu_choices, uses_triton
 from engine.kernels.triton import support
-from engine.kv_dtype import PLAIN
+from engine.numerics.kv_dtype import PLAIN
 
 GPU = torch.device("cuda:0")
 
@@ -59,7 +60,7 @@ def test_a_gpu_before_ampere_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton builds a launcher in C when the first kernel is launched."""
-    probe = pytest.importorskip("engine.kernels.triton.probe")
+    probe = pytest.importorskip("engine.kernels.triton.support")
 
     def fails(device: torch.device) -> NoReturn:
         raise RuntimeError("Failed to find C compiler. Please specify via CC.\nmore")
@@ -75,7 +76,7 @@ def test_a_compiler_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_memory_that_others_have_is_no_reason_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = pytest.importorskip("engine.kernels.triton.probe")
+    probe = pytest.importorskip("engine.kernels.triton.support")
     monkeypatch.setattr(support, "_problem_of", cache(support._problem_of))
     left = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")]
 
@@ -90,7 +91,7 @@ def test_memory_that_others_have_is_no_reason_for_good(monkeypatch: pytest.Monke
 
 
 def test_people_are_told_what_each_block_size_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.kernels.select.gpus", lambda: (Gpu(0, "card", 2**33, (8, 6)),))
+    monkeypatch.setattr("engine.kernels.registry.gpus", lambda: (Gpu(0, "card", 2**33, (8, 6)),))
     monkeypatch.setattr(support, "is_available", lambda: False)
     found = [choice for choice in gpu_choices() if choice.operation.startswith("attention")]
     assert [(c.operation.partition(", ")[2], c.dtype, c.implementation) for c in found] == [

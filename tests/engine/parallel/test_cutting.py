@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import UnsupportedModelError
-from engine.parallel.cutting import cut_rows, cut_tensor, narrowed
+from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes, stack
 from engine.parallel.shape import Cut
-from engine.quantization.codes import Codes, FloatCodes, IntCodes, TableCodes, stack
+from engine.parallel.share import cut_rows, cut_tensor, narrowed
 
 
 def ints(rows: int, width: int, group: int, symmetric: bool) -> IntCodes:

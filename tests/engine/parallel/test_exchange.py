@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.kernels.native.library import library
-from engine.parallel.meeting import PeerFailedError
+from engine.kernels.cpu.library import library
+from engine.parallel.exchange import PeerFailedError
 from engine.parallel.team import Team
 
 

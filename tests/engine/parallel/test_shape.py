@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import UnsupportedModelError
-from engine.loading.architecture import build_on_meta, kv_layout
-from engine.loading.safetensors_file import TensorInfo
-from engine.parallel import trial
+from engine.formats.safetensors_file import TensorInfo
+from engine.models.architecture import build_on_meta, kv_layout
+from engine.parallel import smoke_test as trial
 from engine.parallel.shape import Cut, Shape, shape_of
 from engine.parallel.share import Share
-from engine.parallel.trial import TESTED, check_division, in_parts
+from engine.parallel.smoke_test import TESTED, check_division, in_parts
 from tests.engine import tiny_models
 
 

@@ -13,7 +13,7 @@ import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import ConfigError, DraftModelError, InferdeckError, UnsupportedModelError
-from engine.model_runner import ModelRunner
+from engine.runner.model_runner import ModelRunner
 from tests.engine import tiny_models
 from tests.engine.parallel.test_shape import DIVIDED
 from tests.engine.quantized_checkpoints import make_quantized

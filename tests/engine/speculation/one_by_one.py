@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.sampler import Sampler, SamplingRow
-from engine.sampling.draw import block_masses, inverse_cdf
-from engine.sampling.uniform import uniforms
+from engine.sampling.draw import block_masses, inverse_cdf, uniforms
+from engine.sampling.sampler import Sampler, SamplingRow
 from engine.speculation.proposer import Proposal
 
 _ACCEPT, _RESIDUAL = 0x5DEECE66D, 0x2545F4914F6CDD1D

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from engine import LLMEngine
 from engine.attention.cpu import CPUAttention
-from engine.batch import Span, pack
+from engine.batch.batch import Span, pack
 from engine.errors import DraftModelError
-from engine.loading.checkpoint import Checkpoint
-from engine.speculation.eagle3.head import Eagle3Head, Entries
+from engine.models.checkpoint import Checkpoint
+from engine.speculation.eagle3.head import Eagle3Head, Entries, Taps
 from engine.speculation.eagle3.shape import read_shape
-from engine.speculation.eagle3.taps import Taps
 from engine.speculation.eagle3.weights import load_head
 from tests.engine import tiny_heads, tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PROMPTS, eagle

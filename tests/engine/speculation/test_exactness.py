@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.config import Change
 from engine.errors import ConfigError, DraftModelError, OutOfMemoryError
+from engine.scheduling.step_plan import Grant
 from engine.snapshot import FinishReason, SpeculationSnapshot
 from engine.speculation.proposer import Proposal, Proposer
-from engine.step_plan import Grant
 from tests.engine import tiny_models
 from tests.engine.speculation.runs import GREEDY, LENGTH, PARAMS, PROMPTS, results
 

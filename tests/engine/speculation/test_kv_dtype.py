@@ -10,7 +10,7 @@ import pytest
 
 from engine import LLMEngine
 from engine.attention.cpu import CPUAttention
-from engine.kv_dtype import parse_kv_dtype
+from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.engine.speculation.runs import PARAMS, PROMPTS
 
 MakeEngine = Callable[..., LLMEngine]

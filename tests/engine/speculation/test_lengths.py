@@ -10,13 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import EngineConfig
-from engine.request import Request
 from engine.sampling_params import SamplingParams
-from engine.speculation.acceptance import Acceptance, Places, expected_tokens, num_accepted
+from engine.scheduling.request import Request
 from engine.speculation.lengths import CostModel, StepCost, choose_lengths
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.speculator import PROBE_ROUNDS, Speculator
-from engine.speculation.speedup import PROBE_INTERVAL, SpeedMeter
+from engine.speculation.statistics import (
+    PROBE_INTERVAL,
+    Acceptance,
+    Places,
+    SpeedMeter,
+    expected_tokens,
+    num_accepted,
+)
 
 costs = st.builds(StepCost, st.floats(0.001, 1), st.floats(0, 0.5), st.floats(0, 0.5))
 rates = st.lists(st.floats(0, 0.99), min_size=1, max_size=4)

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Request
 from engine.sampling_params import SamplingParams
+from engine.scheduling.request import Request
+from engine.scheduling.step_plan import Grant
 from engine.speculation.ngram import NgramProposer, continuation
-from engine.step_plan import Grant
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 

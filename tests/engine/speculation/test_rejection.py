@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.sampler import RowLogprobs, Sampler, SamplingRow
+from engine.sampling.sampler import RowLogprobs, Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.speculation.proposer import NOTHING, Proposal
 from engine.speculation.verify import Verification, verify

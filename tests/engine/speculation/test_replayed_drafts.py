@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine import EngineConfig, LLMEngine, cache_building
-from engine.batch import Batch
+from engine import EngineConfig, LLMEngine
+from engine.batch.batch import Batch
 from engine.errors import OutOfMemoryError
-from engine.graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
+from engine.host import kv_cache as cache_building
+from engine.runner.cuda_graphs import DRAFT_ROWS, DecodeGraphs, sizes_for
 from tests.engine.recorded_graphs import Recording
 from tests.engine.speculation.runs import eagle, results
 from tests.engine.speculation.test_exactness import draft_settings
@@ -131,8 +132,8 @@ def test_a_draft_that_cannot_be_captured_is_said_of_the_draft(
         captures.append(Recording(refuse if len(captures) == 1 else lambda index: None))
         return captures[-1]
 
-    monkeypatch.setattr("engine.graphs.capture_for", capture_for)
-    monkeypatch.setattr("engine.cache_building.capture_for", lambda device: True)
+    monkeypatch.setattr("engine.runner.cuda_graphs.capture_for", capture_for)
+    monkeypatch.setattr("engine.host.kv_cache.capture_for", lambda device: True)
     engine = make_engine(**draft_settings(draft_folder))
     assert "decode" in engine.model_info.kernels and "draft" not in engine.model_info.kernels
     (notice,) = engine.model_info.notices

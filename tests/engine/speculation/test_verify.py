@@ -14,11 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.sampler import Sampler, SamplingRow
+from engine.sampling.sampler import Sampler, SamplingRow
 from engine.sampling_params import SamplingParams
 from engine.speculation.proposer import Proposal
-from engine.speculation.rejection import Drafted, Numbers, reject, residual
-from engine.speculation.verify import match, verify
+from engine.speculation.verify import Drafted, Numbers, match, reject, residual, verify
 
 
 def row_at(position: int, output: Sequence[int] = (), seed: int = 0, **params: Any) -> SamplingRow:

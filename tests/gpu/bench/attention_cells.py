@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from engine.attention.interface import AttentionBackend, AttentionOptions, LayerSpec
-from engine.batch import Batch, Span, pack
-from engine.kv_dtype import parse_kv_dtype
+from engine.batch.batch import Batch, Span, pack
+from engine.numerics.kv_dtype import parse_kv_dtype
 from tests.gpu.bench.bench import Bench
 from tests.gpu.bench.shapes import KV_BYTES, Shape
 from tests.gpu.bench.timing import num_sets, time_turns

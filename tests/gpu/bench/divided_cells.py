@@ -7,9 +7,9 @@ from typing import Any
 
 from engine import LLMEngine
 from engine.errors import InferdeckError
-from engine.memory import plan_memory
-from engine.peaks import measure_peaks
-from engine.resolve import resolve
+from engine.hardware.peaks import measure_peaks
+from engine.host.resolve import resolve
+from engine.memory.plan import plan_memory
 from tests.gpu.bench.bench import Bench, UnableError
 from tests.gpu.bench.budget_cells import cap
 from tests.gpu.bench.serving import latencies, random_prompts, serve

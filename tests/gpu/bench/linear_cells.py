@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.kernels.held import hold
 from engine.kernels.linear import linear
-from engine.quantization.codes import Codes
-from engine.quantization.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
+from engine.numerics.codes import Codes
+from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
 from tests.gpu.bench.bench import Bench
 from tests.gpu.bench.shapes import BITS, Shape
 from tests.gpu.bench.timing import num_sets, time_turns

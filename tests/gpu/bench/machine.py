@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from engine.machine import machine_info
+from engine.hardware.machine import machine_info
 from tests.gpu.bench.bench import Bench, UnableError
 
 PACKAGES = ("torch", "triton", "transformers", "safetensors", "tokenizers", "numpy")

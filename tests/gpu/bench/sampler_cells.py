@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine import SamplingParams
-from engine.sampler import Sampler, SamplingRow
+from engine.sampling.sampler import Sampler, SamplingRow
 from tests.gpu.bench.bench import Bench
 from tests.gpu.bench.shapes import Shape
 from tests.gpu.bench.timing import synchronize

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from engine import LLMEngine, SamplingParams
-from engine.metrics import Summary
 from engine.snapshot import RequestTimes, StepRecord
+from engine.telemetry.metrics import Summary
 
 Prompt = Sequence[int]
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from engine.cuda_capture import CudaCapture
 from engine.errors import UnsupportedModelError
+from engine.runner.cuda_capture import CudaCapture
 
 ROTATED_BYTES = 256 * 2**20
 """Inputs rotate through so much memory, several times what a GPU's cache holds."""

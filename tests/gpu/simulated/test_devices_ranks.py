@@ -10,8 +10,8 @@ import torch
 
 from engine import EngineConfig, LLMEngine, SamplingParams
 from engine.errors import ConfigError
-from engine.memory import plan_memory
-from engine.resolve import resolve
+from engine.host.resolve import resolve
+from engine.memory.plan import plan_memory
 from tests.gpu.engines import PARAMS, PROMPTS, Make, tokens_of
 from tests.gpu.simulated.machine import machine
 

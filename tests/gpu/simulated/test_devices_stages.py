@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import SamplingParams, staged_runner
+from engine import SamplingParams
 from engine.errors import ConfigError, OutOfMemoryError
+from engine.parallel import pipeline as staged_runner
 from tests.engine.tiny_models import make_prompts
 from tests.gpu.engines import PARAMS, PROMPTS, Make, tokens_of
 from tests.gpu.simulated.machine import machine

@@ -12,13 +12,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import EngineConfig, SamplingParams, assembly
+from engine import EngineConfig, SamplingParams
 from engine.errors import DraftModelError, OutOfMemoryError
-from engine.evaluation import EvaluationTask, run
-from engine.loading.checkpoint import Checkpoint
-from engine.memory import plan_memory
-from engine.model_sizes import model_sizes
-from engine.resolve import resolve
+from engine.evaluate import EvaluationTask, run
+from engine.host import assembly
+from engine.host.resolve import resolve
+from engine.memory.model_sizes import model_sizes
+from engine.memory.plan import plan_memory
+from engine.models.checkpoint import Checkpoint
 from engine.snapshot import MemoryPlan
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.bench import divided_cells
@@ -171,7 +172,7 @@ def test_what_a_change_gives_back_in_ram_counts_as_free(
         found.append(given)
         return engine.plan
 
-    monkeypatch.setattr("engine.model_host.plan_memory", noted)
+    monkeypatch.setattr("engine.host.model_host.plan_memory", noted)
     memory = engine.snapshot().memory
     own, host = memory.weights + memory.kv_cache, memory.host_weights + memory.host_kv_cache
     for changes in ({"max_model_len": 32}, {"device": "cpu"}):
@@ -180,7 +181,7 @@ def test_what_a_change_gives_back_in_ram_counts_as_free(
     engine.reconfigure(device="cpu")
     memory = engine.snapshot().memory
     in_ram = memory.weights + memory.kv_cache
-    monkeypatch.setattr("engine.model_host.plan_memory", noted)
+    monkeypatch.setattr("engine.host.model_host.plan_memory", noted)
     engine._host.plan_for(engine.config.replace(device="cuda:0"))
     given = [
         (one["in_use"].get(device, 0), one["host_in_use"])

@@ -11,15 +11,16 @@ import pytest
 import torch
 import transformers
 
-from engine import LLMEngine, SamplingParams, graphs
-from engine.cuda_capture import CudaCapture
-from engine.device_map import DeviceMap
+from engine import LLMEngine, SamplingParams
 from engine.errors import UnsupportedModelError
-from engine.evaluation.head import Head
-from engine.layers.crossing import Crossing
-from engine.layers.residual import KIND as RESIDUAL
-from engine.loading import loader
-from engine.loading.placing import place
+from engine.evaluate.head import Head
+from engine.hardware.device_map import DeviceMap
+from engine.models import loader
+from engine.models.layers.norm import RESIDUAL_KIND as RESIDUAL
+from engine.models.layers.offload import Crossing
+from engine.models.placement import place
+from engine.runner import cuda_graphs as graphs
+from engine.runner.cuda_capture import CudaCapture
 from tests.engine import tiny_models
 from tests.gpu import engines
 from tests.gpu.engines import PROMPTS, Engines, Make

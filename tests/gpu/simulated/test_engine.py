@@ -13,10 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.flight import Flight
 from engine.kernels.held import hold_expert
-from engine.layers.experts import HeldExperts
-from engine.quantization.rounding import round_nf4
+from engine.models.layers.experts import HeldExperts
+from engine.numerics.rounding import round_nf4
+from engine.step.execute import Flight
 from tests.engine import tiny_heads, tiny_models
 from tests.gpu.engines import PARAMS, PROMPTS, Engines, Make, tokens_of
 from tests.gpu.simulated.machine import DEVICE, machine
@@ -156,7 +156,7 @@ def test_an_eagle_head_is_not_arranged_for_the_processor(
 ) -> None:
     """Whatever pays on this machine's."""
     wanted = tokens_of(make(device="cpu"))
-    monkeypatch.setattr("engine.loading.arrange.blocked_choices", lambda dtype: {1: "blocked"})
+    monkeypatch.setattr("engine.models.arrange.blocked_choices", lambda dtype: {1: "blocked"})
     assert tokens_of(make(**drafting("eagle3", models, tmp_path))) == wanted
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine import LLMEngine, SamplingParams
-from engine.evaluation import EvaluationTask, run
+from engine.evaluate import EvaluationTask, run
 from tests.gpu.engines import Make, tokens_of
 from tests.gpu.simulated.machine import machine
 from tests.gpu.simulated.several import in_threads

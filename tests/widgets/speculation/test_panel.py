@@ -11,9 +11,8 @@ from pytestqt.qtbot import QtBot
 
 from engine.snapshot import EngineSnapshot, SpeculationSnapshot, SpeedUp, StepEntry, StepRecord
 from tests.widgets import synthetic
-from widgets.charts.clock import RedrawClock
-from widgets.speculation.panel import OFF_TEXT, SpeculationPanel
-from widgets.speculation.words import acceptance, source, times, verdict
+from widgets.plot.clock import RedrawClock
+from widgets.speculation.panel import OFF_TEXT, SpeculationPanel, acceptance, source, times, verdict
 
 FIGURES = SpeculationSnapshot(
     method="draft_model", draft_model="small", rounds=100,

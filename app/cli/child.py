@@ -1,0 +1,125 @@
+"""The process that the window starts for its engine: `python -m app.cli.child`. No Qt.
+
+The engine's thread with the server on a free port of 127.0.0.1, behind a random key that came in
+the environment (others see a command line). It says where it listens in one line on stdout, and
+ends when its stdin is closed, which happens whatever ends the window.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from app.cli.session import prepare_libraries
+from app.link.child_engine import KEY_VARIABLE
+from app.link.child_process import LogSender, Ready, catch_faults, ready_line
+from app.log import LOGGERS
+from app.server.gate import EngineGate
+from app.server.options import Limits, ServerOptions
+from app.server.server import ApiServer
+from engine.engine_thread import EngineThread
+from engine.hardware.malloc import keep_freed
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_INTERVAL_S = 0.25
+"""As the window draws: see `app.link.bridge`."""
+PACE_S = 0.04
+"""The window paints text 15 times a second at most."""
+LIMITS = Limits(max_queued=1_000_000)
+"""It is the user's own: what he asks for, waits."""
+STOP_S = 3.0
+_LOOK_S = 0.5
+
+
+class Ending:
+    """When to end, and how: as we were told to, or by the signal that came."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._signal: int | None = None
+
+    def watch(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the window's matter
+        signal.signal(signal.SIGTERM, self._on_signal)
+        threading.Thread(target=self._watch_stdin, name="stdin", daemon=True).start()
+
+    def wait(self, seconds: float) -> bool:
+        return self._wanted.wait(seconds)
+
+    def leave(self, code: int) -> None:
+        """End the process, whatever its threads do: nothing in it has to be saved."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._signal is not None and os.name == "posix":
+            signal.signal(self._signal, signal.SIG_DFL)
+            os.kill(os.getpid(), self._signal)
+        os._exit(code)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._signal = number
+        self._wanted.set()
+
+    def _watch_stdin(self) -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:
+            pass  # closed on another way
+        self._wanted.set()
+
+
+def main() -> None:
+    keep_freed()
+    prepare_libraries()
+    key = os.environ.pop(KEY_VARIABLE, "")
+    if not key:
+        raise SystemExit("This is started by the window. For a server of your own: inferdeck serve")
+    _send_log()
+    faults = catch_faults()
+    ending = Ending()
+    ending.watch()
+    code = serve(key, ending)
+    if faults is not None:
+        faulthandler.disable()
+        faults.close()
+        Path(faults.name).unlink(missing_ok=True)
+    ending.leave(code)
+
+
+def serve(key: str, ending: Ending) -> int:
+    """Serve the window until the end is wanted."""
+    thread = EngineThread(lambda event: gate.on_event(event),
+                          snapshot_interval_s=SNAPSHOT_INTERVAL_S)  # fmt: skip
+    gate = EngineGate(thread.submit, thread.cancel_load, PACE_S)
+    options = ServerOptions(port=0, api_key=key, limits=LIMITS, grace_s=0.0, trusts_paths=True)
+    server = ApiServer(gate, options)
+    server.start()
+    thread.start()
+    print(ready_line(Ready(int(server.url.rsplit(":", 1)[1]), os.getpid())), flush=True)
+    while not ending.wait(_LOOK_S):
+        if not server.is_running or not thread.is_alive():
+            log.error("the %s ended", "engine's thread" if server.is_running else "server")
+            return 1
+    thread.stop(STOP_S)
+    server.stop()
+    return 0
+
+
+def _send_log() -> None:
+    """The log goes to the window, which has pages and files for it."""
+    sender = LogSender()
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(sender)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""RemoteEngine: an engine in another process, as the window sees it.
+
+    GUI thread    submit(command) --> queue                  on_event(event) --> EngineBridge
+    this thread                       Talk ==== line ====> server
+
+It keeps the session over cuts of the line: commands wait, replies go on where they were. What the
+server does not keep any more is told in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from app.clients.attached_line import Line, LineError, address_of, connected
+from app.clients.attached_session import Talk
+from app.clients.target import LinkChanged, LinkState, OnEvent, Target
+from app.wire.codec import CancelLoad, WireCommand
+from app.wire.protocol import SESSION_S, Welcome
+from engine import messages as m
+from engine.errors import ErrorInfo
+
+if TYPE_CHECKING:
+    from app.link.bridge import EngineBridge
+    from app.link.engine_seat import EngineThreadLike
+
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 5.0
+MAX_WAITING = 256
+"""Commands that wait for a line."""
+GIVE_UP_S = SESSION_S + 5.0
+"""Then the session is gone on the server, and nobody waits for its replies."""
+
+
+class RemoteEngine(threading.Thread):
+    """Speaks engine.messages like EngineThread, and LinkChanged. Raises ConfigError for a target
+    that has no address.
+
+    `welcome`: what the server last said of itself; None before. All times in events are of this
+    process's clock, wrong by half a round trip at most (see `app.clients.attached_session`).
+    """
+
+    def __init__(self, on_event: OnEvent, target: Target) -> None:
+        super().__init__(name="remote engine", daemon=True)
+        self.target = target
+        self.address = address_of(target)
+        self.welcome: Welcome | None = None
+        self._emit = on_event
+        self._talk = Talk(on_event)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._given: list[WireCommand] = []  # to be taken by the loop
+        self._is_woken = False
+        self._leaving = threading.Event()
+        self._wake = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._line: Line | None = None
+        self._is_live = False
+        self._closed_for = ""  # why for good, in words
+        self._cut_at: float | None = None
+        self._tries = 0
+
+    # Any thread ------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        """What the window calls it."""
+        return self.target.name or self.address.place
+
+    @property
+    def offers(self) -> tuple[str, ...] | None:
+        """Names of the models that it would open; None where it reads this machine's folders."""
+        welcome = self.welcome
+        if welcome is None:
+            return ()
+        return None if welcome.trusts_paths else tuple(offer.name for offer in welcome.offers)
+
+    @property
+    def may_control(self) -> bool:
+        """Whether this window may open models and change settings."""
+        return self.welcome is None or self.welcome.may_control
+
+    def submit(self, command: m.Command) -> None:
+        self._give(command)
+
+    def cancel_load(self) -> None:
+        self._give(CancelLoad())
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """Leave the engine, which goes on without this window. True if the thread ended."""
+        self._leaving.set()
+        self._call(self._leave)
+        if self.is_alive():
+            self.join(timeout_s)
+        return not self.is_alive()
+
+    def _give(self, command: WireCommand) -> None:
+        with self._lock:
+            self._given.append(command)
+            if self._is_woken:
+                return
+            self._is_woken = True
+        self._call(self._take)
+
+    def _call(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(work)
+            except RuntimeError:  # it has ended
+                return
+
+    # The thread ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._live())
+        except asyncio.CancelledError:
+            pass  # it was left before it was connected
+        except Exception as error:
+            log.exception("the line to %s failed", self.address.place)
+            self._tell(LinkState.CLOSED, f"The line failed: {error!r}.")
+
+    async def _live(self) -> None:
+        with self._lock:
+            self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        self._take()
+        wait = FIRST_WAIT_S
+        words = ""
+        try:
+            while not self._leaving.is_set() and not self._closed_for:
+                self._say_trying(words)
+                was_live = False
+                try:
+                    was_live = await self._one_line()
+                    words = "The server closed the line."
+                except LineError as error:
+                    was_live, words = error.was_live, str(error)
+                    if error.for_good:
+                        self._close(words)
+                        break
+                wait = FIRST_WAIT_S if was_live else min(2 * wait, LONGEST_WAIT_S)
+                await self._pause(wait)
+            while not self._leaving.is_set():  # closed: every command is refused in words
+                await self._pause(60.0)
+        finally:
+            with self._lock:
+                self._loop = None
+            if not self._closed_for:
+                self._tell(LinkState.CLOSED)
+
+    async def _one_line(self) -> bool:
+        """From one connection to its end. True if it was live. Raises LineError."""
+        line = self._line = await connected(self.target, self.address)
+        try:
+            self.welcome = await line.greet(self._talk)
+            self._cut_at, self._tries, self._is_live = None, 0, True
+            self._tell(LinkState.LIVE)
+            await line.serve(self._talk, self._on_silence, self._leaving)
+            return True
+        except LineError as error:
+            error.was_live = self._is_live
+            raise
+        finally:
+            if self._is_live:
+                self._cut_at = time.perf_counter()
+            self._line, self._is_live = None, False
+            await line.close()
+
+    async def _pause(self, seconds: float) -> None:
+        """Between two lines; the session's end is watched meanwhile."""
+        self._wake.clear()
+        if self._leaving.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        cut = self._cut_at
+        if cut is not None and time.perf_counter() - cut > GIVE_UP_S:
+            self._talk.give_up(time.perf_counter() - cut)
+            self._cut_at = None
+
+    def _leave(self) -> None:
+        """On the loop. A line that is live ends by itself, with a word to the server."""
+        self._wake.set()
+        self._talk.wake()
+        if not self._is_live and self._main is not None:
+            self._main.cancel()
+
+    def _take(self) -> None:
+        """Commands that were given, to the session."""
+        with self._lock:
+            self._is_woken = False
+            given, self._given = self._given, []
+        for command in given:
+            if self._closed_for:
+                self._talk.refuse(command, ErrorInfo(self._closed_for, "Attach again."))
+            elif self._line is None and self._talk.num_waiting >= MAX_WAITING:
+                why = f"{self.address.place} is not connected, and {MAX_WAITING} commands wait."
+                self._talk.refuse(command, ErrorInfo(why, "Wait until it is connected again."))
+            else:
+                self._talk.give(command)
+
+    def _close(self, words: str) -> None:
+        self._closed_for = words
+        self._talk.close(words)
+        self._tell(LinkState.CLOSED, words)
+
+    def _say_trying(self, words: str) -> None:
+        self._tries += 1
+        if self.welcome is None:
+            self._tell(LinkState.CONNECTING, words)
+        else:
+            self._tell(LinkState.RECONNECTING, f"{_ordinal(self._tries)} try. {words}".strip())
+
+    def _on_silence(self, seconds: float | None) -> None:
+        """`seconds` without a word, or None: it speaks again."""
+        if seconds is None:
+            self._tell(LinkState.LIVE)
+        else:
+            self._tell(LinkState.STALE, f"Nothing was heard for {seconds:.0f} s.")
+
+    def _tell(self, state: LinkState, words: str = "") -> None:
+        log.info("%s: %s %s", self.address.place, state, words)
+        self._emit(LinkChanged(state, time.perf_counter(), words))
+
+
+def _ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+
+
+def attach(bridge: EngineBridge, target: Target) -> None:
+    """`bridge` shows the engine at `target` from now on: `bridge.link_changed` tells how the line
+    to it stands. Raises ConfigError where the target has no address."""
+    address_of(target)
+
+    def remote(on_event: OnEvent) -> EngineThreadLike:
+
+        return RemoteEngine(on_event, target)
+
+    bridge.attach(remote)

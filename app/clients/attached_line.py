@@ -1,0 +1,296 @@
+"""Where the stream of a target is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidStatus,
+    WebSocketException,
+)
+
+from app.clients.attached_session import Talk
+from app.clients.target import Target
+from app.server.options import is_loopback
+from app.version import program_version
+from app.wire.protocol import (
+    BEAT_S,
+    HELLO_S,
+    MAX_SERVER_FRAME,
+    SILENT_S,
+    STALE_S,
+    STREAM_PATH,
+    VERSION,
+    Hello,
+    Ping,
+    Pong,
+    ProtocolError,
+    Refused,
+    Welcome,
+    encode,
+    read_answer,
+    read_frame,
+)
+from engine.errors import ConfigError
+
+REMEDY = "Give an address such as http://host:8000."
+
+
+class Address(NamedTuple):
+    """`place`: host and port, as people say it."""
+
+    url: str
+    place: str
+    is_local: bool
+
+
+def address_of(target: Target) -> Address:
+    """Raises ConfigError where the base URL is none."""
+    text = target.base_url.strip()
+    if "://" not in text:
+        text = f"http://{text}"
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{target.base_url[:100]!r} is no address: {error}.", REMEDY) from None
+    schemes = {"http": "ws", "https": "wss"}
+    if parts.scheme not in schemes or not host:
+        raise ConfigError(f"{target.base_url[:100]!r} is no address of a server.", REMEDY)
+    base = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    shown = f"[{host}]" if ":" in host else host
+    place = f"{shown}:{port}" if port is not None else shown
+    return Address(
+        f"{schemes[parts.scheme]}://{place}{base}{STREAM_PATH}", place, is_loopback(host)
+    )
+
+
+ACK_BYTES, ACK_FRAMES = 1 << 20, 32
+"""Acknowledged at once when so much has come; else with the next beat."""
+FIRST_PINGS = 4
+_LOOK_S = 0.25
+
+_pong = msgspec.msgpack.Decoder(Pong)
+
+
+class LineError(Exception):
+    """There is no line (any more); `str` is a sentence. `for_good`: trying again is no use."""
+
+    def __init__(self, words: str, *, for_good: bool = False) -> None:
+        super().__init__(words)
+        self.for_good = for_good
+        self.was_live = False
+
+
+async def connected(target: Target, address: Address) -> Line:
+    """Raises LineError."""
+    headers = {} if target.api_key is None else {"Authorization": f"Bearer {target.api_key}"}
+    try:
+        socket = await connect(
+            address.url,
+            additional_headers=headers,
+            user_agent_header=f"inferdeck/{program_version()}",
+            compression=None,
+            proxy=None if address.is_local else True,
+            open_timeout=HELLO_S,
+            close_timeout=1.0,
+            ping_interval=None,  # our own beats
+            max_size=MAX_SERVER_FRAME,
+        )
+    except InvalidStatus as error:
+        raise _not_let_in(error, address) from None
+    except InvalidMessage as error:
+        if isinstance(error.__cause__, EOFError):  # it hung up: somebody between is not ready
+            raise LineError(f"{address.place} closed the line.") from None
+        raise LineError(
+            f"What answers at {address.place} does not speak HTTP.", for_good=True
+        ) from None
+    except InvalidHandshake as error:
+        raise LineError(
+            f"{address.place} is no Inferdeck server: {error}.", for_good=True
+        ) from None
+    except TimeoutError:
+        raise LineError(f"{address.place} does not answer.") from None
+    except (OSError, WebSocketException) as error:
+        raise LineError(f"{address.place} cannot be reached: {_reason(error)}.") from None
+    return Line(socket, address)
+
+
+def _not_let_in(error: InvalidStatus, address: Address) -> LineError:
+    status, place = error.response.status_code, address.place
+    if status == 401:
+        return LineError(f"{place} wants another API key.", for_good=True)
+    if status == 403:
+        return LineError(f"{place} does not let this window in: {_said(error)}", for_good=True)
+    if status in (404, 405, 426, 501) or 200 <= status < 400:
+        return LineError(
+            f"{place} answers, but is no Inferdeck server that windows can attach to.",
+            for_good=True,
+        )
+    return LineError(f"{place} answers with status {status}: {_said(error)}")
+
+
+def _said(error: InvalidStatus) -> str:
+    """The server's own words, as far as they are ours."""
+    try:
+        said = msgspec.json.decode(error.response.body or b"")["error"]["message"]
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
+        return "it gives no reason."
+    return str(said)[:300]
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.rstrip(".") or type(error).__name__
+
+
+class Line:
+    def __init__(self, socket: ClientConnection, address: Address) -> None:
+        self._socket = socket
+        self._address = address
+        self._heard_at = time.perf_counter()
+        self._num_unacknowledged = self._bytes_unacknowledged = 0
+        self._is_stale = False
+
+    async def greet(self, talk: Talk) -> Welcome:
+        """Raises LineError."""
+        try:
+            async with asyncio.timeout(HELLO_S):
+                return await self._greet(talk)
+        except TimeoutError:
+            raise LineError(f"{self._address.place} does not answer.") from None
+        except ConnectionClosed as error:
+            raise self._cut(error) from None
+        except ProtocolError as error:
+            raise LineError(str(error), for_good=True) from None
+
+    async def _greet(self, talk: Talk) -> Welcome:
+        hello = Hello(VERSION, program_version(), talk.session, talk.ledger.heard)
+        await self._socket.send(encode(hello))
+        answer = read_answer(await self._receive())
+        if isinstance(answer, Refused):
+            raise LineError(answer.words, for_good=answer.for_good)
+        if answer.version != VERSION:
+            raise ProtocolError(
+                f"The server speaks version {answer.version} of the protocol, this window version "
+                f"{VERSION}. Use the same version on both sides."
+            )
+        again = talk.welcomed(answer)
+        talk.clock.reset()
+        for _ in range(FIRST_PINGS):
+            await self._ping(talk)
+            for kind, body in talk.hear(read_frame(await self._receive())):
+                self._on_note(talk, kind, body)
+        await self._socket.send(talk.ledger.note([("ready", encode(Ping(0.0)))]))
+        for data in again:
+            await self._socket.send(data)
+        return answer
+
+    async def serve(
+        self,
+        talk: Talk,
+        on_silence: Callable[[float | None], None],
+        leaving: threading.Event,
+    ) -> None:
+        """Until the line ends, or `leaving` is set. Raises LineError."""
+        works = (
+            self._hear(talk, on_silence),
+            self._say(talk, leaving),
+            self._beat(talk, on_silence),
+        )
+        tasks = [asyncio.create_task(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except ConnectionClosed as error:
+            raise self._cut(error) from None
+        except ProtocolError as error:
+            raise LineError(str(error), for_good=True) from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+    async def _hear(self, talk: Talk, on_silence: Callable[[float | None], None]) -> None:
+        while True:
+            data = await self._receive()
+            self._heard_at = time.perf_counter()
+            if self._is_stale:
+                self._is_stale = False
+                on_silence(None)
+            for kind, body in talk.hear(read_frame(data)):
+                self._on_note(talk, kind, body)
+            self._num_unacknowledged += 1
+            self._bytes_unacknowledged += len(data)
+            if self._num_unacknowledged >= ACK_FRAMES or self._bytes_unacknowledged >= ACK_BYTES:
+                await self._note(talk)
+
+    def _on_note(self, talk: Talk, kind: str, body: bytes) -> None:
+        if kind != "pong":
+            raise ProtocolError(f"There is no message of the kind {kind[:40]!r}.")
+        try:
+            pong = _pong.decode(body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"Cannot read a pong: {error}.") from None
+        talk.clock.heard(pong.sent, pong.now, time.perf_counter())
+
+    async def _say(self, talk: Talk, leaving: threading.Event) -> None:
+        while not leaving.is_set():
+            for data in talk.frames():
+                await self._socket.send(data)
+            await talk.changed()
+        await self._socket.send(talk.ledger.note([("bye", encode(Ping(0.0)))]))
+
+    async def _beat(self, talk: Talk, on_silence: Callable[[float | None], None]) -> None:
+        ping_at = time.perf_counter() + BEAT_S
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.perf_counter()
+            silent = now - self._heard_at
+            if silent > SILENT_S:
+                self._socket.transport.abort()
+                raise LineError(f"{self._address.place} was silent for {silent:.0f} s.")
+            if silent > STALE_S and not self._is_stale:
+                self._is_stale = True
+                on_silence(silent)
+            if now >= ping_at:
+                ping_at = now + BEAT_S
+                await self._ping(talk)
+
+    async def _ping(self, talk: Talk) -> None:
+        await self._note(talk, ("ping", encode(Ping(time.perf_counter()))))
+
+    async def _note(self, talk: Talk, *messages: tuple[str, bytes]) -> None:
+        self._num_unacknowledged = self._bytes_unacknowledged = 0
+        await self._socket.send(talk.ledger.note(messages))
+
+    async def _receive(self) -> bytes:
+        data = await self._socket.recv()
+        if isinstance(data, str):
+            raise ProtocolError("The server speaks in bytes, not in text.")
+        return data
+
+    def _cut(self, error: ConnectionClosed) -> LineError:
+        """What the close frame said, if there was one."""
+        received = error.rcvd
+        if received is not None and received.code == 4001:
+            return LineError("Another window took over this session.", for_good=True)
+        if received is not None and received.code == 1002:
+            return LineError(f"The server cut the line: {received.reason}", for_good=True)
+        if received is not None and received.code in (1001, 1012):
+            return LineError("The server was stopped.")
+        return LineError(f"The line to {self._address.place} was cut.")

@@ -1,0 +1,259 @@
+"""The server's clock in ours, from the time that a small exchange takes.
+
+    ours    sent ------------------- received
+    theirs           now
+
+`now` lies somewhere between `sent` and `received`. The middle is taken of the exchange that took
+the least time, and it is wrong by half of that time at most. Clocks drift apart, and a better
+exchange may come: a correction backwards is drawn out over twice its length, so that what came
+later is never shown earlier, and a time that was put into our clock once is always put there so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from app.clients.target import Event, Past
+from app.server.attach_permissions import refused
+from app.wire.codec import EventReader, History, WireCommand, write_command
+from app.wire.ledger import Ledger
+from app.wire.protocol import Frame, Welcome
+from engine import messages as m
+from engine.errors import ErrorInfo
+
+LATEST = 60
+"""Exchanges among which the quickest counts: with one a second, a minute."""
+LEAST_S = 0.0005
+"""Smaller corrections are not worth one."""
+JUMP_S = 1.0
+"""A larger correction is no error: a machine slept. It is made at once."""
+MAX_KNOTS = 512
+
+
+class Exchange(NamedTuple):
+    round_trip: float
+    offset: float
+
+
+class _Knot(NamedTuple):
+    """From `time` of their clock on."""
+
+    time: float
+    before: float
+    after: float
+
+    def offset(self, time: float) -> float:
+        if self.before - self.after > JUMP_S:
+            return self.after
+        return max(self.after, self.before - (time - self.time) / 2)
+
+
+class Clock:
+    """`here` before the first exchange leaves times as they are."""
+
+    def __init__(self) -> None:
+        self._exchanges: deque[Exchange] = deque(maxlen=LATEST)
+        self._knots: list[_Knot] = []
+
+    @property
+    def error(self) -> float | None:
+        """Seconds by which a time may be wrong; None before the first exchange."""
+        best = self._best
+        return None if best is None else best.round_trip / 2
+
+    @property
+    def round_trip(self) -> float | None:
+        best = self._best
+        return None if best is None else best.round_trip
+
+    @property
+    def _best(self) -> Exchange | None:
+        return min(self._exchanges, default=None)
+
+    def reset(self) -> None:
+        """A new line: its exchanges count, what was put into our clock stays where it was."""
+        self._exchanges.clear()
+
+    def heard(self, sent: float, now: float, received: float) -> None:
+        """An exchange: `sent` and `received` of our clock, `now` of theirs."""
+        self._exchanges.append(Exchange(received - sent, (sent + received) / 2 - now))
+        best = self._best
+        assert best is not None
+        if not self._knots:
+            self._knots.append(_Knot(now, best.offset, best.offset))
+            return
+        last = self._knots[-1]
+        current = last.offset(now)
+        # Within its own error an exchange contradicts nothing.
+        if now > last.time and abs(best.offset - current) > max(LEAST_S, best.round_trip / 2):
+            self._knots.append(_Knot(now, current, best.offset))
+            del self._knots[:-MAX_KNOTS]
+
+    def here(self, time: float) -> float:
+        """A time of their clock in ours."""
+        if not self._knots:
+            return time
+        index = bisect_right(self._knots, time, key=lambda knot: knot.time)
+        if index == 0:
+            return time + self._knots[0].before
+        return time + self._knots[index - 1].offset(time)
+
+
+class Talk:
+    """`emit` takes the engine's events, in order."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self.clock = Clock()
+        self.session = ""
+        self.ledger = Ledger()
+        self._reader = EventReader(self.clock.here)
+        self._waiting: deque[WireCommand] = deque()
+        self._requests: set[str] = set()
+        self._history = History()
+        self._loaded: m.Loaded | None = None
+        self._changed = asyncio.Event()
+
+    # Commands --------------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting) + len(self.ledger.unheard)
+
+    def give(self, command: WireCommand) -> None:
+        if isinstance(command, m.AddRequest):
+            self._requests.add(command.request_id)
+        self._waiting.append(command)
+        self.wake()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    def frames(self) -> list[bytes]:
+        """Those of the commands that wait, as far as there is room for them on the line."""
+        made = []
+        while self._waiting and self.ledger.has_room:
+            command = self._waiting.popleft()
+            made.append(self.ledger.seal([write_command(command)], about=command))
+        if made and self._waiting:
+            self.wake()
+        return made
+
+    def refuse(self, command: WireCommand, error: ErrorInfo) -> None:
+        """Answer a command that cannot reach the engine."""
+        for event in refused(command, error, self._loaded):
+            self._note(event)
+            self._emit(event)
+
+    # The session -----------------------------------------------------------------------------
+
+    def welcomed(self, welcome: Welcome) -> list[bytes]:
+        """The frames to send again; none in a new session. Raises ProtocolError."""
+        if welcome.resumed:
+            return self.ledger.missing(welcome.received)
+        if self.session:
+            cut = (
+                f"The line was cut for {welcome.after_s:.0f} s"
+                if welcome.after_s
+                else (
+                    "The server has no memory of this window: it was started anew, or the line was "
+                    "cut for too long"
+                )
+            )
+            self._begin_anew(f"{cut}; the reply was stopped.")
+        self.session = welcome.session
+        self.ledger = Ledger()
+        self._reader = EventReader(self.clock.here)
+        self._history = History()
+        return []
+
+    def give_up(self, seconds: float) -> None:
+        """The line was cut for longer than the server keeps a session."""
+        if self.session:
+            self._begin_anew(f"The line was cut for {seconds:.0f} s; the reply was stopped.")
+            self.session = ""
+            self.ledger = Ledger()
+
+    def close(self, words: str) -> None:
+        """There will be no line any more."""
+        self._begin_anew(words)
+        while self._waiting:
+            self.refuse(self._waiting.popleft(), ErrorInfo(words, "Attach again."))
+
+    def _begin_anew(self, words: str) -> None:
+        """What was under way has no answer any more."""
+        error = ErrorInfo(words, "Ask again.")
+        sent = [s.about for s in self.ledger.unheard]
+        waiting = {c.request_id for c in self._waiting if isinstance(c, m.AddRequest)}
+        for command in sent:
+            if not isinstance(command, m.AddRequest):  # these are among the requests
+                self.refuse(command, error)
+        for request_id in sorted(self._requests - waiting):
+            self._requests.discard(request_id)
+            self._emit(m.RequestFailed(request_id, error))
+
+    # What the server says --------------------------------------------------------------------
+
+    def hear(self, frame: Frame) -> tuple[tuple[str, bytes], ...]:
+        """Take a frame; returns the messages that are not of the engine. Raises ProtocolError."""
+        messages = self.ledger.take(frame)
+        if frame.number == 0:
+            return tuple((kind, bytes(body)) for kind, body in messages)
+        for kind, body in messages:
+            event = self._reader.read(kind, body)
+            if isinstance(event, History):
+                self._history = _joined(self._history, event)
+            else:
+                self._hand_on(event)
+        return ()
+
+    def _hand_on(self, event: Event) -> None:
+        if isinstance(event, m.SnapshotEvent) and any(self._history):
+            before, self._history = self._history, History()
+            if before.past:
+                self._emit(Past(before.past))
+            s = event.snapshot
+            snapshot = dataclasses.replace(
+                s,
+                steps=before.steps + s.steps,
+                ttft=before.ttft + s.ttft,
+                itl=before.itl + s.itl,
+            )
+            event = m.SnapshotEvent(snapshot)
+        self._note(event)
+        self._emit(event)
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case m.OutputEvent() if event.finish_reason is not None:
+                self._requests.discard(event.request_id)
+            case m.RequestFailed(request_id):
+                self._requests.discard(request_id)
+            case m.Loaded():
+                self._loaded = event
+            case m.Reconfigured(config) if self._loaded is not None:
+                self._loaded = dataclasses.replace(self._loaded, config=config)
+            case m.Unloaded() | m.EngineCrashed():
+                self._loaded = None
+            case m.LoadFailed(serving=None):
+                self._loaded = None
+        if isinstance(event, m.EngineCrashed):
+            self._requests.clear()  # everybody knows that they are lost
+
+
+def _joined(before: History, more: History) -> History:
+    return History(
+        before.steps + more.steps,
+        before.ttft + more.ttft,
+        before.itl + more.itl,
+        before.past + more.past,
+    )

@@ -1,0 +1,220 @@
+"""The JSON pieces of a streamed reply, in the shapes that servers send."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from app.clients.errors import TargetError, message_in
+from engine.messages import TokenLogprob
+from engine.snapshot import FinishReason
+
+BEGIN_THOUGHT, END_THOUGHT = "<think>\n", "\n</think>\n\n"
+"""What servers send apart is put between the marks that the chat knows reasoning by."""
+
+_FINISHES: Mapping[str, FinishReason] = {
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORT,
+    "cancelled": FinishReason.ABORT,
+    "error": FinishReason.ERROR,
+}
+"""The others (stop, tool_calls, content_filter, TGI's eos_token and stop_sequence) end a reply by
+themselves."""
+
+
+class Counting(StrEnum):
+    """Where the numbers of tokens come from, the best first."""
+
+    IDS = "token ids"
+    LOGPROBS = "log probabilities"
+    USAGE = "usage with every piece"
+    PIECES = "one for each piece, corrected by the usage at the end"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event of the stream brought. token_ids: one for each of its tokens; those that the
+    server does not tell are negative, equal ones for equal texts."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(slots=True)
+class ReplyReader:
+    """Takes the JSON of each event of one reply, in order. `num_tokens` so far; the other numbers
+    are None until the server says them."""
+
+    num_tokens: int = 0
+    num_prompt_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    num_told: int | None = None  # generated tokens, by the usage
+    finish_reason: FinishReason | None = None
+    counting: Counting = Counting.PIECES
+    model: str = ""
+    _is_thinking: bool = False
+    _unknown: dict[str, int] = field(default_factory=dict)
+
+    def read(self, value: Any) -> Piece:
+        """Raises TargetError for an error in the stream, or what is no piece of a reply."""
+        if not isinstance(value, dict):
+            raise _no_piece(value)
+        if value.get("error") or value.get("object") == "error":
+            raise TargetError(
+                f"The server failed while it wrote: {message_in(value)[:300] or 'it says no more'}",
+                "See the server's log.",
+            )
+        self._usage(value.get("usage"))
+        if isinstance(value.get("model"), str):
+            self.model = value["model"]
+        choices = value.get("choices")
+        if not choices:
+            return Piece(token_ids=self._rest()) if isinstance(choices, list) else Piece()
+        choice = choices[0]
+        if not isinstance(choice, dict):
+            raise _no_piece(value)
+        text = self._text(choice)
+        finish = self._finish(choice.get("finish_reason"))
+        if finish is not None:
+            text += self._end_thought()
+        logprobs = self._logprobs(choice.get("logprobs"))
+        ids = self._ids(choice, logprobs, text)
+        if len(ids) == len(logprobs):
+            pairs = zip(logprobs, ids, strict=True)
+            logprobs = tuple(dataclasses.replace(entry, token_id=i) for entry, i in pairs)
+        self.num_tokens += len(ids)
+        return Piece(text, ids, logprobs, finish)
+
+    def end(self) -> Piece:
+        """When the stream has ended: the tokens that the usage knows of and no piece had."""
+        return Piece(self._end_thought(), self._rest())
+
+    # -- text -------------------------------------------------------------------------------
+
+    def _text(self, choice: Mapping[str, Any]) -> str:
+        delta = choice.get("delta")
+        if not isinstance(delta, dict):
+            return _string(choice.get("text"))
+        thought = _string(delta.get("reasoning_content")) or _string(delta.get("reasoning"))
+        content = _string(delta.get("content")) or _string(delta.get("refusal"))
+        text = ""
+        if thought:
+            text = thought if self._is_thinking else BEGIN_THOUGHT + thought
+            self._is_thinking = True
+        if content:
+            text += self._end_thought() + content
+        return text
+
+    def _end_thought(self) -> str:
+        was_thinking, self._is_thinking = self._is_thinking, False
+        return END_THOUGHT if was_thinking else ""
+
+    def _finish(self, reason: Any) -> FinishReason | None:
+        if not isinstance(reason, str) or not reason:
+            return None
+        self.finish_reason = _FINISHES.get(reason, FinishReason.STOP)
+        return self.finish_reason
+
+    # -- numbers ----------------------------------------------------------------------------
+
+    def _usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            return
+        self.num_prompt_tokens = _count(usage.get("prompt_tokens"), self.num_prompt_tokens)
+        self.num_told = _count(usage.get("completion_tokens"), self.num_told)
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            self.num_cached_tokens = _count(details.get("cached_tokens"), self.num_cached_tokens)
+
+    def _ids(
+        self, choice: Mapping[str, Any], logprobs: tuple[TokenLogprob, ...], text: str
+    ) -> tuple[int, ...]:
+        given = choice.get("token_ids")
+        if isinstance(given, list) and all(isinstance(i, int) for i in given) and given:
+            self.counting = Counting.IDS
+            return tuple(given)
+        if self.counting is Counting.IDS and given is not None:
+            return ()
+        if logprobs:
+            self.counting = Counting.LOGPROBS
+            return tuple(entry.token_id for entry in logprobs)
+        if self.num_told is not None and choice.get("finish_reason") is None:
+            self.counting = Counting.USAGE
+        if self.counting is Counting.USAGE and self.num_told is not None:
+            return self._made(self.num_told - self.num_tokens, text)
+        return self._made(1, text) if text else ()
+
+    def _rest(self) -> tuple[int, ...]:
+        if self.num_told is None or self.num_told <= self.num_tokens:
+            return ()
+        rest = self._made(self.num_told - self.num_tokens, "")
+        self.num_tokens += len(rest)
+        return rest
+
+    def _made(self, count: int, text: str) -> tuple[int, ...]:
+        """Stand-ins for ids that are not told."""
+        if count <= 0:
+            return ()
+        return (self._unknown_id(text),) * count
+
+    def _unknown_id(self, text: str) -> int:
+        return self._unknown.setdefault(text, -1 - len(self._unknown))
+
+    # -- log probabilities ------------------------------------------------------------------
+
+    def _logprobs(self, value: Any) -> tuple[TokenLogprob, ...]:
+        if not isinstance(value, dict):
+            return ()
+        if isinstance(value.get("content"), list):
+            return tuple(self._chat_entry(e) for e in value["content"] if isinstance(e, dict))
+        tokens, probabilities = value.get("tokens"), value.get("token_logprobs")
+        if not isinstance(tokens, list) or not isinstance(probabilities, list):
+            return ()
+        tops = value.get("top_logprobs") or []
+        found = []
+        for place, (token, logprob) in enumerate(zip(tokens, probabilities, strict=False)):
+            top = tops[place] if place < len(tops) and isinstance(tops[place], dict) else {}
+            found.append(self._entry(str(token), logprob, list(top.items())))
+        return tuple(found)
+
+    def _chat_entry(self, entry: Mapping[str, Any]) -> TokenLogprob:
+        tops = entry.get("top_logprobs")
+        pairs = [
+            (str(top.get("token", "")), top.get("logprob"))
+            for top in (tops if isinstance(tops, list) else [])
+            if isinstance(top, dict)
+        ]
+        return self._entry(str(entry.get("token", "")), entry.get("logprob"), pairs)
+
+    def _entry(self, token: str, logprob: Any, tops: list[tuple[str, Any]]) -> TokenLogprob:
+        value = _number(logprob)
+        known = [(text, _number(number)) for text, number in tops]
+        rank = 1 + sum(number > value for _, number in known)
+        others = tuple(
+            (self._unknown_id(text), text, number) for text, number in known if text != token
+        )
+        return TokenLogprob(self._unknown_id(token), token, value, rank, others)
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any, before: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else before
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else -9999.0
+
+
+def _no_piece(value: Any) -> TargetError:
+    return TargetError(
+        f"The server sent something that is no piece of a reply: {str(value)[:100]!r}.",
+        "Check that the address is that of an OpenAI-compatible server.",
+    )

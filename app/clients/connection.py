@@ -1,0 +1,219 @@
+"""A connection as the user named it: kept in the settings, its key in the keyring. No Qt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from app.clients.target import Dialect, Target
+
+MAX_NAME = 60
+
+
+class Problem(NamedTuple):
+    """What is wrong with a field, in words."""
+
+    field: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """dialect: as it was recognised; None until then. model: asked for by name; "" takes the
+    server's first. is_watched: its figures are read all the time, not only while they are seen."""
+
+    id: str
+    name: str
+    base_url: str
+    dialect: Dialect | None = None
+    version: str = ""
+    model: str = ""
+    is_watched: bool = False
+
+    @property
+    def key_name(self) -> str:
+        """Of its key in the keyring."""
+        return f"connection:{self.id}"
+
+    @property
+    def kind(self) -> str:
+        """Dialect and version in words."""
+        if self.dialect is None:
+            return "not recognised yet"
+        return f"{self.dialect.value} {self.version}".rstrip()
+
+    def target(self, key: str) -> Target:
+        return Target(self.base_url, key or None, self.name)
+
+
+def new_connection(name: str, base_url: str, model: str = "") -> Connection:
+    return Connection(uuid.uuid4().hex[:12], name, base_url, model=model)
+
+
+def to_text(connections: Sequence[Connection]) -> str:
+    return json.dumps([dataclasses.asdict(one) for one in connections])
+
+
+def from_text(text: str) -> list[Connection]:
+    """Those that were kept; what cannot be read is left out."""
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        return []
+    found: dict[str, Connection] = {}
+    for entry in stored if isinstance(stored, list) else []:
+        one = _read(entry)
+        if one is not None and one.id not in found:
+            found[one.id] = one
+    return list(found.values())
+
+
+def _read(entry: Any) -> Connection | None:
+    if not isinstance(entry, dict):
+        return None
+    names = ("id", "name", "base_url", "version", "model")
+    texts = {name: entry[name] for name in names if isinstance(entry.get(name), str)}
+    if len(texts) < len(names) or not texts["id"]:
+        return None
+    dialect = next((one for one in Dialect if one.value == entry.get("dialect")), None)
+    return Connection(**texts, dialect=dialect, is_watched=entry.get("is_watched") is True)
+
+
+def check(name: str, base_url: str, others: Sequence[Connection]) -> list[Problem]:
+    """What keeps a connection from being kept. `others`: those that there are beside it."""
+    from app.clients.address import parse_address
+    from app.clients.errors import TargetError
+
+    found: list[Problem] = []
+    if not name.strip():
+        found.append(Problem("name", "Give it a name: menus and replies use it."))
+    elif len(name) > MAX_NAME or not name.isprintable():
+        found.append(Problem("name", f"At most {MAX_NAME} printable characters."))
+    elif any(one.name.casefold() == name.strip().casefold() for one in others):
+        found.append(Problem("name", f"There is a connection “{name.strip()}” already."))
+    try:
+        parse_address(base_url)
+    except TargetError as error:
+        found.append(Problem("base_url", f"{error.cause} {error.remedy}".strip()))
+    return found
+
+
+def without_credentials(base_url: str) -> tuple[str, str]:
+    """An address without the user and password that may stand in it, and the key that they are: the
+    password, or the user where there is no password."""
+    text = base_url.strip()
+    has_scheme = "://" in text
+    try:
+        parts = urlsplit(text if has_scheme else f"//{text}")
+        key = parts.password or parts.username or ""
+    except ValueError:
+        return base_url, ""
+    if "@" not in parts.netloc:
+        return base_url, ""
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    assert isinstance(bare, SplitResult)
+    clean = bare.geturl()
+    return (clean if has_scheme else clean.removeprefix("//")), unquote(key)
+
+
+def suggested_name(base_url: str, others: Sequence[Connection]) -> str:
+    """The host of an address, with a number where it is taken."""
+    text = base_url if "://" in base_url else f"//{base_url}"
+    try:
+        host = urlsplit(text.strip()).netloc.rpartition("@")[2] or "Server"
+    except ValueError:
+        host = "Server"
+    taken = {one.name.casefold() for one in others}
+    name, number = host[:MAX_NAME], 1
+    while name.casefold() in taken:
+        number += 1
+        name = f"{host} ({number})"
+    return name
+
+
+log = logging.getLogger(__name__)
+
+SERVICE = "inferdeck"
+NO_KEYRING = (
+    "This system offers no keyring, so the key is kept for this run alone; it is written to no "
+    "file."
+)
+_NOT_SAFE = ("keyring.backends.fail", "keyring.backends.null", "keyrings.alt")
+"""Backends that keep nothing, or that keep keys in a file as they are."""
+
+
+class KeyStore:
+    """Keys by name. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of_this_run: dict[str, str] = {}
+        self.problem = ""
+        """Why keys do not outlive this run; "" as far as is known."""
+
+    def read(self, name: str) -> str:
+        """The key, or ""."""
+        with self._lock:
+            known = self._of_this_run.get(name)
+            if known is None:
+                known = self._of_this_run[name] = self._stored(name)
+            return known
+
+    def write(self, name: str, key: str) -> None:
+        """Keep it; "" forgets it."""
+        with self._lock:
+            if self._of_this_run.get(name) == key:
+                return
+            self._of_this_run[name] = key
+            self._store(name, key)
+
+    def _stored(self, name: str) -> str:
+        import keyring
+        from keyring.errors import KeyringError
+
+        if not self._has_keyring():
+            return ""
+        try:
+            return keyring.get_password(SERVICE, name) or ""
+        except (KeyringError, OSError, RuntimeError) as error:
+            self._complain(error)
+            return ""
+
+    def _store(self, name: str, key: str) -> None:
+        import keyring
+        from keyring.errors import KeyringError, PasswordDeleteError
+
+        if not self._has_keyring():
+            return
+        try:
+            if key:
+                keyring.set_password(SERVICE, name, key)
+            else:
+                keyring.delete_password(SERVICE, name)
+            self.problem = ""
+        except PasswordDeleteError:
+            pass  # there was none
+        except (KeyringError, OSError, RuntimeError) as error:
+            self._complain(error)
+
+    def _has_keyring(self) -> bool:
+        import keyring
+
+        backend = keyring.get_keyring()
+        parts = getattr(backend, "backends", [backend])  # several of them, the best one first
+        if not all(type(part).__module__.startswith(_NOT_SAFE) for part in parts[:1]):
+            return True
+        self.problem = NO_KEYRING
+        return False
+
+    def _complain(self, error: Exception) -> None:
+        what = str(error).strip() or type(error).__name__
+        log.warning("the keyring refused: %s", what)
+        self.problem = f"The keyring refused ({what}); the key is kept for this run alone."

@@ -1,0 +1,155 @@
+"""One look at a server's own figures, and what they come to since the look before. No Qt."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.clients.target import Dialect, Probe, Target
+
+if TYPE_CHECKING:
+    from app.clients.fetch import Fetcher
+    from app.clients.metrics import Scrape
+
+
+LOOK_TIMEOUT_S = 3.0
+NOT_TOLD, NOTHING = "not told", "–"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFigures:
+    """Latencies in seconds; None: it does not tell. tokens_per_s, ttft and itl are NaN where there
+    was nothing to measure between the two looks. round_trip_s: of the look."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    tokens_per_s: float | None = None
+    ttft_p50: float | None = None
+    itl_p50: float | None = None
+    round_trip_s: float = 0.0
+    has_metrics: bool = True
+
+    def texts(self) -> dict[str, str]:
+        """As a card shows them."""
+        return {
+            "running": _whole(self.running),
+            "waiting": _whole(self.waiting),
+            "kv": NOT_TOLD if self.kv_usage is None else f"{100 * self.kv_usage:.0f}\u00a0%",
+            "tokens": _number(self.tokens_per_s, 1.0),
+            "ttft": _number(self.ttft_p50, 1e3),
+            "itl": _number(self.itl_p50, 1e3),
+        }
+
+
+def _whole(number: int | None) -> str:
+    return NOT_TOLD if number is None else f"{number:,}"
+
+
+def _number(value: float | None, scale: float) -> str:
+    if value is None:
+        return NOT_TOLD
+    return NOTHING if value != value else f"{scale * value:,.1f}"
+
+
+class Looker:
+    """Looks at one server, over a connection that is kept. One look at a time, from any thread."""
+
+    def __init__(self, target: Target, dialect: Dialect) -> None:
+        self._target, self._dialect = target, dialect
+        self._fetcher: Fetcher | None = None
+        self._before: Scrape | None = None
+        self._is_looking = threading.Lock()
+        self._is_closed = False
+
+    def look(self) -> LiveFigures:
+        """Blocks for a few seconds at most. Raises TargetError."""
+        with self._is_looking:
+            try:
+                return self._look()
+            finally:
+                if self._is_closed:
+                    self._hang_up()
+
+    def close(self) -> None:
+        """No more looks; one that is under way closes when it ends."""
+        self._is_closed = True
+        if self._is_looking.acquire(blocking=False):
+            self._hang_up()
+            self._is_looking.release()
+
+    def _look(self) -> LiveFigures:
+        from app.clients.address import parse_address
+        from app.clients.fetch import Fetcher
+
+        address = parse_address(self._target.base_url)
+        if self._fetcher is None:
+            self._fetcher = Fetcher(self._target, address)
+        began = time.perf_counter()
+        if self._dialect is Dialect.OPENAI:  # it shows nothing: whether it is there
+            answer = self._fetcher.get(address.api("models"), began + LOOK_TIMEOUT_S)
+            if answer.status != 200:
+                raise self._fetcher.problem(answer)
+            return LiveFigures(round_trip_s=answer.seconds, has_metrics=False)
+        from app.clients.metrics import scrape_with
+
+        now = scrape_with(self._fetcher, address, self._dialect, began + LOOK_TIMEOUT_S)
+        before, self._before = self._before, now
+        return figures_of(before, now, time.perf_counter() - began)
+
+    def _hang_up(self) -> None:
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            fetcher.__exit__(None, None, None)
+
+
+def figures_of(before: Scrape | None, now: Scrape, round_trip_s: float) -> LiveFigures:
+    """What two looks come to; the first alone has no rates."""
+    from app.clients.metric_names import Figure, Latency
+    from app.clients.metrics import Change
+
+    change, told, nan = Change(before, now), now.told, float("nan")
+
+    def p50(which: Latency) -> float | None:
+        if which not in now.latencies:
+            return None
+        found = change.quantile(which, 0.5)
+        return nan if found is None else found
+
+    rate: float | None = None
+    if now.get(Figure.GENERATION_TOKENS) is not None:
+        grown = change.per_second(Figure.GENERATION_TOKENS)
+        rate = nan if grown is None else grown
+    return LiveFigures(
+        told.num_running, told.num_waiting, told.kv_usage, rate, p50(Latency.TTFT),
+        p50(Latency.ITL), round_trip_s,
+    )  # fmt: skip
+
+
+REACH_TIMEOUT_S = 5.0
+OUR_PATH = "inferdeck/v1"
+
+
+def reach(target: Target, dialect: Dialect | None) -> Probe | None:
+    """Who answers there; None where it is an engine of ours, as before, whether a model is open in
+    it or not. Blocks for some seconds at most; raises TargetError with cause and remedy."""
+    from app.clients.probe import probe
+
+    if dialect is Dialect.INFERDECK and _is_ours(target):
+        return None
+    return probe(target, REACH_TIMEOUT_S)
+
+
+def _is_ours(target: Target) -> bool:
+    """False where another server listens there by now. Raises TargetError: wrong key, nobody."""
+    from app.clients.address import parse_address
+    from app.clients.fetch import Fetcher
+
+    address = parse_address(target.base_url)
+    with Fetcher(target, address) as fetcher:
+        answer = fetcher.get(address.beside(OUR_PATH), time.perf_counter() + REACH_TIMEOUT_S)
+        if answer.status in (401, 403):
+            raise fetcher.problem(answer)
+        return answer.status == 200 and "protocol" in answer.object()

@@ -1,0 +1,208 @@
+"""What a server tells of itself, under our names: one scrape, and what changed between two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from app.clients import metrics_page as pages
+from app.clients.address import Address, parse_address
+from app.clients.errors import TargetError
+from app.clients.fetch import Answer, Fetcher
+from app.clients.metric_names import GAUGES, NEVER_TOLD, PARTS, TABLES, Figure, Latency
+from app.clients.metrics_page import Exposition, Reading, quantile, since
+from app.clients.target import Dialect, Target
+from engine.snapshot import Counters, Part, SpeculationSnapshot, Told
+from engine.telemetry.metrics import HistogramSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One look at a server's metrics. time: of time.perf_counter. Counters are since the server was
+    started. itl_is_mean, hits_are_tokens: see `figures.Table`."""
+
+    time: float
+    values: Mapping[Figure, float]
+    latencies: Mapping[Latency, HistogramSnapshot]
+    itl_is_mean: bool = False
+    hits_are_tokens: bool = False
+
+    def get(self, figure: Figure) -> float | None:
+        return self.values.get(figure)
+
+    @property
+    def missing(self) -> frozenset[Part]:
+        """What it does not tell."""
+        return NEVER_TOLD | {
+            part
+            for part, figures in PARTS.items()
+            if not any(figure in self.values for figure in figures)
+        }
+
+    @property
+    def told(self) -> Told:
+        return Told(
+            _whole(self.get(Figure.RUNNING)),
+            _whole(self.get(Figure.WAITING)),
+            self.get(Figure.KV_USAGE),
+        )
+
+
+NOTHING_TOLD = NEVER_TOLD | frozenset(PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A path that has metrics, and how it is read. ValueError: it is something else."""
+
+    path: str
+    read: Callable[[Answer], Reading]
+
+
+def metric_pages(dialect: Dialect) -> tuple[Page, ...]:
+    """Where a dialect's metrics may be; what an earlier page tells goes before a later one's."""
+    table = TABLES.get(dialect)
+    if table is None:
+        return ()
+    text = lambda path: Page(path, lambda answer: Exposition(answer.text).read(table))
+    if dialect is Dialect.TENSORRT_LLM:
+        iterations = lambda answer: pages.tensorrt_iterations(answer.json())
+        return text("prometheus/metrics"), Page("metrics", iterations)
+    if dialect is Dialect.LLAMA_CPP:
+        return text("metrics"), Page("slots", lambda answer: pages.llama_slots(answer.json()))
+    return (text("metrics"),)
+
+
+def merged(dialect: Dialect, at: float, answers: Mapping[str, Answer]) -> Scrape:
+    """One scrape from what came of the pages, by path. Raises TargetError where none has
+    anything, and says why not."""
+    reading = Reading()
+    for page in metric_pages(dialect):
+        answer = answers.get(page.path)
+        if answer is None or answer.status != 200:
+            continue
+        try:
+            reading = reading | page.read(answer)
+        except ValueError:
+            continue  # a page of something else
+    if not reading.values and not reading.latencies:
+        raise TargetError(f"{dialect} shows no metrics.", HOW_TO_SHOW.get(dialect, ""))
+    table = TABLES[dialect]
+    return Scrape(at, reading.values, reading.latencies, table.itl_is_mean, table.hits_are_tokens)
+
+
+HOW_TO_SHOW: Mapping[Dialect, str] = {
+    Dialect.SGLANG: "Start it with --enable-metrics.",
+    Dialect.LLAMA_CPP: "Start it with --metrics.",
+    Dialect.TENSORRT_LLM: "Set return_perf_metrics and enable_iter_perf_stats in its options.",
+    Dialect.VLLM: "Start it without --disable-log-stats.",
+    Dialect.OPENAI: "Its latencies are measured as the client.",
+}
+"""What makes a server show them."""
+
+
+def scrape(target: Target, dialect: Dialect, timeout_s: float = 3.0) -> Scrape:
+    """Look once; blocks for at most `timeout_s`. Raises TargetError."""
+    address = parse_address(target.base_url)
+    with Fetcher(target, address) as fetcher:
+        return scrape_with(fetcher, address, dialect, time.perf_counter() + timeout_s)
+
+
+def scrape_with(fetcher: Fetcher, address: Address, dialect: Dialect, deadline: float) -> Scrape:
+    """As `scrape`, over a connection that is kept."""
+    answers: dict[str, Answer] = {}
+    for page in metric_pages(dialect):
+        answer = fetcher.get(address.beside(page.path), deadline)
+        if answer.status in (401, 403):
+            raise fetcher.problem(answer)
+        answers[page.path] = answer
+    return merged(dialect, time.perf_counter(), answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened between two scrapes of one server, the first of which may be missing. A
+    counter that fell means that the server was started anew: all of it is new."""
+
+    before: Scrape | None
+    now: Scrape
+
+    @property
+    def seconds(self) -> float:
+        return self.now.time - self.before.time if self.before is not None else 0.0
+
+    def grown(self, figure: Figure) -> float | None:
+        """How much a counter grew; None where it is not told, or there is no scrape before."""
+        now = self.now.get(figure)
+        before = self.before.get(figure) if self.before is not None else None
+        if now is None or before is None:
+            return None
+        return now - before if now >= before else now
+
+    def per_second(self, figure: Figure) -> float | None:
+        grown = self.grown(figure)
+        return grown / self.seconds if grown is not None and self.seconds > 0 else None
+
+    def latency(self, which: Latency) -> HistogramSnapshot | None:
+        """The samples between the two."""
+        now = self.now.latencies.get(which)
+        if now is None or self.before is None:
+            return None
+        return since(now, self.before.latencies.get(which))
+
+    def quantile(self, which: Latency, q: float) -> float | None:
+        """In seconds; None without samples."""
+        found = self.latency(which)
+        return quantile(found, q) if found is not None else None
+
+
+class RunningTotals:
+    """Counters that go on where a server that was started anew begins from zero."""
+
+    def __init__(self) -> None:
+        self._base: dict[Figure, float] = {}
+        self._last: dict[Figure, float] = {}
+        self._hits_are_tokens = False
+        self._round_length: float | None = None
+
+    def update(self, scrape: Scrape) -> None:
+        self._round_length = scrape.get(Figure.ROUND_LENGTH)
+        self._hits_are_tokens = scrape.hits_are_tokens
+        for figure, value in scrape.values.items():
+            if figure in GAUGES:
+                continue
+            last = self._last.get(figure, 0.0)
+            if value < last:
+                self._base[figure] = self._base.get(figure, 0.0) + last
+            self._last[figure] = value
+
+    def get(self, figure: Figure) -> int:
+        return int(self._base.get(figure, 0.0) + self._last.get(figure, 0.0))
+
+    def drafts(self) -> SpeculationSnapshot | None:
+        """None where none were made, or nothing is told of them."""
+        drafted, length = self.get(Figure.DRAFTED), self._round_length
+        if not drafted and not length:
+            return None
+        return SpeculationSnapshot(
+            method="", rounds=self.get(Figure.DRAFT_ROUNDS), told_drafted=drafted,
+            told_accepted=self.get(Figure.ACCEPTED), told_length=length or None,
+        )  # fmt: skip
+
+    def counters(self) -> Counters:
+        """Under our names. Of a prompt's tokens only those count that were computed."""
+        hits = min(self.get(Figure.PREFIX_HITS), self.get(Figure.PREFIX_QUERIES))
+        cached = hits if self._hits_are_tokens else 0
+        return Counters(
+            prompt_tokens=max(self.get(Figure.PROMPT_TOKENS) - cached, 0),
+            cached_prompt_tokens=cached,
+            generation_tokens=self.get(Figure.GENERATION_TOKENS),
+            prefix_queries=self.get(Figure.PREFIX_QUERIES),
+            prefix_hits=hits,
+            preemptions=self.get(Figure.PREEMPTIONS),
+        )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

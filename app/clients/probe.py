@@ -1,0 +1,219 @@
+"""Who answers at an address: the dialect, from what each really serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from app.clients.address import Address, parse_address
+from app.clients.errors import TargetError
+from app.clients.fetch import Answer, Fetcher
+from app.clients.metrics import scrape_with
+from app.clients.metrics_page import Exposition
+from app.clients.target import Dialect, Probe, Target
+
+OWNERS: Mapping[str, Dialect] = {
+    "inferdeck": Dialect.INFERDECK,
+    "vllm": Dialect.VLLM,  # vllm/entrypoints/openai/protocol.py: ModelCard
+    "sglang": Dialect.SGLANG,  # sglang/srt/entrypoints/openai/protocol.py
+    "tensorrt_llm": Dialect.TENSORRT_LLM,  # tensorrt_llm/serve/openai_protocol.py
+    "llamacpp": Dialect.LLAMA_CPP,  # llama.cpp tools/server
+}
+"""owned_by in the list of models. TGI writes the model's own name there, proxies what they like."""
+
+METRIC_PREFIXES: tuple[tuple[str, Dialect], ...] = (
+    ("vllm:", Dialect.VLLM),
+    ("sglang:", Dialect.SGLANG),
+    ("tgi_", Dialect.TGI),
+    ("llamacpp:", Dialect.LLAMA_CPP),
+    ("trtllm_", Dialect.TENSORRT_LLM),
+)
+
+
+class _Facts(NamedTuple):
+    """What a dialect's own pages say; None or "" where they do not."""
+
+    version: str = ""
+    max_model_len: int | None = None
+    models: tuple[str, ...] = ()
+
+
+def probe(target: Target, timeout_s: float = 5.0) -> Probe:
+    """Ask who is there; blocks for at most about `timeout_s`. Raises TargetError with cause and
+    remedy."""
+    address = parse_address(target.base_url)
+    with Fetcher(target, address) as fetcher:
+        return _Prober(fetcher, address, time.perf_counter() + timeout_s).run()
+
+
+class _Prober:
+    def __init__(self, fetcher: Fetcher, address: Address, deadline: float) -> None:
+        self._fetcher = fetcher
+        self._address = address
+        self._deadline = deadline
+        self._round_trips: list[float] = []
+
+    def run(self) -> Probe:
+        answer = self._get(self._address.api("models"))
+        cards = self._cards(answer)
+        facts = _Facts()
+        if cards is None:
+            facts = self._tgi()  # early versions have no list of models
+            if not facts.models:
+                raise self._no_list(answer)
+            cards = []
+            dialect = Dialect.TGI
+        else:
+            dialect, facts = self._recognised(cards)
+        models = tuple(str(card["id"]) for card in cards) or facts.models
+        return Probe(
+            dialect, facts.version, models, facts.max_model_len or _longest(cards),
+            self._has_metrics(dialect), min(self._round_trips),
+        )  # fmt: skip
+
+    # -- the list of models -----------------------------------------------------------------
+
+    def _cards(self, answer: Answer) -> list[dict[str, Any]] | None:
+        """None where there is no such list, but a server all the same."""
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise self._fetcher.problem(answer)
+        value = answer.json()
+        cards = value.get("data") if isinstance(value, dict) else None
+        if not isinstance(cards, list):
+            return None
+        return [card for card in cards if isinstance(card, dict) and card.get("id")]
+
+    def _no_list(self, answer: Answer) -> TargetError:
+        host = self._address.host
+        if answer.status == 404 and not answer.is_page:
+            return self._fetcher.problem(answer)
+        what = (
+            "a web page" if answer.is_page
+            else "JSON, but no list of models" if answer.json() is not None
+            else "something that is no JSON"
+        )  # fmt: skip
+        return TargetError(
+            f"{host} answers with {what}: it is no server of models, or not at this path.",
+            "Give the address of the API, such as http://host:8000/v1.", is_final=True,
+        )  # fmt: skip
+
+    # -- dialects ---------------------------------------------------------------------------
+
+    def _recognised(self, cards: list[dict[str, Any]]) -> tuple[Dialect, _Facts]:
+        owners = {str(card.get("owned_by", "")).lower() for card in cards}
+        named = next((OWNERS[owner] for owner in owners if owner in OWNERS), None)
+        if named is not None:
+            return named, self._facts(named)
+        for dialect in (Dialect.TGI, Dialect.SGLANG, Dialect.LLAMA_CPP):
+            facts = self._facts(dialect)
+            if facts != _Facts():
+                return dialect, facts
+        dialect = self._by_metrics()
+        return dialect, self._facts(dialect)
+
+    def _by_metrics(self) -> Dialect:
+        """From the names on the page of metrics."""
+        for path in ("metrics", "prometheus/metrics"):
+            answer = self._try(path)
+            if answer is None or answer.status != 200:
+                continue
+            try:
+                page = Exposition(answer.text)
+            except ValueError:
+                continue
+            for prefix, dialect in METRIC_PREFIXES:
+                if page.has_prefix(prefix):
+                    return dialect
+        return Dialect.OPENAI
+
+    def _facts(self, dialect: Dialect) -> _Facts:
+        read: Mapping[Dialect, Callable[[], _Facts]] = {
+            Dialect.INFERDECK: self._version,
+            Dialect.VLLM: self._version,
+            Dialect.TENSORRT_LLM: self._version,
+            Dialect.SGLANG: self._sglang,
+            Dialect.TGI: self._tgi,
+            Dialect.LLAMA_CPP: self._llama_cpp,
+        }
+        return read[dialect]() if dialect in read else _Facts()
+
+    def _version(self) -> _Facts:
+        return _Facts(_text(self._object("version"), "version"))
+
+    def _sglang(self) -> _Facts:
+        for path in ("server_info", "get_server_info"):  # the older name second
+            found = self._object(path)
+            if "model_path" in found:
+                return _Facts(_text(found, "version"), _number(found, "context_length"))
+        return _Facts()
+
+    def _tgi(self) -> _Facts:
+        found = self._object("info")
+        if "max_total_tokens" not in found or "model_id" not in found:
+            return _Facts()
+        model = _text(found, "model_id")
+        return _Facts(
+            _text(found, "version"), _number(found, "max_total_tokens"), (model,) if model else ()
+        )
+
+    def _llama_cpp(self) -> _Facts:
+        found = self._object("props")
+        if "default_generation_settings" not in found and "build_info" not in found:
+            return _Facts()
+        settings = found.get("default_generation_settings")
+        length = _number(settings, "n_ctx") if isinstance(settings, dict) else None
+        return _Facts(_text(found, "build_info"), length)
+
+    def _has_metrics(self, dialect: Dialect) -> bool:
+        if dialect is Dialect.OPENAI:
+            return False
+        try:
+            scrape_with(self._fetcher, self._address, dialect, self._deadline)
+        except TargetError:
+            return False
+        return True
+
+    # -- asking -----------------------------------------------------------------------------
+
+    def _get(self, url: str) -> Answer:
+        answer = self._fetcher.get(url, self._deadline)
+        self._round_trips.append(answer.seconds)
+        return answer
+
+    def _try(self, path: str) -> Answer | None:
+        """None where it does not answer: it is not known to have such a page."""
+        if time.perf_counter() > self._deadline:
+            return None
+        try:
+            return self._get(self._address.beside(path))
+        except TargetError:
+            return None
+
+    def _object(self, path: str) -> dict[str, Any]:
+        answer = self._try(path)
+        return answer.object() if answer is not None else {}
+
+
+def _longest(cards: list[dict[str, Any]]) -> int | None:
+    """Of the first model: vLLM, SGLang and we say max_model_len, others name it otherwise."""
+    for card in cards[:1]:
+        for key in ("max_model_len", "context_length", "context_window"):
+            if (found := _number(card, key)) is not None:
+                return found
+        meta = card.get("meta")  # llama.cpp
+        if isinstance(meta, dict):
+            return _number(meta, "n_ctx") or _number(meta, "n_ctx_train")
+    return None
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key)
+    return value[:100] if isinstance(value, str) else ""
+
+
+def _number(values: Mapping[str, Any], key: str) -> int | None:
+    value = values.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -1,0 +1,289 @@
+"""Replies that a server elsewhere writes for us, in the words of our own engine: output events,
+rows of a snapshot, and latencies measured here, from sending to receiving."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.clients.calls import Call, make_call
+from app.clients.chunks import Counting, ReplyReader
+from app.clients.errors import TargetError
+from app.clients.stream import Streamer, Timed
+from app.clients.target import OnEvent, Probe, Remark
+from engine.errors import ErrorInfo
+from engine.messages import AddRequest, OutputEvent, RequestFailed
+from engine.snapshot import (
+    FinishReason,
+    RequestSnapshot,
+    RequestState,
+    RequestTimes,
+    Sample,
+    TokenEvent,
+)
+
+NO_STEP = -1
+"""The step of an output event: none is told."""
+
+
+@dataclass(slots=True)
+class Samples:
+    """Latencies since they were last taken, and tokens of all our requests."""
+
+    ttft: list[Sample] = field(default_factory=list)
+    itl: list[Sample] = field(default_factory=list)
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+
+    def take(self) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+        ttft, itl = tuple(self.ttft), tuple(self.itl)
+        self.ttft.clear()
+        self.itl.clear()
+        return ttft, itl
+
+
+class Reply:
+    """One request on its way. `arrival`: when the user sent it (time.perf_counter)."""
+
+    def __init__(
+        self,
+        request_id: str,
+        call: Call,
+        arrival: float,
+        samples: Samples,
+        emit: Callable[[OutputEvent | RequestFailed], None],
+    ) -> None:
+        self.request_id = request_id
+        self._call = call
+        self._arrival = arrival
+        self._samples = samples
+        self._emit = emit
+        self._reader = ReplyReader()
+        self._tokens: list[TokenEvent] = []
+        self._is_ended = False
+
+    async def run(self, streamer: Streamer) -> TargetError | None:
+        """Until it ends; cancelled, the server is told by hanging up. Gives what went wrong on the
+        line. The last event carries the finish, with the times."""
+        held: Timed | None = None  # the finish waits for what the server still says of the tokens
+        try:
+            async for timed in streamer.stream(self._call, self._reader):
+                if held is None and timed.piece.finish_reason is None:
+                    self._say(timed)
+                elif held is None:
+                    held = timed
+                else:
+                    held = _joined(held, timed)
+        except TargetError as error:
+            self._fail(error.info())
+            return error
+        if held is not None:
+            self._finish(held)
+        return None
+
+    def abort(self) -> None:
+        """It was cancelled: its last event."""
+        if not self._is_ended:
+            self._end(FinishReason.ABORT, time.perf_counter())
+
+    def row(self) -> RequestSnapshot:
+        """As it stands now. A reply without a token waits, as far as can be told from here."""
+        prompt, written = self._reader.num_prompt_tokens or 0, self._reader.num_tokens
+        return RequestSnapshot(
+            self.request_id,
+            RequestState.RUNNING if self._tokens else RequestState.WAITING,
+            num_prompt_tokens=prompt,
+            num_cached_tokens=self._reader.num_cached_tokens or 0,
+            num_computed_tokens=prompt + written if self._tokens else 0,
+            num_output_tokens=written,
+            num_blocks=-1,
+            num_preemptions=-1,
+            times=RequestTimes(self._arrival, None, tuple(self._tokens)),
+        )
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _say(self, timed: Timed) -> None:
+        piece = timed.piece
+        if not piece.text and not piece.token_ids:
+            return
+        is_first = self._measure(timed.time, len(piece.token_ids))
+        self._emit(
+            OutputEvent(
+                self.request_id, piece.text, piece.token_ids, timed.time, NO_STEP,
+                self._reader.num_prompt_tokens or 0, self._reader.num_cached_tokens or 0,
+                piece.logprobs, is_first=is_first,
+                times=RequestTimes(self._arrival, None, tuple(self._tokens)) if is_first else None,
+            )
+        )  # fmt: skip
+
+    def _finish(self, timed: Timed) -> None:
+        piece = timed.piece
+        num_new = len(piece.token_ids)
+        num_late = 0
+        if self._reader.counting is Counting.PIECES and self._tokens:
+            # What the usage knows beyond one token a piece came with pieces before this one.
+            num_late = max(num_new - bool(piece.text), 0)
+        is_first = self._measure(timed.time, num_new - num_late)
+        self._tokens = with_late_tokens(self._tokens, num_late)
+        self._samples.num_output_tokens += num_late
+        assert piece.finish_reason is not None
+        self._end(piece.finish_reason, timed.time, timed, is_first=is_first)
+
+    def _fail(self, error: ErrorInfo) -> None:
+        """What was written stays; the failure says why there is no more."""
+        if self._tokens:
+            self._end(FinishReason.ERROR, time.perf_counter(), error=error)
+        self._is_ended = True
+        self._emit(RequestFailed(self.request_id, error))
+
+    def _end(
+        self,
+        reason: FinishReason,
+        at: float,
+        timed: Timed | None = None,
+        *,
+        is_first: bool = False,
+        error: ErrorInfo | None = None,
+    ) -> None:
+        self._is_ended = True
+        samples, reader = self._samples, self._reader
+        samples.num_prompt_tokens += reader.num_prompt_tokens or 0
+        samples.num_cached_tokens += reader.num_cached_tokens or 0
+        samples.finished[reason.value] = samples.finished.get(reason.value, 0) + 1
+        self._emit(
+            OutputEvent(
+                self.request_id,
+                timed.piece.text if timed is not None else "",
+                timed.piece.token_ids if timed is not None else (),
+                at, NO_STEP, reader.num_prompt_tokens or 0, reader.num_cached_tokens or 0,
+                timed.piece.logprobs if timed is not None else (),
+                finish_reason=reason,
+                times=RequestTimes(self._arrival, None, tuple(self._tokens), at),
+                is_first=is_first, error=error,
+            )
+        )  # fmt: skip
+
+    def _measure(self, at: float, num_tokens: int) -> bool:
+        """Book an output event; whether it is the first."""
+        if not num_tokens:
+            return False
+        samples, is_first = self._samples, not self._tokens
+        samples.num_output_tokens += num_tokens
+        if is_first:
+            samples.ttft.append(Sample(at, at - self._arrival))
+        else:
+            gap = (at - self._tokens[-1].time) / num_tokens
+            samples.itl += [Sample(at, gap)] * num_tokens
+        self._tokens.append(TokenEvent(at, num_tokens))
+        return is_first
+
+
+def with_late_tokens(events: list[TokenEvent], count: int) -> list[TokenEvent]:
+    """Tokens that became known at the end only, spread evenly over the events."""
+    if not count or not events:
+        return events
+    each, over = divmod(count, len(events))
+    return [
+        event._replace(num_tokens=event.num_tokens + each + (place < over))
+        for place, event in enumerate(events)
+    ]
+
+
+def _joined(one: Timed, other: Timed) -> Timed:
+    """The finish, and what came behind it."""
+    piece, more = one.piece, other.piece
+    joined = type(piece)(
+        piece.text + more.text, piece.token_ids + more.token_ids,
+        piece.logprobs + more.logprobs, piece.finish_reason or more.finish_reason,
+    )  # fmt: skip
+    return Timed(one.time, joined)
+
+
+MOST_REMARKS = 100
+
+
+class Replies:
+    """Belongs to the loop of the connection. look: have a look at the server soon; ended: called
+    when a reply is over."""
+
+    def __init__(
+        self,
+        streamer: Streamer,
+        emit: OnEvent,
+        look: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self.samples = Samples()
+        self._streamer = streamer
+        self._emit = emit
+        self._look = look
+        self._ended = ended
+        self._running: dict[str, tuple[Reply, asyncio.Task[Any]]] = {}
+        self._said: set[str] = set()
+        self._is_closing = False
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    def rows(self) -> tuple[RequestSnapshot, ...]:
+        return tuple(reply.row() for reply, _ in self._running.values())
+
+    def add(self, command: AddRequest, at: float, found: Probe, model: str) -> None:
+        """Send a request that the user sent `at` (time.perf_counter)."""
+        if command.begin_with:
+            error = ErrorInfo(
+                f"{found.dialect} cannot begin a reply with given tokens.",
+                "Branches from a token need the engine of this program.",
+            )
+            self._emit(RequestFailed(command.request_id, error))
+            return
+        try:
+            call = make_call(
+                found.dialect, model, command.prompt, command.params, found.max_model_len
+            )
+        except TargetError as error:
+            self._emit(RequestFailed(command.request_id, error.info()))
+            return
+        self._remark(call.remark)
+        if not self._running:
+            self._look()  # from now on more often
+        reply = Reply(command.request_id, call, at, self.samples, self._emit)
+        task = asyncio.create_task(self._run(reply))
+        self._running[command.request_id] = (reply, task)
+
+    def abort(self, request_id: str) -> None:
+        found = self._running.get(request_id)
+        if found is not None:
+            found[1].cancel()
+
+    async def close(self) -> None:
+        """Give up all of them."""
+        self._is_closing = True
+        tasks = [task for _, task in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, reply: Reply) -> None:
+        try:
+            error = await reply.run(self._streamer)
+            if error is not None:
+                self._look()  # is it the line?
+        except asyncio.CancelledError:
+            reply.abort()
+            if self._is_closing:
+                raise
+        finally:
+            self._running.pop(reply.request_id, None)
+            self._ended()
+
+    def _remark(self, words: str) -> None:
+        if words and words not in self._said and len(self._said) < MOST_REMARKS:
+            self._said.add(words)
+            self._emit(Remark(words))

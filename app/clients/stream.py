@@ -1,0 +1,236 @@
+"""Server-sent events out of bytes, however they are cut (WHATWG HTML, 9.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import httpx
+
+from app.clients.address import Address
+from app.clients.calls import Call
+from app.clients.chunks import Piece, ReplyReader
+from app.clients.errors import TargetError, of_status, of_transport
+from app.clients.fetch import client_options
+from app.clients.socket_clock import stream_of, timed_transport
+from app.clients.target import Target
+
+MOST_PENDING = 32 * 2**20
+"""Bytes of an event that has not ended: no reply's piece is so long."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class TooLongError(ValueError):
+    """Bytes without end that are no event."""
+
+
+class SseParser:
+    """`feed` gives the data of each event that is whole. Comments and other fields are left out;
+    lines may end in LF, CR or both, also where the bytes are cut in between."""
+
+    def __init__(self) -> None:
+        self._line = b""  # begun, without its end
+        self._data: list[bytes] = []
+        self._pending = 0
+        self._after_cr = False
+        self._is_first = True
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """Raises TooLongError."""
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+        if not data:
+            return
+        self._after_cr = data.endswith(b"\r")
+        if self._is_first:
+            self._is_first = False
+            data = data.removeprefix(b"\xef\xbb\xbf")  # a mark of the byte order
+        lines = _LINE_END.split(self._line + data if self._line else data)
+        self._line = lines.pop()
+        for line in lines:
+            event = self._take(line)
+            if event is not None:
+                yield event
+        if len(self._line) + self._pending > MOST_PENDING:
+            raise TooLongError(f"an event of more than {MOST_PENDING // 2**20} MiB")
+
+    def close(self) -> str | None:
+        """What is whole but for the empty line behind it, which some servers leave out."""
+        if self._line:
+            line, self._line = self._line, b""
+            self._take(line)
+        return self._dispatch()
+
+    def _take(self, line: bytes) -> str | None:
+        if not line:
+            return self._dispatch()
+        name, colon, value = line.partition(b":")
+        if name == b"data":
+            value = value.removeprefix(b" ") if colon else b""
+            self._data.append(value)
+            self._pending += len(value)
+        return None
+
+    def _dispatch(self) -> str | None:
+        if not self._data:
+            return None
+        text = b"\n".join(self._data).decode("utf-8", "replace")
+        self._data.clear()
+        self._pending = 0
+        return text
+
+
+CONNECT_S = 10.0
+SILENCE_S = 600.0
+"""So long a request may wait in a queue, or for its first token, without a word."""
+
+LAST_BYTES_S = 0.25
+"""Behind the end of a reply comes that of the answer: with it the connection serves again."""
+
+MOST_ERROR_BYTES = 64 * 1024
+MOST_KEPT_OPEN = 64
+
+
+class Timed(NamedTuple):
+    """time: of time.perf_counter, when its bytes were here."""
+
+    time: float
+    piece: Piece
+
+
+def async_client(target: Target, address: Address) -> httpx.AsyncClient:
+    """For any number of streams at once. Raises TargetError for a key that cannot be sent."""
+    options = client_options(target, address)
+    options["headers"]["accept-encoding"] = "identity"  # nothing waits in a compressor
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_KEPT_OPEN)
+    return httpx.AsyncClient(
+        **options,
+        timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S, pool=None),
+        limits=limits,
+        transport=timed_transport(limits, is_here=address.is_here),
+    )
+
+
+class Streamer:
+    """Streams replies of one server. `close` when done."""
+
+    def __init__(self, target: Target, address: Address) -> None:
+        self.client = async_client(target, address)
+        self._address = address
+        self._has_key = bool(target.api_key)
+
+    async def close(self) -> None:
+        await self.client.aclose()
+
+    async def open(self, count: int) -> None:
+        """Connections for so many replies at once, as far as they are kept while nothing is asked;
+        a server that does not answer is found out by whoever asks for a reply."""
+        url = self._address.api("models")
+        asked = (self.client.get(url, timeout=CONNECT_S) for _ in range(min(count, MOST_KEPT_OPEN)))
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    async def stream(
+        self, call: Call, reader: ReplyReader, on_sent: Callable[[float], None] | None = None
+    ) -> AsyncIterator[Timed]:
+        """The pieces of a reply, read by `reader`. Raises TargetError where it is refused, fails or
+        is cut; closing the iterator (or cancelling its task) hangs up, which aborts it there.
+
+        on_sent: told when the request went out, or the connection for it began.
+        """
+        url = self._address.api(call.path)
+        began = time.perf_counter()
+        try:
+            async with self.client.stream("POST", url, json=call.body) as response:
+                wire = stream_of(response)
+                if on_sent is not None:
+                    on_sent(began if wire is None else wire.begun_at)
+                if response.status_code != 200:
+                    raise await self._refusal(response)
+                if "json" in response.headers.get("content-type", ""):
+                    raise await self._no_stream(response)
+                async for timed in self._events(response, reader):
+                    yield timed
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise self._cut(error, reader) from error
+        if reader.finish_reason is None:
+            raise self._stopped(reader)
+        rest = reader.end()
+        if rest.text or rest.token_ids:
+            yield Timed(time.perf_counter(), rest)
+
+    async def _events(self, response: httpx.Response, reader: ReplyReader) -> AsyncIterator[Timed]:
+        parser, wire = SseParser(), stream_of(response)
+        parts = response.aiter_bytes()
+        try:
+            async for data in parts:
+                now = time.perf_counter() if wire is None else wire.read_at
+                for event in parser.feed(data):
+                    if event.strip() == "[DONE]":
+                        await _to_the_end(parts)
+                        return
+                    yield Timed(now, self._piece(event, reader))
+        except TooLongError as error:
+            raise TargetError(
+                f"{self._address.host} sent {error}.", "It is no server of models.", is_final=True
+            ) from None
+        last = parser.close()
+        if last is not None and last.strip() != "[DONE]":
+            yield Timed(time.perf_counter(), self._piece(last, reader))
+
+    def _piece(self, event: str, reader: ReplyReader) -> Piece:
+        try:
+            value = json.loads(event)
+        except ValueError:
+            raise TargetError(
+                f"{self._address.host} sent a piece that is no JSON: {event[:100]!r}.",
+                "See the server's log.",
+            ) from None
+        return reader.read(value)
+
+    async def _refusal(self, response: httpx.Response) -> TargetError:
+        body = bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > MOST_ERROR_BYTES:
+                break
+        return of_status(
+            response.status_code, bytes(body), response.headers, self._address.host, self._has_key
+        )
+
+    async def _no_stream(self, response: httpx.Response) -> TargetError:
+        """An error with status 200, or a server that cannot stream."""
+        error = await self._refusal(response)
+        return TargetError(
+            f"{self._address.host} answered in one piece instead of a stream: {error.cause}",
+            "See whether something between here and the server changes its answers.",
+        )
+
+    def _cut(self, error: Exception, reader: ReplyReader) -> TargetError:
+        if reader.num_tokens:
+            return self._stopped(reader)
+        return of_transport(error, self._address.host)
+
+    def _stopped(self, reader: ReplyReader) -> TargetError:
+        if not reader.num_tokens:
+            return TargetError(
+                f"{self._address.host} ended the reply before its first token.",
+                "See the server's log.",
+            )
+        return TargetError(
+            f"{self._address.host} stopped in the middle of the reply, after "
+            f"{reader.num_tokens:,} tokens.",
+            "What was written is kept. See whether the server still runs, and its log.",
+        )
+
+
+async def _to_the_end(parts: AsyncIterator[bytes]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LAST_BYTES_S):
+            async for _ in parts:
+                pass

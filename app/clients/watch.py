@@ -1,0 +1,188 @@
+"""The parts of a snapshot that no server of another make tells: empty, and marked as missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import httpx
+import numpy as np
+
+from app.clients.address import Address
+from app.clients.errors import TargetError, of_status, of_transport
+from app.clients.fetch import MOST_BYTES, Answer
+from app.clients.metric_names import Figure
+from app.clients.metrics import NOTHING_TOLD, RunningTotals, Scrape, merged, metric_pages
+from app.clients.replies import Samples
+from app.clients.target import Dialect, Probe, Target
+from engine.config import EngineConfig
+from engine.snapshot import (
+    BlockSnapshot,
+    Counters,
+    EngineSnapshot,
+    MemoryPlan,
+    MemorySnapshot,
+    ModelInfo,
+    Part,
+    RequestSnapshot,
+    RequestState,
+    Told,
+)
+
+NO_PLAN = MemoryPlan(
+    total=0, free=0, reserve=0, limit=0, weights=0, activations=0, kv_cache=0, bytes_per_block=0,
+    num_blocks=0,
+)  # fmt: skip
+
+NO_MEMORY = MemorySnapshot(
+    NO_PLAN, weights=0, kv_cache=0, kv_used=0, kv_cached=0, other=0, process=0, free=0, total=0
+)
+
+NO_BLOCKS = BlockSnapshot(
+    16, (), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32),
+    np.empty(0, np.bool_),
+)  # fmt: skip
+
+
+def model_named(name: str, server: str, max_model_len: int | None) -> ModelInfo:
+    """What is known of a model elsewhere: its name, what serves it, and at best its context
+    (else 0)."""
+    return ModelInfo(
+        name=name, path=name, architecture="", dtype="", device=server, num_parameters=0,
+        weights_bytes=0, num_layers=0, hidden_size=0, num_heads=0, num_kv_heads=0, head_dim=0,
+        vocab_size=0, max_model_len=max_model_len or 0, is_dummy=False, has_chat_template=True,
+    )  # fmt: skip
+
+
+LOOK_S = 3.0
+"""A server that takes longer to say how it is does not answer."""
+
+
+class Pages(NamedTuple):
+    """time: of time.perf_counter. answers: by path."""
+
+    time: float
+    answers: Mapping[str, Answer]
+
+
+class Watch:
+    """Call `look` from time to time; `snapshot` makes of the last look, and of what was measured
+    here, what views show."""
+
+    def __init__(
+        self, client: httpx.AsyncClient, target: Target, address: Address, found: Probe
+    ) -> None:
+        self._client = client
+        self._has_key = bool(target.api_key)
+        self._address = address
+        self._dialect: Dialect = found.dialect
+        self.has_metrics = found.has_metrics
+        self.last: Scrape | None = None
+        self._totals = RunningTotals()
+        self._own_at_look = Samples()
+        self._counted = Counters()
+        self._own_now = Samples()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody's requests run there."""
+        return self.last is not None and bool(
+            self.last.get(Figure.RUNNING) or self.last.get(Figure.WAITING)
+        )
+
+    async def look(self) -> None:
+        """Raises TargetError where the server does not answer. One that answers and shows no
+        metrics (any more) is there all the same."""
+        if not self.has_metrics:
+            answer = await self._get(self._address.api("models"))
+            self._check(answer)
+            return
+        pages = await self.ask()
+        for answer in pages.answers.values():
+            if answer.status in (401, 403) or (answer.status >= 500 and answer.status != 501):
+                self._check(answer)
+        self.last = self.read(pages)
+        if self.last is not None:
+            self._totals.update(self.last)
+            self._own_at_look = dataclasses.replace(self._own_now)
+
+    async def ask(self) -> Pages:
+        """Its pages of metrics, unread: to read them takes as long as some tokens. Raises
+        TargetError where the server does not answer."""
+        answers = {}
+        for page in metric_pages(self._dialect):
+            answers[page.path] = await self._get(self._address.beside(page.path))
+        return Pages(time.perf_counter(), answers)
+
+    def read(self, pages: Pages) -> Scrape | None:
+        """None where they show no metrics."""
+        try:
+            return merged(self._dialect, pages.time, pages.answers)
+        except TargetError:
+            return None
+
+    def snapshot(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        requests: tuple[RequestSnapshot, ...],
+        samples: Samples,
+    ) -> EngineSnapshot:
+        ttft, itl = samples.take()
+        self._own_now = dataclasses.replace(samples, ttft=[], itl=[])
+        last = self.last
+        drafts = None if last is None else self._totals.drafts()
+        missing = NOTHING_TOLD if last is None else last.missing
+        if drafts is None:
+            missing |= {Part.SPECULATION}
+        return EngineSnapshot(
+            time=time.perf_counter(), step_index=0, config=config, model=model,
+            requests=requests, blocks=NO_BLOCKS, memory=NO_MEMORY,
+            counters=self._counters(samples), ttft=ttft, itl=itl,
+            missing=missing, speculation=drafts,
+            told=Told() if last is None else _at_least(last.told, requests),
+        )  # fmt: skip
+
+    def _counters(self, own: Samples) -> Counters:
+        """The server's, and between two looks at them what our own requests added; without any,
+        those of our own requests alone. They never fall."""
+        last = self.last
+        if last is None or last.get(Figure.GENERATION_TOKENS) is None:
+            return Counters(
+                prompt_tokens=max(own.num_prompt_tokens - own.num_cached_tokens, 0),
+                cached_prompt_tokens=own.num_cached_tokens,
+                generation_tokens=own.num_output_tokens,
+                finished=dict(own.finished),
+            )
+        told = self._totals.counters()
+        new = own.num_output_tokens - self._own_at_look.num_output_tokens
+        written = max(told.generation_tokens + new, self._counted.generation_tokens)
+        self._counted = dataclasses.replace(
+            told, generation_tokens=written, finished=dict(own.finished)
+        )
+        return self._counted
+
+    async def _get(self, url: str) -> Answer:
+        began = time.perf_counter()
+        try:
+            response = await self._client.get(url, timeout=LOOK_S)
+        except (httpx.HTTPError, OSError) as error:
+            raise of_transport(error, self._address.host) from error
+        body = response.content[:MOST_BYTES]
+        return Answer(response.status_code, response.headers, body, time.perf_counter() - began)
+
+    def _check(self, answer: Answer) -> None:
+        if answer.status != 200:
+            raise of_status(
+                answer.status, answer.body, answer.headers, self._address.host, self._has_key
+            )
+
+
+def _at_least(told: Told, own: tuple[RequestSnapshot, ...]) -> Told:
+    """A look is up to a second old: our own requests that run are known to run."""
+    if told.num_running is None:
+        return told
+    running = sum(row.state is RequestState.RUNNING for row in own)
+    return dataclasses.replace(told, num_running=max(told.num_running, running))

@@ -1,1 +1,0 @@
-"""One model in two precisions, side by side: the same prompts, answered greedily by both."""

@@ -1,0 +1,294 @@
+"""`ChatController`: everything that one can do with chats. The page shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.chat.attachments import Attachment
+from app.features.chat.conversation import Conversation, Message, Role, State, title_of
+from app.features.chat.figures import Figures, kept
+from app.features.chat.generation import ChatEngine, Generation
+from app.features.chat.library import ChatLibrary
+from app.features.chat.sampling import Preset, sampling_to_dict, with_field
+from app.features.chat.saving import storable
+from app.storage import ChatStore, StorageError
+from engine.sampling_params import SamplingParams
+from widgets.tokens.record import TokenRecord
+
+
+class Exchange(NamedTuple):
+    """A prompt and its reply. `tokens`: all of the reply's, or none."""
+
+    prompt: str
+    text: str
+    state: State
+    sampling: SamplingParams
+    figures: Figures | None = None
+    model: str = ""
+    tokens: tuple[TokenRecord, ...] = ()
+
+
+class ChatController(ChatLibrary):
+    """The conversations (see `ChatLibrary`), and what is done with messages and settings.
+
+    The user's text is stored before it is sent. Signals carry ids: of the conversation, then of
+    the message.
+    """
+
+    message_changed = Signal(str, str)  # state or figures of one
+    text_appended = Signal(str, str, str)
+    text_returned = Signal(str, str, object)  # text, attachments: could not be stored
+    presets_changed = Signal()
+    engine_changed = Signal()
+
+    def __init__(self, engine: ChatEngine, store: ChatStore, parent: QObject | None = None) -> None:
+        super().__init__(store, parent)
+        self.engine = engine
+        self._generation = Generation(engine, self._saver, self.tokens, self.times, self)
+        self._generation.text_appended.connect(self.text_appended)
+        self._generation.reply_changed.connect(self.message_changed)
+        engine.state_changed.connect(lambda state: self.engine_changed.emit())
+
+    def close(self) -> None:
+        """Save what is being written. The store is closed by its owner, afterwards."""
+        self._generation.close()
+        self.unsent.close()
+        self._saver.close()
+
+    # What there is ---------------------------------------------------------------------------
+
+    def title_of(self, reply_id: str) -> str:
+        """The title of the conversation that a reply belongs to, for whoever knows its request."""
+        conversation = self._generation.conversation_of(reply_id)
+        return conversation.title if conversation is not None else reply_id[:8]
+
+    @property
+    def generation(self) -> Generation:
+        return self._generation
+
+    def has_times(self, reply_id: str) -> bool:
+        """Whether it is known when the tokens of a reply came."""
+        return self._generation.times_of(reply_id) is not None or self.times.has(reply_id)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a reply of the current conversation is waiting or being written."""
+        return bool(self.current.open_replies)
+
+    @property
+    def context(self) -> tuple[int | None, int | None]:
+        """(tokens used by the current conversation, tokens of the model's context)."""
+        config, model = self.engine.config, self.engine.model
+        limit = config.max_model_len if config is not None else None
+        if limit is None and model is not None:
+            limit = model.max_model_len or None  # 0: its server does not tell
+        for reply in self.current.open_replies:
+            progress = self._generation.progress(reply.id)
+            if progress is not None and progress.num_prompt_tokens:
+                written = len(reply.opening) + progress.num_tokens
+                return progress.num_prompt_tokens + written, limit
+        return self.current.num_context_tokens(), limit
+
+    # Messages --------------------------------------------------------------------------------
+
+    def send(self, text: str, attachments: Sequence[Attachment] = (), left: str = "") -> bool:
+        """Store `text` and files, then have them answered; `left` stays written, unsent. False
+        where a reply is still being written."""
+        text = storable(text).strip()
+        if not (text or attachments) or self.is_busy:
+            return False
+        last = self.current.last
+        stored = tuple(attachment.stored() for attachment in attachments)
+        self.current.unsent = storable(left)  # stored together with what is sent
+        self._ask(self.current, last.id if last else None, text, stored)
+        return True
+
+    def keep_exchange(self, exchange: Exchange) -> None:
+        """Make a conversation of a prompt that was answered elsewhere, and open it."""
+        made = Conversation(sampling=exchange.sampling, title=title_of(exchange.prompt))
+        user = made.add(Role.USER, None, storable(exchange.prompt))
+        reply = made.add(Role.ASSISTANT, user.id, exchange.text)
+        reply.state, reply.figures = exchange.state, exchange.figures
+        future = self._store.add_messages(made.record(), user.record(), reply.record())
+        self._loaded.add(made.id)
+        self._conversations[made.id] = made
+        self._saver.watch(future, partial(self._after_keeping, made))
+        if exchange.tokens:
+            self.tokens.keep(reply.id, exchange.model, exchange.tokens)
+        self.list_changed.emit()
+        self.open(made.id)
+
+    def _after_keeping(self, made: Conversation, error: StorageError | None) -> None:
+        """It is on the screen in any case: as a draft where it could not be stored."""
+        self._saver.report(error)
+        made.is_stored = error is None
+        self.list_changed.emit()
+
+    def edit(self, message_id: str, text: str) -> None:
+        """Send another version of a user's message, with the same files; the one before is kept
+        with its replies."""
+        message = self.current.messages.get(message_id)
+        text = storable(text).strip()
+        if message is not None and message.role is Role.USER and text and not self.is_busy:
+            self._ask(self.current, message.parent_id, text, message.attachments)
+
+    def regenerate(self, message_id: str = "") -> None:
+        """Have a reply (the last one by default) written again, as another version."""
+        conversation = self.current
+        message = conversation.messages.get(message_id) if message_id else conversation.last
+        if message is None or self.is_busy:
+            return
+        asked = message.id if message.role is Role.USER else message.parent_id
+        reply = conversation.add(Role.ASSISTANT, asked)
+        self._store_and_start(conversation, "", reply)
+
+    def branch_refusal(self, message_id: str) -> str:
+        """Why no branch can be started from a token of this reply now; "" where one can."""
+        tokens = self.tokens.of(message_id)
+        model = self.engine.model
+        if tokens is None:
+            return "The tokens of this reply are not kept."
+        if self.is_busy:
+            return "A reply is being written: wait for its end, or stop it."
+        if model is None:
+            return "No model is open."
+        if model.name != tokens.model:
+            return f"These are tokens of {tokens.model}; {model.name} is open."
+        return ""
+
+    def branch_from_token(self, message_id: str, index: int, token_id: int) -> None:
+        """Write another version of a reply: the same tokens before `index`, then `token_id`, which
+        is one of the choices there, then what follows."""
+        message, tokens = self.current.messages.get(message_id), self.tokens.of(message_id)
+        if message is None or tokens is None or self.branch_refusal(message_id):
+            return
+        reply = self.current.add(Role.ASSISTANT, message.parent_id)
+        reply.opening = tokens.opening(index, token_id)
+        reply.passages = kept(message.passages, index)
+        self._store_and_start(self.current, "", reply)
+
+    def stop(self) -> None:
+        """Stop what is waiting or being written in the current conversation."""
+        self._stop(self.current)
+
+    def _stop(self, conversation: Conversation) -> None:
+        self._generation.stop(conversation)
+        for reply in conversation.open_replies:
+            if reply.state is State.WAITING:  # for the store: it will not be sent
+                reply.state = State.STOPPED
+                self._saver.touch(reply)
+                self.message_changed.emit(conversation.id, reply.id)
+
+    def step_version(self, message_id: str, step: int) -> None:
+        """Show the version before (-1) or after (+1) a message."""
+        message = self.current.messages.get(message_id)
+        if message is not None:
+            versions = self.current.versions(message.parent_id)
+            position = versions.index(message) + step
+            if 0 <= position < len(versions):
+                self._show_version(versions[position])
+
+    def _ask(
+        self,
+        conversation: Conversation,
+        parent_id: str | None,
+        text: str,
+        attachments: tuple[Mapping[str, str], ...] = (),
+    ) -> None:
+        if conversation.title_is_automatic and not conversation.messages:
+            conversation.title = title_of(text or attachments[0]["name"])
+        user = conversation.add(Role.USER, parent_id, text, attachments)
+        reply = conversation.add(Role.ASSISTANT, user.id)
+        self._store_and_start(conversation, text, user, reply)
+
+    def _store_and_start(self, conversation: Conversation, text: str, *messages: Message) -> None:
+        conversation.updated, conversation.is_archived = time.time(), False
+        records = [message.record() for message in messages]
+        future = self._store.add_messages(
+            conversation.record(), *records, unsent=conversation.unsent
+        )
+        done = partial(self._after_store, conversation, text, messages)
+        self._loaded.add(conversation.id)
+        self._conversations[conversation.id] = conversation
+        self.messages_changed.emit(conversation.id)
+        self.list_changed.emit()
+        self._saver.watch(future, done)
+
+    def _after_store(
+        self,
+        conversation: Conversation,
+        text: str,
+        messages: tuple[Message, ...],
+        error: StorageError | None,
+    ) -> None:
+        """What is stored may be sent; what is not goes back to where it was written."""
+        self._saver.report(error)
+        reply = messages[-1]
+        if error is None:
+            conversation.is_stored = True
+            if reply.state is State.WAITING:  # not stopped meanwhile
+                self._generation.start(conversation, reply)
+            return
+        conversation.remove(*messages)
+        if not conversation.is_stored:
+            self._conversations.pop(conversation.id, None)
+            conversation.title = Conversation().title
+        self.messages_changed.emit(conversation.id)
+        self.list_changed.emit()
+        given = [Attachment.of(stored) for stored in messages[0].attachments]
+        if text or given:
+            self.text_returned.emit(self._reachable(conversation).id, text, given)
+
+    # Settings --------------------------------------------------------------------------------
+
+    def set_system_prompt(self, text: str) -> None:
+        if text != self.current.system_prompt:
+            self.current.system_prompt = storable(text)
+            self._settings_changed()
+
+    def set_sampling(self, name: str, value: Any) -> None:
+        """Change one sampling setting of the current conversation."""
+        self.current.sampling = with_field(self.current.sampling, name, value)
+        same = [p.name for p in self._presets if p.params == self.current.sampling]
+        self.current.preset = same[0] if same else ""
+        self._settings_changed()
+
+    def apply_preset(self, name: str) -> None:
+        for preset in self._presets:
+            if preset.name == name:
+                self.current.sampling, self.current.preset = preset.params, name
+                self._settings_changed()
+
+    def save_preset(self, name: str) -> None:
+        """Keep the current sampling settings under `name`. A built-in name is refused."""
+        name = " ".join(name.split())
+        if not name or any(p.name.lower() == name.lower() and not p.is_own for p in self._presets):
+            return
+        params = self.current.sampling
+        self._presets = [p for p in self._presets if p.name != name]
+        self._presets.append(Preset(name, "Your own.", params, is_own=True))
+        future = self._store.save_preset(name, sampling_to_dict(params))
+        self._saver.watch(future, self._saver.report)
+        self.current.preset = name
+        self._settings_changed()
+        self.presets_changed.emit()
+
+    def delete_preset(self, name: str) -> None:
+        """Forget one of the user's own presets; conversations keep their settings."""
+        if any(p.name == name and p.is_own for p in self._presets):
+            self._presets = [p for p in self._presets if p.name != name]
+            self._saver.watch(self._store.delete_preset(name), self._saver.report)
+            if self.current.preset == name:
+                self.current.preset = ""
+                self._settings_changed()
+            self.presets_changed.emit()
+
+    def _settings_changed(self) -> None:
+        if self.current.is_stored:
+            self._saver.touch(self.current)
+        self.settings_changed.emit(self.current.id)

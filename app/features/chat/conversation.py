@@ -1,0 +1,303 @@
+"""A conversation as a tree of messages. No Qt.
+
+    user 1 -- assistant 1
+           '- assistant 2 (regenerated)  <- shown
+    user 1' (edited) -- assistant 3
+
+Messages with the same parent are versions of one another, in the order in which they were made;
+the one with the greatest `shown` is on the screen. The path is the chain of shown messages.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from app.features.chat.attachments import message_content
+from app.features.chat.figures import Figures, Passage, Passages, as_stored
+from app.features.chat.sampling import DEFAULT, sampling_from_dict, sampling_to_dict
+from app.storage.records import StoredConversation, StoredMessage
+from engine.errors import ErrorInfo
+from engine.messages import ChatMessages
+from engine.sampling_params import SamplingParams
+from widgets.chat.reasoning import without_reasoning
+from widgets.chat.records import BranchRecord
+from widgets.tokens.record import TokenRecord
+
+NEW_TITLE = "New chat"
+TITLE_LENGTH = 48
+
+
+class Role(StrEnum):
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+class State(StrEnum):
+    COMPLETE = "complete"
+    WAITING = "waiting"  # to be stored, or for a model
+    STREAMING = "streaming"
+    STOPPED = "stopped"  # by the user
+    INTERRUPTED = "interrupted"  # the program ended
+    ERROR = "error"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something will still happen to it by itself."""
+        return self in (State.WAITING, State.STREAMING)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(slots=True)
+class Message:
+    """`opening`: tokens that a reply begins with, from the version that it branches from. They
+    are not stored: with the reply's end its text and tokens are. `attachments`: the files that
+    the user gave with a message, each a "name" and a "text". `passages`: of a reply, from where on
+    it was written in which precision."""
+
+    conversation_id: str
+    parent_id: str | None
+    role: Role
+    text: str = ""
+    state: State = State.COMPLETE
+    shown: int = 0
+    figures: Figures | None = None
+    error: ErrorInfo | None = None
+    id: str = field(default_factory=new_id)
+    created: float = field(default_factory=time.time)
+    opening: tuple[TokenRecord, ...] = ()
+    attachments: tuple[Mapping[str, str], ...] = ()
+    passages: Passages = ()
+
+    def record(self) -> StoredMessage:
+        return StoredMessage(
+            self.id, self.conversation_id, self.parent_id, self.role.value, self.text,
+            self.state.value, self.shown, self.created,
+            self.figures.as_dict() if self.figures else None,
+            self.error._asdict() if self.error else None, self.attachments,
+            as_stored(self.passages),
+        )  # fmt: skip
+
+    @classmethod
+    def from_record(cls, record: StoredMessage) -> Message:
+        return cls(
+            record.conversation_id, record.parent_id, Role(record.role), record.text,
+            State(record.state), record.shown,
+            Figures.from_dict(record.figures) if record.figures else None,
+            ErrorInfo(**record.error) if record.error else None,
+            record.id, record.created, attachments=record.attachments,
+            passages=tuple(Passage.of(passage) for passage in record.passages),
+        )  # fmt: skip
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Conversation:
+    """`is_stored` is False until its first message was saved. `unsent`: what is written to it and
+    was not sent, as it was last kept (see `app.features.chat.saving`)."""
+
+    title: str = NEW_TITLE
+    title_is_automatic: bool = True
+    system_prompt: str = ""
+    sampling: SamplingParams = DEFAULT
+    preset: str = ""
+    id: str = field(default_factory=new_id)
+    created: float = field(default_factory=time.time)
+    updated: float = field(default_factory=time.time)
+    is_stored: bool = False
+    is_pinned: bool = False
+    is_archived: bool = False
+    messages: dict[str, Message] = field(default_factory=dict)
+    unsent: str = ""
+
+    def record(self) -> StoredConversation:
+        return StoredConversation(
+            self.id, self.title, self.title_is_automatic, self.system_prompt,
+            sampling_to_dict(self.sampling), self.preset, self.created, self.updated,
+            is_pinned=self.is_pinned, is_archived=self.is_archived,
+        )  # fmt: skip
+
+    @classmethod
+    def from_record(cls, record: StoredConversation) -> Conversation:
+        return cls(
+            record.title, record.title_is_automatic, record.system_prompt,
+            sampling_from_dict(record.sampling), record.preset, record.id, record.created,
+            record.updated, is_stored=True, is_pinned=record.is_pinned,
+            is_archived=record.is_archived,
+        )  # fmt: skip
+
+    def load(self, records: Iterable[StoredMessage]) -> None:
+        self.messages = {record.id: Message.from_record(record) for record in records}
+
+    # The tree --------------------------------------------------------------------------------
+
+    def versions(self, parent_id: str | None) -> list[Message]:
+        """The messages that follow `parent_id` (None: the first ones), oldest first."""
+        return [m for m in self.messages.values() if m.parent_id == parent_id]
+
+    def path(self) -> list[Message]:
+        """The messages on the screen, first to last."""
+        children: dict[str | None, Message] = {}
+        for message in self.messages.values():
+            best = children.get(message.parent_id)
+            if best is None or message.shown > best.shown:
+                children[message.parent_id] = message
+        found: list[Message] = []
+        parent: str | None = None
+        while (message := children.get(parent)) is not None:  # type: ignore[assignment]
+            found.append(message)
+            parent = message.id
+        return found
+
+    def path_to(self, message_id: str | None) -> list[Message]:
+        """The chain of messages that ends with `message_id`, first to last."""
+        found: list[Message] = []
+        while message_id is not None:
+            message = self.messages[message_id]
+            found.append(message)
+            message_id = message.parent_id
+        return found[::-1]
+
+    def version_of(self, message: Message) -> tuple[int, int]:
+        """(its number from 1, how many versions there are)."""
+        versions = self.versions(message.parent_id)
+        return versions.index(message) + 1, len(versions)
+
+    def numbering(self) -> dict[str, tuple[int, int]]:
+        """`version_of` for all messages together."""
+        families: dict[str | None, list[str]] = {}
+        for message in self.messages.values():
+            families.setdefault(message.parent_id, []).append(message.id)
+        return {
+            message_id: (number, len(family))
+            for family in families.values()
+            for number, message_id in enumerate(family, 1)
+        }
+
+    def add(
+        self,
+        role: Role,
+        parent_id: str | None,
+        text: str = "",
+        attachments: tuple[Mapping[str, str], ...] = (),
+    ) -> Message:
+        """Append a message, as the shown version of what follows `parent_id`.
+
+        A reply begins in the state WAITING.
+        """
+        state = State.WAITING if role is Role.ASSISTANT else State.COMPLETE
+        shown = 1 + max((m.shown for m in self.versions(parent_id)), default=0)
+        message = Message(self.id, parent_id, role, text, state, shown, attachments=attachments)
+        self.messages[message.id] = message
+        return message
+
+    def remove(self, *messages: Message) -> None:
+        for message in messages:
+            self.messages.pop(message.id, None)
+
+    def show(self, message: Message) -> dict[str, int]:
+        """Bring `message` and all that leads to it to the screen; the `shown` that changed."""
+        changed: dict[str, int] = {}
+        for step in self.path_to(message.id):
+            top = max(self.versions(step.parent_id), key=lambda m: m.shown)
+            if top is not step:
+                step.shown = changed[step.id] = top.shown + 1
+        return changed
+
+    # What the controller asks ------------------------------------------------------------------
+
+    @property
+    def last(self) -> Message | None:
+        path = self.path()
+        return path[-1] if path else None
+
+    @property
+    def open_replies(self) -> list[Message]:
+        """Replies of any version that are waiting or streaming."""
+        return [m for m in self.messages.values() if m.state.is_open]
+
+    def prompt_for(self, reply: Message) -> ChatMessages:
+        """What the model is given to write `reply`: system prompt and the chain before it.
+
+        Replies that are empty (an error, stopped at once) are left out, and what the user wrote
+        around them becomes one message: many chat templates refuse roles that do not alternate.
+        """
+        chain = [m for m in self.path_to(reply.parent_id) if m.text or m.role is Role.USER]
+        entries: list[dict[str, str]] = []
+        for message in chain:
+            content = message_content(message.text, message.attachments)
+            if entries and entries[-1]["role"] == message.role.value:
+                entries[-1]["content"] += "\n\n" + content
+            else:
+                entries.append({"role": message.role.value, "content": content})
+        if self.system_prompt.strip():
+            entries.insert(0, {"role": "system", "content": self.system_prompt})
+        return tuple(entries)
+
+    def num_context_tokens(self) -> int | None:
+        """Tokens of prompt and reply of the last reply with figures on the screen."""
+        for message in reversed(self.path()):
+            if message.figures is not None:
+                return message.figures.num_context_tokens
+        return None
+
+    def unanswered(self) -> list[str]:
+        """What the next prompt holds after that reply: messages that were refused or failed."""
+        texts: list[str] = []
+        for message in reversed(self.path()):
+            if message.figures is not None:
+                break
+            if message.text or message.attachments:
+                texts.append(message_content(message.text, message.attachments))
+        return texts[::-1]
+
+
+def title_of(text: str) -> str:
+    """A title from the first message: its first line without markup, cut at a word."""
+    lines = [re.sub(r"^[#>*\-\s`]+|[*_`]+", "", line).strip() for line in text.splitlines()]
+    line = re.sub(r"\s+", " ", next((line for line in lines if line), ""))
+    if len(line) > TITLE_LENGTH:
+        cut = line[:TITLE_LENGTH]
+        line = (cut[: cut.rindex(" ")] if " " in cut else cut).rstrip(" ,.;:") + "…"
+    return line or NEW_TITLE
+
+
+TEXT_LENGTH = 80
+
+
+def branch_records(conversation: Conversation) -> tuple[BranchRecord, ...]:
+    """The branches that begin the conversation, each with those that follow it."""
+    children: dict[str | None, list[Message]] = {}
+    for message in conversation.messages.values():
+        children.setdefault(message.parent_id, []).append(message)
+    shown = {message.id for message in conversation.path()}
+    made: dict[str, BranchRecord] = {}
+    ends: dict[str, str] = {}  # message -> the end of what is shown when it is
+    # a message comes after its parent: from the last to the first, what follows is made already
+    for message in reversed(conversation.messages.values()):
+        following = children.get(message.id, [])
+        top = max(following, key=lambda m: m.shown, default=None)
+        ends[message.id] = message.id if top is None else ends[top.id]
+        versions = children[message.parent_id]
+        record = BranchRecord(
+            message.id, ends[message.id], _title(message), message.created, 1,
+            versions.index(message) + 1, len(versions), message.id in shown,
+            tuple(made.pop(m.id) for m in following) if len(following) > 1 else (),
+        )  # fmt: skip
+        if len(following) == 1:
+            after = made.pop(following[0].id)
+            record = record._replace(num_messages=1 + after.num_messages, branches=after.branches)
+        made[message.id] = record
+    return tuple(made[message.id] for message in children.get(None, []))
+
+
+def _title(message: Message) -> str:
+    who = "You: " if message.role is Role.USER else "Reply: "
+    text = " ".join(without_reasoning(message.text)[: 4 * TEXT_LENGTH].split())
+    return who + (text if len(text) <= TEXT_LENGTH else text[:TEXT_LENGTH].rstrip() + "…")

@@ -1,0 +1,251 @@
+"""`Draft`: what is being written to each conversation, text and files, and the room it takes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.features.chat.attachments import (
+    Attachment,
+    ContextUse,
+    context_short,
+    context_text,
+    context_warning,
+    file_content,
+    may_be_text,
+    read_attachment,
+)
+from app.features.chat.controller import ChatController
+from app.link.tasks import run_task
+from app.units import format_bytes
+from engine.errors import InferdeckError
+from engine.messages import TokensCounted
+from widgets.chat.composer import Composer
+from widgets.chat.records import AttachmentRecord
+from widgets.controls.notice import Notice
+
+COUNT_DELAY_MS = 300
+KEEP_DELAY_MS, KEEP_AT_LEAST_S = 500, 3.0
+"""What is written is kept when no key was pressed for so long, and once in a while before."""
+COUNTED = 2**16
+"""Characters that are counted exactly; of longer texts the rest is taken to be like them."""
+PER_TOKEN = 4
+"""Characters in a token where no model is there to count."""
+
+
+class Draft(QObject):
+    """Fills `composer` and `notice`. `refused(cause and remedy)`: a file was not attached; "" when
+    that is over."""
+
+    refused = Signal(str)
+
+    def __init__(
+        self, controller: ChatController, composer: Composer, notice: Notice, parent: QWidget
+    ) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._composer = composer
+        self._notice = notice
+        self._window = parent
+        self._kept: dict[str, list[Attachment]] = {}  # of the other conversations
+        self._shown = controller.current
+        composer.set_text(self._shown.unsent)
+        self.attachments: list[Attachment] = []
+        self._counts: dict[str, int] = {}  # text -> tokens, of what is here
+        self._asked: dict[str, str] = {}  # key -> text
+        self._keys = itertools.count()
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(COUNT_DELAY_MS)
+        self._later.timeout.connect(self.count)
+        self._pause = QTimer(self)
+        self._pause.setSingleShot(True)
+        self._pause.timeout.connect(self.keep)
+        self._written_since = 0.0
+        composer.text_changed.connect(self._later.start)
+        composer.text_changed.connect(self._keep_soon)
+        composer.files_given.connect(self.add_files)
+        composer.attach_requested.connect(self.choose_files)
+        composer.attachment_removed.connect(self.remove)
+        controller.engine.tokens_counted.connect(self._counted)
+        controller.engine.state_changed.connect(lambda state: self._forget_counts())
+
+    # What is written ---------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Another conversation may be on the screen: its draft with it."""
+        self.keep()
+        self._kept[self._shown.id] = self.attachments
+        self._shown = self._controller.current
+        self.attachments = self._kept.pop(self._shown.id, [])
+        self._composer.set_text(self._shown.unsent)
+        self._changed()
+
+    def keep(self) -> None:
+        """What is written outlives the program from now on."""
+        self._pause.stop()
+        self._controller.unsent.keep(self._shown, self._composer.text)
+
+    def _keep_soon(self) -> None:
+        now = time.monotonic()
+        if not self._pause.isActive():
+            self._written_since = now
+        if now - self._written_since < KEEP_AT_LEAST_S:
+            self._pause.start(KEEP_DELAY_MS)
+
+    def clear(self, left: str = "") -> None:
+        """It was sent, but for `left`."""
+        self.attachments = []
+        self.refused.emit("")
+        self._composer.set_text(left)
+        self._changed()
+
+    def give_back(self, conversation_id: str, text: str, given: Sequence[Attachment]) -> None:
+        """What could not be sent, before what has been written since."""
+        if conversation_id == self._shown.id:
+            self._composer.set_text(_before(text, self._composer.text))
+            self.attachments = [*given, *self.attachments]
+            self._changed()
+            return
+        conversation = self._controller.conversation(conversation_id)
+        if conversation is not None:
+            self._controller.unsent.keep(conversation, _before(text, conversation.unsent))
+            self._kept[conversation_id] = [*given, *self._kept.get(conversation_id, [])]
+
+    # Files -------------------------------------------------------------------------------------
+
+    def choose_files(self) -> QFileDialog:
+        dialog = QFileDialog(self._window, "Attach text files")
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFiles)
+        dialog.filesSelected.connect(self.add_files)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+        return dialog
+
+    def add_files(self, paths: Iterable[str]) -> None:
+        """Read files off the window and attach those that are text."""
+        chosen, conversation_id = [Path(path) for path in paths], self._shown.id
+        self.refused.emit("")
+        run_task(
+            self,
+            lambda: _read_all(chosen),
+            lambda found: self._add(conversation_id, *found),
+            lambda error: self.refused.emit(f"{error.cause} {error.remedy}".strip()),
+        )
+
+    def _add(self, conversation_id: str, found: list[Attachment], problems: list[str]) -> None:
+        if conversation_id == self._shown.id:
+            self.attachments = [*self.attachments, *found]
+            self._changed()
+        else:
+            self._kept[conversation_id] = [*self._kept.get(conversation_id, []), *found]
+        if problems:
+            self.refused.emit(" ".join(problems))
+
+    def remove(self, index: int) -> None:
+        self.attachments = [a for i, a in enumerate(self.attachments) if i != index]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._show_files()
+        self.count()
+
+    def _show_files(self) -> None:
+        self._composer.set_attachments(
+            [
+                AttachmentRecord(a.name, f"{format_bytes(a.num_bytes)}{self._tokens_of(a)}", a.text)
+                for a in self.attachments
+            ]
+        )
+
+    def _tokens_of(self, attachment: Attachment) -> str:
+        count = self._counts.get(file_content(attachment.name, attachment.text))
+        return "" if count is None else f" · {count:,} tokens"
+
+    # The room that it takes --------------------------------------------------------------------
+
+    @property
+    def num_tokens(self) -> int:
+        """About so many will be added to the conversation."""
+        return sum(self._estimate(text) for text in self._texts())
+
+    @property
+    def _num_unanswered(self) -> int:
+        """About so many are in messages that go along because no reply stands after them."""
+        return sum(self._estimate(text) for text in self._unanswered())
+
+    def _estimate(self, text: str) -> int:
+        return self._counts.get(text, len(text) // PER_TOKEN + 1)
+
+    def _unanswered(self) -> list[str]:
+        controller = self._controller
+        return [] if controller.is_busy else controller.current.unanswered()
+
+    def _texts(self) -> list[str]:
+        """What a message of it would be made of."""
+        files = [file_content(a.name, a.text) for a in self.attachments]
+        written = self._composer.text.strip()
+        before = "" if self._controller.current.messages else self._controller.current.system_prompt
+        if not files and not written:
+            return []
+        return [text for text in (*files, written, before.strip()) if text]
+
+    def count(self) -> None:
+        """Have the model count what has not been counted yet."""
+        texts = list(dict.fromkeys([*self._unanswered(), *self._texts()]))
+        self._counts = {text: n for text, n in self._counts.items() if text in texts}
+        self._asked.clear()
+        for text in texts:
+            if text not in self._counts:
+                key = f"draft-{next(self._keys)}"
+                self._asked[key] = text
+                self._controller.engine.count_tokens(key, text[:COUNTED])
+        self.show_context()
+
+    def _counted(self, event: TokensCounted) -> None:
+        text = self._asked.pop(event.key, None)
+        if text is not None and event.num_tokens is not None:
+            counted = min(len(text), COUNTED)
+            self._counts[text] = round(event.num_tokens * len(text) / counted)
+            self._show_files()
+            self.show_context()
+
+    def _forget_counts(self) -> None:
+        """Another model may count otherwise."""
+        self._counts.clear()
+        self.count()
+
+    def show_context(self) -> None:
+        """The meter, and what would be cut."""
+        used, limit = self._controller.context
+        most, unanswered = self._controller.current.sampling.max_tokens, self._num_unanswered
+        use = ContextUse(used, self.num_tokens, limit, most, unanswered)
+        role = "warning" if use.is_nearly_full else "small"
+        self._composer.set_context(context_text(use), role, context_short(use))
+        self._composer.meter.show_use((used or 0) + unanswered, use.draft, limit or 0)
+        self._notice.say("" if self._controller.is_busy else context_warning(use))
+
+
+def _before(text: str, written: str) -> str:
+    return f"{text}\n{written}" if written else text
+
+
+def _read_all(paths: Sequence[Path]) -> tuple[list[Attachment], list[str]]:
+    """(what could be read, why the others could not)."""
+    found, problems = [], []
+    for path in paths:
+        try:
+            found.append(read_attachment(path))
+        except InferdeckError as error:
+            problems.append(f"{error.cause} {error.remedy}".strip())
+    return found, problems
+
+
+def droppable(paths: Sequence[str]) -> bool:
+    """Whether what is dragged are files to attach, and no model to open."""
+    return bool(paths) and all(may_be_text(Path(path)) for path in paths)

@@ -1,0 +1,169 @@
+"""Exporting and importing as the user does it: the file dialogs, and the work off the window."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.features.chat.controller import ChatController
+from app.features.chat.files import Bundle, ChatFileError, collect, dump, keep, parse
+from app.features.chat.markdown import as_markdown, from_markdown
+from app.link.tasks import run_task
+from app.storage import ChatStore, StoredConversation, StoredMessage
+from engine.errors import InferdeckError
+
+JSON, MARKDOWN = "Chats with all branches (*.json)", "The branch on the screen (*.md)"
+LARGEST_IMPORT = 512 * 2**20
+
+
+class ChatTransfer(QObject):
+    """`done(what was done)`, `failed(ErrorInfo)`: after an export or an import has ended."""
+
+    done = Signal(str)
+    failed = Signal(object)
+
+    def __init__(self, controller: ChatController, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._controller = controller
+        self._window = parent
+
+    # The dialogs -------------------------------------------------------------------------------
+
+    def export_one(self, conversation_id: str) -> QFileDialog | None:
+        """Ask where to, then write one chat as JSON or markdown."""
+        conversation = self._controller.conversation(conversation_id)
+        if conversation is None or not conversation.is_stored:
+            return None
+        dialog = self._dialog("Export chat", [JSON, MARKDOWN])
+        dialog.selectFile(file_name(conversation.title))
+        dialog.fileSelected.connect(lambda path: self.write(path, [conversation_id]))
+        return dialog
+
+    def export_all(self) -> QFileDialog:
+        """Ask where to, then write every chat, the archived ones too, as JSON."""
+        dialog = self._dialog("Export all chats", [JSON])
+        dialog.selectFile("inferdeck-chats")
+        ids = [c.id for c in (*self._controller.conversations, *self._controller.archived)]
+        dialog.fileSelected.connect(lambda path: self.write(path, ids))
+        return dialog
+
+    def save_copy(self, ids: Sequence[str], saved: Callable[[], object]) -> QFileDialog:
+        """Ask where to, then write these chats as JSON; `saved` is called when that is done."""
+        dialog = self._dialog("Save a copy of the chats", [JSON])
+        dialog.selectFile("inferdeck-chats")
+        dialog.fileSelected.connect(lambda path: self.write(path, ids, saved))
+        return dialog
+
+    def import_some(self) -> QFileDialog:
+        """Ask for a file, then add its chats to those that are there."""
+        dialog = self._dialog("Import chats", ["Chats (*.json *.md)", "All files (*)"])
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptOpen)
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(self.read)
+        return dialog
+
+    def _dialog(self, title: str, filters: Sequence[str]) -> QFileDialog:
+        dialog = QFileDialog(self._window, title)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setNameFilters(list(filters))
+        dialog.setDefaultSuffix("json")
+        dialog.filterSelected.connect(
+            lambda chosen: dialog.setDefaultSuffix("md" if chosen == MARKDOWN else "json")
+        )
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+        return dialog
+
+    # The work ----------------------------------------------------------------------------------
+
+    def write(
+        self,
+        path: str,
+        conversation_ids: Sequence[str],
+        saved: Callable[[], object] | None = None,
+    ) -> None:
+        """Write these chats to a file: markdown where its name ends in .md, else JSON. `saved` is
+        called where that went well."""
+        chosen = [self._controller.conversation(i) for i in conversation_ids]
+        records = [c.record() for c in chosen if c is not None]
+        store, file = self._controller.saved_store(), Path(path)
+        newer = self._controller.unsaved_messages()
+
+        def end(_: None) -> None:
+            self.done.emit(f"{_count(records)} saved to {file.name}.")
+            if saved is not None:
+                saved()
+
+        run_task(self, lambda: _write(store, records, newer, file), end, self.failed.emit)
+
+    def read(self, path: str) -> None:
+        """Add the chats of a file."""
+        store, file = self._controller.saved_store(), Path(path)
+        run_task(self, lambda: _read(store, file), self._imported, self.failed.emit)
+
+    def _imported(self, bundles: list[Bundle]) -> None:
+        self._controller.add_imported([bundle.conversation for bundle in bundles])
+        self.done.emit(f"{_count(bundles)} imported.")
+
+
+def _count(chats: Sequence[object]) -> str:
+    return "1 chat was" if len(chats) == 1 else f"{len(chats):,} chats were"
+
+
+def file_name(title: str) -> str:
+    """A title as the name of a file on any system."""
+    words = re.sub(r'[<>:"/\\|?*\x00-\x1f]+', " ", title).split()
+    return " ".join(words).strip(" .")[:80].rstrip(" .") or "chat"
+
+
+def _write(
+    store: ChatStore,
+    records: Sequence[StoredConversation],
+    newer: Sequence[StoredMessage],
+    path: Path,
+) -> None:
+    """Whole or not at all: a file that was there before is replaced when all is written."""
+    store.flush()
+    bundles = [collect(store, record, newer) for record in records]
+    is_markdown = path.suffix.lower() == ".md"
+    text = "\n".join(map(as_markdown, bundles)) if is_markdown else dump(bundles)
+    half = path.with_name(path.name + ".part")
+    try:
+        half.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(half, path)
+    except OSError as error:
+        raise InferdeckError(
+            f"The chats could not be saved: {path} cannot be written "
+            f"({error.strerror or error}, {len(text) / 2**20:,.1f} MiB).",
+            "Choose another folder, or make room, and export again.",
+        ) from error
+
+
+def _read(store: ChatStore, path: Path) -> list[Bundle]:
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_IMPORT:
+            raise ChatFileError(
+                f"{path.name} has {size / 2**20:,.0f} MiB; chats are read up to "
+                f"{LARGEST_IMPORT / 2**20:,.0f} MiB.",
+                "Nothing was imported. Export fewer chats at once.",
+            )
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ChatFileError(
+            f"{path.name} is not a file of chats: it is no text in UTF-8 (byte {error.start:,}).",
+            "Nothing was imported. Choose a file that Inferdeck's export has written.",
+        ) from error
+    except OSError as error:
+        raise InferdeckError(
+            f"{path} cannot be read: {error.strerror or error}.", "Nothing was imported."
+        ) from error
+    is_markdown = path.suffix.lower() in (".md", ".markdown")
+    # all of it, before the first is stored
+    bundles = [from_markdown(text)] if is_markdown else parse(text)
+    return [keep(store, bundle) for bundle in bundles]

@@ -1,0 +1,232 @@
+"""A conversation with all that belongs to it, out of the store and into it again. No Qt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from app.features.chat.conversation import Conversation, Message, new_id
+from app.features.chat.saving import as_columns, from_columns, pack_times, unpack_times
+from app.features.chat.tokens import ReplyTokens
+from app.storage import ChatStore, StoredConversation, StoredMessage
+from app.storage.records import INTERRUPTED, STREAMING, WAITING
+from engine.errors import InferdeckError
+from engine.snapshot import RequestTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """`messages` in the order in which they were made, every version of them; `tokens` and
+    `times` (of when they came) of the replies that have them, by the reply's id."""
+
+    conversation: StoredConversation
+    messages: tuple[StoredMessage, ...]
+    tokens: Mapping[str, ReplyTokens] = field(default_factory=dict)
+    times: Mapping[str, RequestTimes] = field(default_factory=dict)
+
+
+def collect(
+    store: ChatStore, conversation: StoredConversation, newer: Iterable[StoredMessage] = ()
+) -> Bundle:
+    """Everything that is stored of a conversation; `newer`: messages, of any conversation, that
+    could not be stored as they are now. Raises StorageError."""
+    found = {message.id: message for message in store.messages(conversation.id)}
+    found |= {one.id: one for one in newer if one.conversation_id == conversation.id}
+    messages = tuple(found.values())
+    tokens = {}
+    for message_id in store.messages_with_tokens(conversation.id):
+        packed = store.packed_tokens(message_id)
+        if packed is not None:
+            tokens[message_id] = ReplyTokens.unpack(packed)
+    times = {}
+    for message_id in store.messages_with_times(conversation.id):
+        packed = store.packed_times(message_id)
+        if packed is not None:
+            with suppress(ValueError):  # the chat is worth more than these
+                times[message_id] = unpack_times(packed)
+    return Bundle(conversation, messages, tokens, times)
+
+
+def keep(store: ChatStore, bundle: Bundle) -> Bundle:
+    """Store a bundle beside what is there, and return it as it was stored: under new ids where
+    one of its ids is taken, and with nothing that waits for an engine. Raises StorageError; of
+    the messages then all or none are stored."""
+    ids = [message.id for message in bundle.messages]
+    if store.has_any(bundle.conversation.id, ids):
+        bundle = with_new_ids(bundle)
+    messages = tuple(
+        replace(message, state=INTERRUPTED) if message.state in (WAITING, STREAMING) else message
+        for message in bundle.messages
+    )
+    store.add_messages(bundle.conversation, *messages).result()
+    for message_id, tokens in bundle.tokens.items():
+        store.save_tokens(message_id, tokens.pack).result()
+    for message_id, times in bundle.times.items():
+        store.save_times(message_id, partial(pack_times, times)).result()
+    return replace(bundle, messages=messages)
+
+
+def with_new_ids(bundle: Bundle) -> Bundle:
+    """The same conversation as another one."""
+    names = {message.id: new_id() for message in bundle.messages}
+    conversation = replace(bundle.conversation, id=new_id())
+    messages = tuple(
+        replace(
+            message,
+            id=names[message.id],
+            conversation_id=conversation.id,
+            parent_id=None if message.parent_id is None else names[message.parent_id],
+        )
+        for message in bundle.messages
+    )
+    return Bundle(
+        conversation,
+        messages,
+        {names[i]: tokens for i, tokens in bundle.tokens.items()},
+        {names[i]: times for i, times in bundle.times.items()},
+    )
+
+
+FORMAT, VERSION, READ = "inferdeck-chats", 2, (1, 2)
+_NOT_WRITTEN = {"conversation_id", "deleted_at"}
+_REMEDY = "Nothing was imported. Choose a file that Inferdeck's export has written as JSON."
+
+
+class ChatFileError(InferdeckError):
+    """A file is not one of chats, or it is damaged."""
+
+
+def dump(bundles: Sequence[Bundle]) -> str:
+    """The text of a file with these chats."""
+    chats = [
+        {
+            **_fields(bundle.conversation),
+            "messages": [_message(message, bundle) for message in bundle.messages],
+        }
+        for bundle in bundles
+    ]
+    whole = {"format": FORMAT, "version": VERSION, "chats": chats}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def parse(text: str) -> list[Bundle]:
+    """The chats in a file's text. Raises ChatFileError with what is wrong and where."""
+    try:
+        whole = json.loads(text)
+    except ValueError as error:
+        raise ChatFileError(
+            f"This is not a file of chats: it is no JSON ({error}).", _REMEDY
+        ) from None
+    except RecursionError:
+        raise ChatFileError(
+            "This is not a file of chats: it is nested too deep.", _REMEDY
+        ) from None
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise ChatFileError(
+            f'This is not a file of Inferdeck\'s chats: it has no "format": "{FORMAT}".', _REMEDY
+        )
+    if whole.get("version") not in READ:
+        raise ChatFileError(
+            f"This file has version {whole.get('version')!r} of the format; this Inferdeck reads "
+            f"versions up to {VERSION}.",
+            "Nothing was imported. Import it with the version that wrote it, or a newer one.",
+        )
+    chats = whole.get("chats")
+    if not isinstance(chats, list):
+        raise ChatFileError('This file has no list of "chats".', _REMEDY)
+    return [_bundle(chat, f"Chat {number}") for number, chat in enumerate(chats, start=1)]
+
+
+def _fields(record: StoredConversation | StoredMessage) -> dict[str, Any]:
+    found = {}
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        if item.name not in _NOT_WRITTEN and value != _default(item):
+            found[item.name] = value
+    return found
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _message(message: StoredMessage, bundle: Bundle) -> dict[str, Any]:
+    written = _fields(message)
+    written.setdefault("parent_id", message.parent_id)
+    if message.id in bundle.tokens:
+        written["tokens"] = bundle.tokens[message.id].as_columns()
+    if message.id in bundle.times:
+        written["times"] = as_columns(bundle.times[message.id])
+    return written
+
+
+def _bundle(chat: Any, where: str) -> Bundle:
+    try:
+        values = dict(chat)
+        entries = list(values.pop("messages"))
+        conversation = StoredConversation(**values)
+        _check_types(conversation)
+        Conversation.from_record(conversation)
+    except Exception as error:  # whatever a stranger's file leads to
+        raise _refusal(where, error) from error
+    messages: list[StoredMessage] = []
+    tokens: dict[str, ReplyTokens] = {}
+    times: dict[str, RequestTimes] = {}
+    known: set[str | None] = {None}
+    for number, entry in enumerate(entries, start=1):
+        try:
+            values = dict(entry)
+            columns, moments = values.pop("tokens", None), values.pop("times", None)
+            for name in ("attachments", "passages"):
+                values[name] = tuple(values.get(name, ()))
+            message = StoredMessage(conversation_id=conversation.id, **values)
+            _check_types(message)
+            Message.from_record(message)
+            if message.id in known or message.parent_id not in known:
+                raise ValueError("its id is taken, or the message that it answers is not before it")
+            if columns is not None:
+                tokens[message.id] = ReplyTokens.from_columns(columns)
+            if moments is not None:
+                times[message.id] = from_columns(moments)
+        except Exception as error:
+            raise _refusal(f"{where}, message {number}", error) from error
+        known.add(message.id)
+        messages.append(message)
+    if not messages:
+        raise ChatFileError(f"{where} of this file has no messages.", _REMEDY)
+    return Bundle(conversation, tuple(messages), tokens, times)
+
+
+def _refusal(where: str, error: Exception) -> ChatFileError:
+    what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    return ChatFileError(f"{where} of this file cannot be read: {what}.", _REMEDY)
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str, "bool": bool, "int": int, "float": (int, float), "str | None": (str, type(None)),
+    "Mapping[str, Any]": Mapping, "Mapping[str, Any] | None": (Mapping, type(None)),
+    "Mapping[str, str] | None": (Mapping, type(None)), "float | None": (int, float, type(None)),
+    "tuple[Mapping[str, str], ...]": tuple, "tuple[Mapping[str, Any], ...]": tuple,
+}  # fmt: skip
+
+
+def _check_types(record: StoredConversation | StoredMessage) -> None:
+    """Raises ValueError that names a field of another type than the store writes."""
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        if not isinstance(value, _TYPES[str(item.type)]):
+            raise ValueError(f'"{item.name}" is {json.dumps(value)[:40]}')
+    for attachment in getattr(record, "attachments", ()):
+        if not (
+            isinstance(attachment, Mapping)
+            and set(attachment) == {"name", "text"}
+            and all(isinstance(value, str) for value in attachment.values())
+        ):
+            raise ValueError('an attachment has other fields than a "name" and a "text"')

@@ -1,0 +1,272 @@
+"""What the chat needs of the engine: `app.link.bridge.EngineBridge` is one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.chat.conversation import Conversation, Message, State
+from app.features.chat.figures import Figures, Progress, followed
+from app.features.chat.saving import Saver, TimesKeeper
+from app.features.chat.tokens import TokenKeeper, records_of
+from app.features.models.precision import precision_words
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo
+from engine.messages import EngineCrashed, OutputEvent, Prompt, RequestFailed
+from engine.sampling_params import SamplingParams
+from engine.snapshot import FinishReason, ModelInfo, RequestTimes
+from widgets.tokens.record import TokenRecord
+
+
+class ChatEngine(Protocol):
+    """Commands return at once; what comes of them arrives by signals in the thread of the window.
+
+    `state` is one of "no model", "loading", "ready", "crashed".
+    """
+
+    outputs: Any  # Signal(list[OutputEvent])
+    request_failed: Any  # Signal(RequestFailed)
+    crashed: Any  # Signal(EngineCrashed)
+    state_changed: Any  # Signal(state): before the event's own signal
+    tokens_counted: Any  # Signal(TokensCounted)
+    loaded: Any  # Signal(Loaded)
+    model: ModelInfo | None
+    config: EngineConfig | None
+
+    @property
+    def is_ready(self) -> bool: ...
+    @property
+    def state(self) -> str: ...
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        begin_with: tuple[int, ...] = (),
+    ) -> None: ...
+    def abort(self, request_id: str) -> None: ...
+    def count_tokens(self, key: str, text: str) -> None: ...
+
+
+STATUS_INTERVAL_S = 1.0
+"""Figures of replies that are being written are shown anew this often, all at once."""
+
+KEPT_TIMES = 500
+
+_ENDS = {
+    FinishReason.STOP: State.COMPLETE,
+    FinishReason.LENGTH: State.COMPLETE,
+    FinishReason.ABORT: State.STOPPED,
+    FinishReason.ERROR: State.ERROR,
+}
+
+
+@dataclass(slots=True)
+class OpenReply:
+    conversation: Conversation
+    reply: Message
+    is_sent: bool = False
+    progress: Progress = field(default_factory=Progress)
+    tokens: list[TokenRecord] = field(default_factory=list)
+    model: str = ""  # whose tokens the reply begins with
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Whether the engine has reported every token with its probability."""
+        count = len(self.reply.opening) + self.progress.num_tokens
+        return 0 < len(self.tokens) == count
+
+
+class Generation(QObject):
+    """Signals name the conversation and the reply. `text_appended` comes in the same call in
+    which the engine's output arrives: a first token is painted before that call returns."""
+
+    text_appended = Signal(str, str, str)
+    reply_changed = Signal(str, str)
+
+    def __init__(
+        self,
+        engine: ChatEngine,
+        saver: Saver,
+        tokens: TokenKeeper,
+        times: TimesKeeper,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._engine = engine
+        self._saver = saver
+        self._tokens = tokens
+        self._kept_times = times
+        self._open: dict[str, OpenReply] = {}
+        # by reply, for those who name requests; a deleted conversation goes by itself
+        self._conversations = WeakValueDictionary[str, Conversation]()
+        self._times: dict[str, RequestTimes] = {}  # of the last replies, oldest first
+        self._shown_at = 0.0
+        engine.outputs.connect(self._on_outputs)
+        engine.request_failed.connect(self._on_failed)
+        engine.crashed.connect(self._on_crashed)
+        engine.state_changed.connect(self._on_state)
+
+    @property
+    def num_sent(self) -> int:
+        """Replies that the engine works on."""
+        return sum(entry.is_sent for entry in self._open.values())
+
+    def progress(self, reply_id: str) -> Progress | None:
+        """Figures so far of a reply that was sent."""
+        entry = self._open.get(reply_id)
+        return entry.progress if entry is not None and entry.is_sent else None
+
+    def conversation_of(self, reply_id: str) -> Conversation | None:
+        """Where a reply belongs that was started since the program was."""
+        return self._conversations.get(reply_id)
+
+    def times_of(self, reply_id: str) -> RequestTimes | None:
+        """When what happened to a reply that was written since the program was started, on the
+        engine's clock; of the last `KEPT_TIMES`."""
+        return self._times.get(reply_id)
+
+    def start(self, conversation: Conversation, reply: Message) -> None:
+        """Send the request for `reply`, or keep it until a model is there."""
+        entry = self._open[reply.id] = OpenReply(conversation, reply, model=self._model_name)
+        self._conversations[reply.id] = conversation
+        if self._engine.is_ready:
+            self._send(entry)
+        else:
+            self._changed(entry)
+
+    def stop(self, conversation: Conversation) -> None:
+        """Stop every reply of a conversation. One that was sent ends with the engine's answer."""
+        for entry in list(self._open.values()):
+            if entry.conversation is not conversation:
+                continue
+            if entry.is_sent:
+                self._engine.abort(entry.reply.id)
+            else:
+                self._finish(entry, State.STOPPED)
+
+    @property
+    def _model_name(self) -> str:
+        return self._engine.model.name if self._engine.model is not None else ""
+
+    def _send(self, entry: OpenReply) -> None:
+        if entry.reply.opening and entry.model != self._model_name:
+            self._finish(entry, State.ERROR, _other_tokens(entry.model, self._model_name))
+            return
+        entry.is_sent, entry.model = True, self._model_name
+        entry.reply.state = State.STREAMING
+        conversation = entry.conversation
+        prompt = conversation.prompt_for(entry.reply)
+        opening = entry.reply.opening
+        entry.tokens = list(opening)
+        self._engine.add_request(
+            entry.reply.id, prompt, conversation.sampling, tuple(t.token_id for t in opening)
+        )
+        self._changed(entry)
+
+    def _on_state(self, state: object) -> None:
+        for entry in list(self._open.values()):
+            if not entry.is_sent:
+                if self._engine.is_ready:
+                    self._send(entry)
+                else:
+                    self._changed(entry)  # what it waits for has changed
+
+    def _on_outputs(self, events: list[OutputEvent]) -> None:
+        batches: dict[str, list[OutputEvent]] = {}
+        for event in events:
+            if event.request_id in self._open:
+                batches.setdefault(event.request_id, []).append(event)
+        for request_id, batch in batches.items():
+            self._extend(self._open[request_id], batch)
+        self._show_progress()
+
+    def _extend(self, entry: OpenReply, batch: list[OutputEvent]) -> None:
+        if any(event.token_ids for event in batch):
+            self._follow_precision(entry)
+        for event in batch:
+            entry.progress.add(event)
+            entry.tokens += records_of(event)
+        text = "".join(event.text for event in batch)
+        if text:
+            entry.reply.text += text
+            self.text_appended.emit(entry.conversation.id, entry.reply.id, text)
+        last = batch[-1]
+        if last.finish_reason is not None:
+            name = self._model_name
+            num_given = len(entry.reply.opening)
+            entry.reply.figures = Figures.of(last, entry.progress.num_tokens, name, num_given)
+            if last.times is not None and last.times.tokens:
+                self._times[entry.reply.id] = last.times
+                self._kept_times.keep(entry.reply.id, last.times)
+                if len(self._times) > KEPT_TIMES:
+                    del self._times[next(iter(self._times))]
+            self._finish(entry, _ENDS[last.finish_reason], last.error)
+            return
+        self._saver.touch(entry.reply)
+        if batch[0].is_first:
+            self._changed(entry)
+
+    def _follow_precision(self, entry: OpenReply) -> None:
+        """Outputs come in order with what changes the engine's settings: what is written now, is
+        written in the precision that is in force now."""
+        model, config, reply = self._engine.model, self._engine.config, entry.reply
+        if model is None or config is None:
+            return
+        count = len(reply.opening) + entry.progress.num_tokens
+        text = reply.text or "".join(token.text for token in reply.opening)
+        passages = followed(reply.passages, text, count, precision_words(model, config))
+        if passages != reply.passages:
+            reply.passages = passages
+            if len(passages) > 1:
+                self._changed(entry)
+
+    def _show_progress(self) -> None:
+        """All replies together: one painting of the list shows them all."""
+        now = time.monotonic()
+        if now - self._shown_at >= STATUS_INTERVAL_S:
+            self._shown_at = now
+            for entry in self._open.values():
+                if entry.progress.num_tokens:
+                    self._changed(entry)
+
+    def _on_failed(self, failed: RequestFailed) -> None:
+        entry = self._open.get(failed.request_id)
+        if entry is not None:
+            self._finish(entry, State.ERROR, failed.error)
+
+    def _on_crashed(self, crash: EngineCrashed) -> None:
+        for entry in list(self._open.values()):
+            if entry.is_sent:
+                self._finish(entry, State.ERROR, crash.error)
+
+    def close(self) -> None:
+        """The program ends: the tokens that were written stay, as their text does."""
+        for entry in self._open.values():
+            self._keep_tokens(entry)
+
+    def _keep_tokens(self, entry: OpenReply) -> None:
+        if entry.has_all_tokens:
+            self._tokens.keep(entry.reply.id, entry.model, entry.tokens)
+
+    def _finish(self, entry: OpenReply, state: State, error: ErrorInfo | None = None) -> None:
+        del self._open[entry.reply.id]
+        self._keep_tokens(entry)
+        entry.reply.state, entry.reply.error = state, error
+        self._saver.save_now(entry.reply)
+        self._changed(entry)
+
+    def _changed(self, entry: OpenReply) -> None:
+        self.reply_changed.emit(entry.conversation.id, entry.reply.id)
+
+
+def _other_tokens(wanted: str, found: str) -> ErrorInfo:
+    return ErrorInfo(
+        f"This branch begins with tokens of {wanted or 'a model that was closed'}, "
+        f"and {found} is open: its tokens mean something else.",
+        "Open the model that wrote the reply, and start the branch again.",
+    )

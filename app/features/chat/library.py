@@ -1,0 +1,315 @@
+"""`ChatLibrary`: which conversations there are, and which of them is on the screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.chat.conversation import Conversation, Message
+from app.features.chat.sampling import DEFAULT_PRESET, Preset, built_in_presets, sampling_from_dict
+from app.features.chat.saving import Saver, TimesKeeper, UnsentKeeper
+from app.features.chat.tokens import TokenKeeper
+from app.storage import NEW, ChatStore, StorageError, StoredConversation, StoredMessage
+from engine.errors import ErrorInfo, InferdeckError
+
+
+class Found(NamedTuple):
+    """What a search found in a conversation; `message_id` is "" where its title was hit. `place`:
+    the number of this hit, from 1, and how many there are in the conversation."""
+
+    conversation: Conversation
+    message_id: str
+    snippet: str
+    marks: tuple[tuple[int, int], ...]
+    place: tuple[int, int] = (1, 1)
+
+
+class ChatLibrary(QObject):
+    """Conversations, and the one on the screen: `current`, perhaps not stored yet. Signals carry
+    the id of a conversation."""
+
+    list_changed = Signal()
+    current_changed = Signal()
+    messages_changed = Signal(str)  # which messages are on the screen
+    settings_changed = Signal(str)  # system prompt, sampling
+    deleted = Signal(str, str)  # id, title: can be undone until `purge`
+    archived_one = Signal(str, str)  # id, title
+    problem_changed = Signal(object)  # ErrorInfo: chats are not saved; None: they are again
+
+    def __init__(self, store: ChatStore, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._store = store
+        self._saver = Saver(store, self)
+        self._saver.problem_changed.connect(self.problem_changed)
+        self.tokens = TokenKeeper(store, self._saver)
+        self.times = TimesKeeper(store, self._saver)
+        self.unsent = UnsentKeeper(store, self._saver, self)
+        self._presets: list[Preset] = built_in_presets()
+        self._conversations: dict[str, Conversation] = {}
+        self._deleted: dict[str, Conversation] = {}
+        self._loaded: set[str] = set()  # conversations whose messages were read
+        unsent: dict[str, str] = {}
+        try:
+            unsent = store.unsent()
+            for record in store.conversations():
+                self._conversations[record.id] = made = Conversation.from_record(record)
+                made.unsent = unsent.get(record.id, "")
+            self._presets += _own_presets(store)
+        except InferdeckError as error:
+            self._report_read(error)
+        self.current = self._new = self._draft()
+        self._new.unsent = unsent.get(NEW, "")
+
+    def _stop(self, conversation: Conversation) -> None:
+        """Stop what is written to a conversation that is deleted: nothing, in a library that nobody
+        writes to."""
+
+    # What there is ---------------------------------------------------------------------------
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        """Those that are not archived: pinned ones first, then the last used."""
+        listed = [c for c in self._conversations.values() if not c.is_archived]
+        return sorted(listed, key=lambda c: (c.is_pinned, c.updated), reverse=True)
+
+    @property
+    def archived(self) -> list[Conversation]:
+        """The last used first."""
+        kept = [c for c in self._conversations.values() if c.is_archived]
+        return sorted(kept, key=lambda c: c.updated, reverse=True)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a conversation, archived or not."""
+        return bool(self._conversations)
+
+    def conversation(self, conversation_id: str) -> Conversation | None:
+        for unlisted in (self.current, self._new):
+            if conversation_id == unlisted.id:
+                return unlisted
+        return self._conversations.get(conversation_id)
+
+    @property
+    def problem(self) -> ErrorInfo | None:
+        """Why chats are not saved at the moment."""
+        return self._saver.problem
+
+    @property
+    def presets(self) -> list[Preset]:
+        return list(self._presets)
+
+    def search(self, query: str) -> list[Found]:
+        """Every title and message that contains every word of `query`."""
+        try:
+            hits = self._store.search(query)
+        except StorageError as error:
+            self._report_read(error)
+            return []
+        counts = Counter(hit.conversation_id for hit in hits)
+        numbers: Counter[str] = Counter()
+        found = []
+        for hit in hits:
+            conversation = self._conversations.get(hit.conversation_id)
+            if conversation is not None:
+                numbers[conversation.id] += 1
+                place = numbers[conversation.id], counts[conversation.id]
+                found.append(
+                    Found(conversation, hit.message_id or "", hit.snippet, hit.marks, place)
+                )
+        return found
+
+    # Conversations ---------------------------------------------------------------------------
+
+    def new_conversation(self) -> None:
+        """Begin a new one, with the same sampling settings, or go on with the one that was begun
+        and not sent; it is listed with its first message."""
+        if self.current.messages:
+            before, new = self.current, self._unused()
+            self._show(new)
+            if not (new.unsent or new.system_prompt):
+                new.sampling, new.preset = before.sampling, before.preset
+            self.settings_changed.emit(new.id)
+
+    def open(self, conversation_id: str) -> None:
+        conversation = self._conversations.get(conversation_id)
+        if conversation is not None and conversation is not self.current:
+            self._read(conversation)
+            self._show(conversation)
+
+    def open_message(self, conversation_id: str, message_id: str) -> None:
+        """Open a conversation with the version that has `message_id` on the screen."""
+        self.open(conversation_id)
+        message = self.current.messages.get(message_id)
+        if message is not None:
+            self._show_version(message)
+
+    def rename(self, conversation_id: str, title: str) -> None:
+        conversation = self._conversations.get(conversation_id)
+        title = " ".join(title.split())
+        if conversation is not None and title:
+            conversation.title, conversation.title_is_automatic = title, False
+            self._saver.save_now(conversation)
+            self.list_changed.emit()
+
+    def set_pinned(self, conversation_id: str, is_pinned: bool) -> None:
+        """Keep a conversation on top of the list, or no longer."""
+        conversation = self._conversations.get(conversation_id)
+        if conversation is not None and conversation.is_pinned != is_pinned:
+            conversation.is_pinned = is_pinned
+            self._saver.save_now(conversation)
+            self.list_changed.emit()
+
+    def set_archived(self, conversation_id: str, is_archived: bool) -> None:
+        """Put a conversation away, or back into the list. It can be searched, opened and gone on
+        with as before: a message that is sent in it brings it back."""
+        conversation = self._conversations.get(conversation_id)
+        if conversation is None or conversation.is_archived == is_archived:
+            return
+        conversation.is_archived = is_archived
+        self._saver.save_now(conversation)
+        if is_archived and conversation is self.current:
+            self._show_another()
+        self.list_changed.emit()
+        if is_archived:
+            self.archived_one.emit(conversation_id, conversation.title)
+
+    def _show_another(self) -> None:
+        """The first of the list, in place of one that leaves it."""
+        following = self.conversations
+        if following:
+            self.open(following[0].id)
+        else:
+            self._show(self._unused())
+
+    def delete(self, conversation_id: str) -> None:
+        """Stop and hide a conversation; `restore` brings it back until `purge`."""
+        conversation = self._conversations.pop(conversation_id, None)
+        if conversation is None:
+            return
+        self._stop(conversation)
+        self._deleted[conversation_id] = conversation
+        future = self._store.delete_conversation(conversation_id)
+        self._saver.watch(future, partial(self._after_delete, conversation))
+        if conversation is self.current:
+            self._show_another()
+        self.list_changed.emit()
+        self.deleted.emit(conversation_id, conversation.title)
+
+    def _after_delete(self, conversation: Conversation, error: StorageError | None) -> None:
+        self._saver.report(error)
+        if error is not None and self._deleted.pop(conversation.id, None) is not None:
+            self._conversations[conversation.id] = conversation
+            self.list_changed.emit()
+
+    def restore(self, conversation_id: str) -> None:
+        """Undo `delete`."""
+        conversation = self._deleted.pop(conversation_id, None)
+        if conversation is not None:
+            self._conversations[conversation_id] = conversation
+            self._saver.watch(self._store.restore_conversation(conversation_id), self._saver.report)
+            self.list_changed.emit()
+            self.open(conversation_id)
+
+    def purge(self, conversation_id: str) -> None:
+        """Remove a deleted conversation for good."""
+        if self._deleted.pop(conversation_id, None) is not None:
+            self._loaded.discard(conversation_id)
+            self._saver.watch(self._store.purge_deleted(conversation_id), self._saver.report)
+
+    def saved_store(self) -> ChatStore:
+        """The store, with everything on its way to it; `flush` waits until it is there."""
+        self._saver.save()
+        return self._store
+
+    @property
+    def only_here(self) -> list[str]:
+        """Ids of the conversations that were added or changed since the start and go with this
+        window, because the file of the chats cannot be written, or could not be just now."""
+        self._saver.settle()
+        if self._store.problem is None:
+            unsaved = self._saver.unsaved
+            lost = {t.conversation_id if isinstance(t, Message) else t.id for t in unsaved}
+            return [i for i in self._conversations if i in lost]
+        return [i for i in self._conversations if i in self._store.written]
+
+    def unsaved_messages(self) -> list[StoredMessage]:
+        """Messages that may stand otherwise in the file of the chats than they are now."""
+        return [thing.record() for thing in self._saver.unsaved if isinstance(thing, Message)]
+
+    @property
+    def can_begin_anew(self) -> bool:
+        """Whether the file of the chats is spoiled, and can be kept aside."""
+        return self._store.spoiled is not None
+
+    def begin_anew(self) -> Path:
+        """Keep that file aside and save everything in a new one. Raises StorageError."""
+        self._saver.save()
+        aside = self._store.begin_anew()
+        self._saver.report(None)
+        return aside
+
+    def add_imported(self, records: Sequence[StoredConversation]) -> None:
+        """List conversations that were added to the store, and open the first."""
+        for record in records:
+            self._conversations[record.id] = Conversation.from_record(record)
+        self.list_changed.emit()
+        if records:
+            self.open(records[0].id)
+
+    def _show_version(self, message: Message) -> None:
+        changed = self.current.show(message)
+        if changed:
+            self._saver.watch(self._store.show_versions(changed), self._saver.report)
+        self.messages_changed.emit(self.current.id)
+
+    def _unused(self) -> Conversation:
+        """The one conversation that has no message yet."""
+        if self._new.messages:
+            self._new = self._draft()
+        return self._new
+
+    def _reachable(self, conversation: Conversation) -> Conversation:
+        """Where one finds what could not be sent from `conversation`: there, or where it was to be
+        the first message and another chat has been begun since, in that one."""
+        known = (*self._conversations, *self._deleted, self.current.id)
+        if conversation.id in known:
+            return conversation
+        new = self._unused()
+        if not new.unsent and new is not self.current:
+            self._new = new = conversation
+        return new
+
+    def _draft(self) -> Conversation:
+        preset = next(p for p in self._presets if p.name == DEFAULT_PRESET)
+        return Conversation(sampling=preset.params, preset=preset.name)
+
+    def _show(self, conversation: Conversation) -> None:
+        self.current = conversation
+        self.current_changed.emit()
+
+    def _read(self, conversation: Conversation) -> None:
+        if conversation.id not in self._loaded:
+            try:
+                conversation.load(self._store.messages(conversation.id))
+                self.tokens.learn(conversation.id)
+                self.times.learn(conversation.id)
+                self._loaded.add(conversation.id)
+            except StorageError as error:
+                self._report_read(error)
+
+    def _report_read(self, error: InferdeckError) -> None:
+        self._saver.report(
+            error if isinstance(error, StorageError) else StorageError(error.cause, error.remedy)
+        )
+
+
+def _own_presets(store: ChatStore) -> list[Preset]:
+    return [
+        Preset(name, "Your own.", sampling_from_dict(values), is_own=True)
+        for name, values in store.presets().items()
+    ]

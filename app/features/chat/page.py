@@ -1,0 +1,313 @@
+"""`ChatPage`: the list of conversations, and the one that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QGuiApplication, QKeyEvent, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QStackedLayout, QVBoxLayout, QWidget
+
+from app.features.chat.controller import ChatController
+from app.features.chat.conversation import Role, branch_records
+from app.features.chat.draft import Draft, droppable
+from app.features.chat.file_actions import ChatTransfer
+from app.features.chat.page_commands import CONVERSATION_WIDTH, ChatPanes, chat_commands
+from app.features.chat.popovers import LatencyAccount, TokenAccount, ask_to_open, open_at_once
+from app.features.chat.presenter import Presenter
+from app.features.chat.recovery import BeginAnew
+from app.storage.records import terms_of
+from app.window.commands import Command
+from engine.errors import ErrorInfo
+from widgets.chat.attachments import FilePopover
+from widgets.chat.branch_popover import BranchPopover, PromptPopover
+from widgets.chat.composer import Composer, local_files
+from widgets.chat.conversation_list import ConversationList
+from widgets.chat.empty_state import EmptyState
+from widgets.chat.reasoning import without_reasoning
+from widgets.chat.records import AttachmentRecord
+from widgets.chat.sampling_popover import SamplingPopover
+from widgets.chat.transcript import COLUMN_WIDTH, SIDE_MARGIN, Transcript
+from widgets.controls.notice import Notice, Toast
+from widgets.theme.theme import SPACE_2, SPACE_3
+
+
+class ChatPage(QWidget):
+    """`list_toggled(is_wanted)` after the list was hidden or shown; `actions_changed` when one of
+    `actions` may have become possible or impossible, or checked."""
+
+    list_toggled = Signal(bool)
+    actions_changed = Signal()
+
+    def __init__(self, controller: ChatController, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.controller = controller
+        self.asks_about_links = True  # before the browser gets them
+        self.list = ConversationList()
+        self.transcript = Transcript()
+        self.empty = EmptyState()
+        self.composer = Composer()
+        self.model_notice = Notice("info")
+        self.problem_notice = Notice("error")
+        self.transfer_notice = Notice("error")
+        self.sampling = SamplingPopover(self)
+        self.system_prompt = PromptPopover(self)
+        self.latency = LatencyAccount(controller, self.transcript, self, self._say)
+        self.tokens = TokenAccount(controller, self.transcript, self, self._say)
+        self.branches = BranchPopover(self)
+        self.transfer = ChatTransfer(controller, self)
+        self.context_notice, self.file_notice = Notice("warning"), Notice("error")
+        self.draft = Draft(controller, self.composer, self.context_notice, self)
+        self.file = FilePopover(self)
+        self.setAcceptDrops(True)
+        self._lay_out()
+        self.toast = Toast(self.stage)
+        self.anew = BeginAnew(controller, self.transfer, self.toast.show_message, self)
+        self._connect_widgets()
+        self._presenter = Presenter(self)
+
+    # For the window --------------------------------------------------------------------------
+
+    def set_suggestions(self, suggestions: Sequence[tuple[str, str]]) -> None:
+        """(title, prompt) of the cards in an empty conversation."""
+        self.empty.set_suggestions(suggestions)
+
+    def set_model_notice(
+        self, text: str, action_text: str = "", callback: Callable[[], object] | None = None
+    ) -> None:
+        """A line above the conversation that says what answers here; "" for none."""
+        self.model_notice.say(text, action_text, callback)
+
+    def actions(self) -> list[Command]:  # type: ignore[override]
+        """What one can do here, for the menus and shortcuts of the window."""
+        return chat_commands(self)
+
+    # Actions ---------------------------------------------------------------------------------
+
+    def new_chat(self) -> None:
+        self.controller.new_conversation()
+        self.panes.show_conversation()
+        self.composer.setFocus()
+
+    def search(self) -> None:
+        self.panes.show_list()
+        self.list.focus_search()
+
+    def toggle_list(self) -> None:
+        self.panes.toggle()
+
+    def send(self, text: str) -> None:
+        """Send what is written."""
+        if self.controller.send(text, self.draft.attachments):
+            self.draft.clear()
+
+    def send_suggestion(self, text: str) -> None:
+        """Send another text; what is written stays."""
+        left = self.composer.text
+        if self.controller.send(text, self.draft.attachments, left):
+            self.draft.clear(left)
+
+    def send_or_regenerate(self) -> None:
+        if self.composer.is_empty:
+            self.controller.regenerate()
+        else:
+            self.composer.send()
+
+    def edit_last(self) -> None:
+        own = [m for m in self.controller.current.path() if m.role is Role.USER]
+        if own and not self.controller.is_busy:
+            self.transcript.edit_message(own[-1].id)
+
+    def copy_last(self) -> None:
+        replies = [m for m in self.controller.current.path() if m.role is Role.ASSISTANT]
+        if replies:
+            view = self.transcript.view(replies[-1].id)
+            text = view.copied() if view is not None else without_reasoning(replies[-1].text)
+            QGuiApplication.clipboard().setText(text)
+
+    def rename_current(self) -> None:
+        self.panes.show_list()
+        self.list.rename(self.controller.current.id)
+
+    def delete_current(self) -> None:
+        self.controller.delete(self.controller.current.id)
+
+    def toggle_pinned(self) -> None:
+        current = self.controller.current
+        self.controller.set_pinned(current.id, not current.is_pinned)
+
+    def toggle_archived(self) -> None:
+        current = self.controller.current
+        self.controller.set_archived(current.id, not current.is_archived)
+
+    def open_sampling(self) -> None:
+        self.sampling.toggle_at(self.composer.sampling)
+
+    def open_system_prompt(self) -> None:
+        self.system_prompt.toggle_at(self.composer.system_prompt)
+
+    def open_branches(self, message_id: str = "") -> None:
+        """The overview of all branches, at a message or where there is none at the composer."""
+        self.branches.show_branches(branch_records(self.controller.current))
+        view = self.transcript.view(message_id or self._last_version())
+        self.branches.toggle_at(view.versions if view is not None else self.composer.sampling)
+
+    def step_version(self, step: int) -> None:
+        """The version before (-1) or after (+1) of the last message that has several."""
+        self.controller.step_version(self._last_version(), step)
+
+    def _last_version(self) -> str:
+        current = self.controller.current
+        several = [m.id for m in current.path() if len(current.versions(m.parent_id)) > 1]
+        return several[-1] if several else ""
+
+    def _show_branch(self, message_id: str, end_id: str) -> None:
+        self.controller.open_message(self.controller.current.id, end_id)
+        self.transcript.reveal(message_id)
+
+    def step(self, step: int) -> None:
+        """Open the conversation so many places below this one in the list."""
+        ids = list(dict.fromkeys(record.id for record in self.list.records))
+        if ids:
+            here = self.controller.current.id
+            position = ids.index(here) + step if here in ids else 0
+            self.controller.open(ids[max(0, min(len(ids) - 1, position))])
+
+    def open_link(self, address: str) -> None:
+        """Ask, unless the user said not to, then hand a web address to the browser. Other kinds of
+        address are not opened."""
+        opens = ask_to_open if self.asks_about_links else open_at_once
+        opens(address, self, self.toast.show_message)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.composer.setFocus()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and self.controller.is_busy:
+            self.controller.stop()
+        else:
+            super().keyPressEvent(event)
+
+    # Layout ----------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        self.panes = ChatPanes(self.list, self._conversation_widget())
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.panes)
+
+    def _conversation_widget(self) -> QWidget:
+        self.stage = QWidget()
+        self.stack = QStackedLayout(self.stage)
+        self.stack.addWidget(self.empty)
+        self.stack.addWidget(self.transcript)
+        column = QWidget()
+        column.setMaximumWidth(COLUMN_WIDTH + 2 * SIDE_MARGIN)
+        inner = QVBoxLayout(column)
+        inner.setContentsMargins(SIDE_MARGIN, 0, SIDE_MARGIN, SPACE_3)
+        inner.addWidget(self.file_notice)
+        inner.addWidget(self.context_notice)
+        inner.addWidget(self.composer)
+        centred = QHBoxLayout()
+        centred.addStretch(1)
+        centred.addWidget(column, 1000)
+        centred.addStretch(1)
+        notices = QVBoxLayout()
+        notices.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, 0)
+        notices.setSpacing(SPACE_2)
+        notices.addWidget(self.problem_notice)
+        notices.addWidget(self.transfer_notice)
+        notices.addWidget(self.model_notice)
+        made = QWidget()
+        outer = QVBoxLayout(made)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.setSpacing(SPACE_2)
+        outer.addLayout(notices)
+        outer.addWidget(self.stage, 1)
+        outer.addLayout(centred)
+        made.setMinimumWidth(CONVERSATION_WIDTH)
+        return made
+
+    def _connect_widgets(self) -> None:
+        controller = self.controller
+        self.list.new_requested.connect(self.new_chat)
+        self.panes.new_wanted.connect(self.new_chat)
+        self.panes.changed.connect(self._on_panes)
+        self.list.opened.connect(self._open)
+        self.list.hit_opened.connect(self._open_hit)
+        self.list.renamed.connect(controller.rename)
+        self.list.delete_requested.connect(controller.delete)
+        self.list.search_changed.connect(lambda text: self.transcript.unmark())
+        self.list.pin_requested.connect(controller.set_pinned)
+        self.list.archive_requested.connect(controller.set_archived)
+        self.list.export_requested.connect(self.transfer.export_one)
+        self.transfer.done.connect(self._transferred)
+        self.transfer.failed.connect(self._not_transferred)
+        self.composer.send_requested.connect(self.send)
+        self.composer.stop_requested.connect(controller.stop)
+        self.composer.regenerate_requested.connect(lambda: controller.regenerate())
+        self.composer.edit_last_requested.connect(self.edit_last)
+        self.composer.sampling_requested.connect(self.open_sampling)
+        self.composer.system_prompt_requested.connect(self.open_system_prompt)
+        self.empty.chosen.connect(self.send_suggestion)
+        self.transcript.edit_requested.connect(controller.edit)
+        self.transcript.regenerate_requested.connect(controller.regenerate)
+        self.transcript.version_requested.connect(controller.step_version)
+        self.transcript.link_activated.connect(self.open_link)
+        self.transcript.branches_requested.connect(self.open_branches)
+        self.branches.chosen.connect(self._show_branch)
+        self.transcript.file_opened.connect(self._open_file)
+        self.draft.refused.connect(
+            lambda text: self.file_notice.say(text, "Close", lambda: self.file_notice.say(""))
+        )
+        self.sampling.changed.connect(controller.set_sampling)
+        self.sampling.preset_chosen.connect(controller.apply_preset)
+        self.sampling.preset_saved.connect(controller.save_preset)
+        self.sampling.preset_deleted.connect(controller.delete_preset)
+        self.system_prompt.changed.connect(controller.set_system_prompt)
+
+    # What the widgets ask for ----------------------------------------------------------------
+
+    def _on_panes(self) -> None:
+        self.list_toggled.emit(self.panes.list_wanted)
+        self.actions_changed.emit()
+
+    def _open(self, conversation_id: str) -> None:
+        self.controller.open(conversation_id)
+        self.panes.show_conversation()
+
+    def _open_hit(self, conversation_id: str, message_id: str) -> None:
+        self.panes.show_conversation()
+        self.controller.open_message(conversation_id, message_id)
+        self.transcript.reveal(message_id, terms_of(self.list.search.text()))
+
+    def _say(self, text: str) -> None:
+        self.toast.show_message(text)
+
+    def _transferred(self, text: str) -> None:
+        self.transfer_notice.say("")
+        self.toast.show_message(text)
+
+    def _not_transferred(self, error: ErrorInfo) -> None:
+        text = f"{error.cause} {error.remedy}".strip()
+        self.transfer_notice.say(text, "Close", lambda: self.transfer_notice.say(""))
+
+    def _open_file(self, record: AttachmentRecord, button: QWidget) -> None:
+        self.file.show_file(record)
+        self.file.toggle_at(button)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        # what is no text goes on to the window, which opens models
+        if droppable(local_files(event.mimeData())):
+            event.acceptProposedAction()
+        else:
+            event.ignore()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        files = local_files(event.mimeData())
+        if droppable(files):
+            event.acceptProposedAction()
+            self.draft.add_files(files)
+        else:
+            event.ignore()

@@ -1,0 +1,33 @@
+"""What an empty chat proposes to ask. Imports no Qt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from app.paths import resources_dir, starter_model
+from app.storage.model_sources import is_starter
+
+SHOWN = 6
+"""As many as are seen at a glance."""
+
+Suggestion = tuple[str, str]
+"""Title and prompt."""
+
+
+def suggestions_for(model_path: str) -> list[Suggestion]:
+    """The starter model knows certain things: it is asked those. Every other model is asked what
+    any model can answer."""
+    if is_starter(model_path):
+        return _read(starter_model().parent / "suggestions.json", "suggestions")[:SHOWN]
+    return _read(resources_dir() / "prompts" / "suggestions.json", "suggestions")
+
+
+def long_prompts() -> list[Suggestion]:
+    """What the starter model answers at length and predictably."""
+    return _read(starter_model().parent / "suggestions.json", "long_prompts")
+
+
+def _read(file: Path, key: str) -> list[Suggestion]:
+    entries = json.loads(file.read_text(encoding="utf-8"))[key]
+    return [(entry["title"], entry["prompt"]) for entry in entries]

@@ -1,0 +1,1 @@
+"""Replies compared: two sides, or one prompt to many conversations."""

@@ -1,0 +1,290 @@
+"""Boxes of choices that take little room: named above, and as narrow as their column."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PySide6.QtCore import QSignalBlocker, Signal
+from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+
+from app.features.chat.sampling import built_in_presets
+from app.features.compare.record import GREEDY
+from app.features.compare.way import GREEDY as GREEDY_PARAMS
+from app.features.compare.way import Setup
+from app.features.models.precision import HEAD, ROUNDED, WEIGHTS, Checkpoint
+from app.storage.profiles import Profile
+from app.window.settings_store import RecentModel
+from engine.config import SETTINGS, EngineConfig
+from engine.sampling_params import SamplingParams
+from widgets.controls.combo import ElidedCombo, describe_items
+from widgets.controls.lines import ElidedLine
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
+
+_LETTERS = 8
+
+
+def named_box(name: str, tip: str) -> QComboBox:
+    """`name`: for those who cannot see where it stands."""
+    box = ElidedCombo()
+    box.setAccessibleName(name)
+    box.setToolTip(tip)
+    box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+    box.setMinimumContentsLength(_LETTERS)
+    return box
+
+
+def under_its_name(name: str, box: QComboBox) -> QVBoxLayout:
+    """The box below what it chooses."""
+    label = QLabel(name)
+    label.setProperty("role", "small")
+    label.setBuddy(box)
+    column = QVBoxLayout()
+    column.setSpacing(1)
+    column.addWidget(label)
+    column.addWidget(box)
+    return column
+
+
+KV = "kv_cache_dtype"
+_LABELS = {WEIGHTS: "Weights", HEAD: "Output head", KV: "KV cache"}
+
+
+class PrecisionChoice(QWidget):
+    """`changed` when another precision was chosen."""
+
+    changed = Signal()
+
+    def __init__(self, where: str) -> None:
+        """`where`: "left" or "right"."""
+        super().__init__()
+        self.boxes: dict[str, QComboBox] = {}
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(SPACE_2)
+        for name in (name for name in _LABELS if name in SETTINGS):
+            box = named_box(f"{_LABELS[name]} of the {where} side", SETTINGS[name].help)
+            self.boxes[name] = box
+            for value in SETTINGS[name].choices:
+                box.addItem(value, value)
+            box.activated.connect(lambda: self.changed.emit())
+            row.addLayout(under_its_name(_LABELS[name], box), 1)
+        self._is_touched = False
+        self.changed.connect(self._touch)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is chosen, in the words of the engine's settings."""
+        return {name: box.currentData() for name, box in self.boxes.items()}
+
+    @property
+    def text(self) -> str:
+        """What is chosen, for a person."""
+        parts = [self.boxes[WEIGHTS].currentText().partition(" · ")[0] + " weights"]
+        if self.boxes[HEAD].currentData() != SETTINGS[HEAD].default:
+            parts.append(f"{self.boxes[HEAD].currentData()} head")
+        if KV in self.boxes and self.boxes[KV].currentData() != SETTINGS[KV].default:
+            parts.append(f"KV {self.boxes[KV].currentText()}")
+        return " · ".join(parts)
+
+    def choose(self, settings: Mapping[str, Any]) -> None:
+        self._show(settings)
+        self.changed.emit()
+
+    def show_engine(
+        self, config: EngineConfig, known: Checkpoint | None, proposed: Mapping[str, Any]
+    ) -> None:
+        """What is possible with the model that is loaded; `proposed`, until the user has chosen."""
+        if known is not None:
+            head = self.boxes[HEAD].currentData()
+            weights = known.of_weights(head, config.dtype)
+            describe_items(self.boxes[WEIGHTS], [(c.value, c.text, c.refusal) for c in weights])
+            heads = known.of_head(self.boxes[WEIGHTS].currentData())
+            describe_items(self.boxes[HEAD], [(c.value, c.text, c.refusal) for c in heads])
+        if not self._is_touched:
+            self._show(proposed)
+
+    def show_model(self, config: EngineConfig) -> None:
+        """Another model than the loaded one: nothing is known of its checkpoint, so the engine says
+        what cannot be."""
+        for name, box in self.boxes.items():
+            titles = {"auto": "as stored"} if name == WEIGHTS else {}
+            values = SETTINGS[name].choices
+            describe_items(box, [(value, titles.get(value, value), "") for value in values])
+            box.setCurrentIndex(max(0, box.findData(getattr(config, name))))
+        self._is_touched = False
+
+    def forget(self) -> None:
+        """What the user has chosen: the next `show_engine` proposes again."""
+        self._is_touched = False
+
+    def _show(self, settings: Mapping[str, Any]) -> None:
+        for name, value in settings.items():
+            box = self.boxes[name]
+            if box.findData(value) < 0:
+                box.addItem(f"{value}", value)
+            box.setCurrentIndex(box.findData(value))
+
+    def _touch(self) -> None:
+        self._is_touched = True
+
+
+def as_loaded(config: EngineConfig) -> dict[str, Any]:
+    """The precision in force."""
+    return {name: getattr(config, name) for name in _LABELS if name in SETTINGS}
+
+
+def another(config: EngineConfig, known: Checkpoint | None) -> dict[str, Any]:
+    """The other of plain weights and int8; of a quantized checkpoint another output head."""
+    if known is not None and known.method:
+        head = "none" if config.quantization_head == "int8" else "int8"
+        return {**as_loaded(config), HEAD: head}
+    weights = "none" if config.quantization in ROUNDED else "int8"
+    return {**as_loaded(config), WEIGHTS: weights}
+
+
+METHOD = "speculative_method"
+SAME_MODEL, AS_LOADED = "loaded model", "as loaded"
+
+
+class SamplingChoice(ElidedCombo):
+    """Greedy, or one of the presets of the chat."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.setAccessibleName(f"Sampling of the {where} side")
+        self.setToolTip("How tokens are chosen; both sides draw from the same seed")
+        self.addItem(GREEDY, GREEDY_PARAMS)
+        for preset in built_in_presets():
+            self.addItem(preset.name, preset.params)
+
+    @property
+    def name(self) -> str:
+        return self.currentText()
+
+    def params(self, seed: int) -> SamplingParams:
+        return dataclasses.replace(self.currentData(), seed=seed)
+
+
+class SideChoice(QFrame):
+    """A side as the user has it. `changed`: anything of it."""
+
+    changed = Signal()
+
+    def __init__(self, where: str) -> None:
+        """`where`: "left" or "right"."""
+        super().__init__()
+        self.setProperty("panel", True)
+        self._loaded: EngineConfig | None = None
+        self.what = ElidedLine("text_muted")
+        self.what.setAccessibleName(f"What stands on the {where}")
+        self.sampling = SamplingChoice(where)
+        self.model = named_box(
+            f"Model of the {where} side", "Another model, or the one that is loaded"
+        )
+        self.profile = named_box(
+            f"Settings of the {where} side", "The engine settings as loaded, or those of a profile"
+        )
+        self.drafts = named_box(f"Drafts of the {where} side", SETTINGS[METHOD].help)
+        for text, value in ((AS_LOADED, None), ("no drafts", "off"), ("n-gram lookup", "ngram")):
+            self.drafts.addItem(text, value)
+        self.precision = PrecisionChoice(where)
+        self._arrange(where)
+        self.model.activated.connect(self._take_precision)
+        self.profile.activated.connect(self._take_precision)
+        for box in (self.drafts, self.sampling):
+            box.activated.connect(lambda: self.changed.emit())
+        self.precision.changed.connect(self.changed)
+
+    def _arrange(self, where: str) -> None:
+        title = QLabel(where.capitalize())
+        title.setProperty("role", "title")
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(title)
+        head.addWidget(self.what, 1)
+        head.addWidget(self.sampling)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        names = (("Model", self.model), ("Settings", self.profile), ("Drafts", self.drafts))
+        for name, box in names:
+            row.addLayout(under_its_name(name, box), 1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        column.addLayout(head)
+        column.addLayout(row)
+        column.addWidget(self.precision)
+
+    def offer(self, models: Sequence[RecentModel], profiles: Sequence[Profile]) -> None:
+        """What can be chosen; what was chosen stays where it still can."""
+        known = [(SAME_MODEL, None), *((m.title, m) for m in models)]
+        _fill(self.model, known, lambda a, b: bool(a and b and a.is_same(b)))
+        named = [(AS_LOADED, None), *((p.name, p) for p in profiles)]
+        _fill(self.profile, named, lambda a, b: bool(a and b and a.name == b.name))
+
+    def show_engine(
+        self, config: EngineConfig, known: Checkpoint | None, proposed: Mapping[str, Any]
+    ) -> None:
+        """What is loaded: `proposed` is its precision here until the user chooses another."""
+        self._loaded = config
+        if self.chosen_model is None:
+            self.precision.show_engine(config, known, proposed)
+
+    def choose(self, model: RecentModel | None, settings: Mapping[str, Any]) -> None:
+        """`model`, one that was offered (None: the one that is loaded), at the precision that
+        `settings` name."""
+        offered = [self.model.itemData(place) for place in range(self.model.count())]
+        same = [bool(model and other and model.is_same(other)) for other in offered]
+        self.model.setCurrentIndex(same.index(True) if True in same else 0)
+        self.profile.setCurrentIndex(0)
+        self._take_precision()
+        self.precision.choose({n: settings[n] for n in self.precision.boxes if n in settings})
+
+    def setup(self, seed: int) -> Setup:
+        """What is chosen, and how it samples from `seed`."""
+        model, words = self.chosen_model, self.precision.text
+        name = words if model is None else f"{model.title} · {words}"
+        settings = {**self._own_settings, **self.precision.settings}
+        return Setup(settings, name, model, self.sampling.params(seed), self.sampling.name)
+
+    @property
+    def chosen_model(self) -> RecentModel | None:
+        """None: the one that is loaded."""
+        model: RecentModel | None = self.model.currentData()
+        return model
+
+    @property
+    def _own_settings(self) -> dict[str, Any]:
+        """Of the profile and the drafts."""
+        profile: Profile | None = self.profile.currentData()
+        found = dict(profile.settings) if profile is not None else {}
+        if self.drafts.currentData() is not None:
+            found[METHOD] = self.drafts.currentData()
+        return found
+
+    def _take_precision(self) -> None:
+        """Precisions are those of the model, or of the profile."""
+        model, own = self.chosen_model, self._own_settings
+        config = model.config() if model is not None else self._loaded
+        if model is not None:
+            self.precision.show_model(model.config())
+        else:
+            self.precision.forget()
+        if self.profile.currentData() is not None and config is not None:
+            boxes = self.precision.boxes
+            self.precision.choose({name: own.get(name, getattr(config, name)) for name in boxes})
+        self.changed.emit()
+
+
+def _fill(box: QComboBox, entries: Sequence[tuple[str, Any]], same: Any) -> None:
+    before = box.currentData()
+    if [box.itemText(i) for i in range(box.count())] == [text for text, _ in entries]:
+        return
+    with QSignalBlocker(box):
+        box.clear()
+        for text, value in entries:
+            box.addItem(text, value)
+            if same(before, value):
+                box.setCurrentIndex(box.count() - 1)

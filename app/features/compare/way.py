@@ -1,0 +1,172 @@
+"""How both sides get an engine: one for both, two at once, or one after the other. No Qt.
+
+SAME      left and right differ in sampling alone: the engine of the window answers for both
+BESIDE    both engines are loaded at once: they fit the memory together
+SWITCH    one after the other: the engine of the window changes its settings
+REPLACE   one after the other: another model is loaded in its place
+
+Where neither side is what the window has loaded, its engine becomes the left side first. At the end
+it goes back to what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from app.features.models.device_words import each_of
+from app.features.models.estimate import Estimate
+from app.units import format_bytes
+from app.window.settings_store import RecentModel
+from engine.config import SETTINGS, EngineConfig
+from engine.hardware.device_map import AUTO
+from engine.sampling_params import SamplingParams
+from engine.snapshot import MemoryPlan
+
+GREEDY = SamplingParams(temperature=0.0, seed=0)
+
+
+class Way(Enum):
+    SAME = auto()
+    BESIDE = auto()
+    SWITCH = auto()
+    REPLACE = auto()
+
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether the one engine has to change between the sides."""
+        return self in (Way.SWITCH, Way.REPLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A side: `settings` that it has on top of `model`'s own, or of those in force where it is the
+    model that is loaded (None)."""
+
+    settings: Mapping[str, Any]
+    name: str
+    model: RecentModel | None = None
+    sampling: SamplingParams = GREEDY
+    sampling_name: str = "greedy"
+
+    def base(self, loaded: EngineConfig) -> EngineConfig:
+        """What its settings are set on top of."""
+        return loaded if self.model is None else self.model.config()
+
+    def config(self, loaded: EngineConfig) -> EngineConfig:
+        """What an engine of this side runs with. Raises ConfigError."""
+        return self.base(loaded).replace(**without_auto(self.settings))
+
+    def is_loaded(self, loaded: EngineConfig) -> bool:
+        """Whether the engine of the window is this side as it is."""
+        return self.model is None and agrees(loaded, self.settings)
+
+
+def whole_settings(setups: Sequence[Setup], loaded: EngineConfig) -> list[dict[str, Any]]:
+    """Of each side, every setting that any of them names."""
+    names = {name for setup in setups for name in setup.settings}
+    bases = [{name: getattr(setup.base(loaded), name) for name in names} for setup in setups]
+    return [{**base, **setup.settings} for base, setup in zip(bases, setups, strict=True)]
+
+
+def needs_one(setups: tuple[Setup, Setup], loaded: EngineConfig) -> bool:
+    """Whether one engine is both sides."""
+    left, right = (setup.base(loaded) for setup in setups)
+    return is_same_model(left, right) and are_alike(*whole_settings(setups, loaded))
+
+
+class Decision(NamedTuple):
+    """`why`: in words, with the numbers. `config`: of the engine beside, or in the place of, the
+    one that is loaded."""
+
+    way: Way
+    why: str
+    config: EngineConfig | None = None
+
+
+def in_turn(why: str, config: EngineConfig, taken: EngineConfig) -> Decision:
+    """One after the other, because of `why`: `config` takes the place of `taken`."""
+    if is_same_model(config, taken):
+        return Decision(Way.SWITCH, f"One engine after the other: {why}", config)
+    ends = "Replies that are being written end when the other model is loaded."
+    return Decision(Way.REPLACE, f"One engine after the other: {why} {ends}", config)
+
+
+def decide(
+    config: EngineConfig, taken: EngineConfig, plan: MemoryPlan, found: Estimate, side: str
+) -> Decision:
+    """Two at once where what the engine of the window (`taken`) has planned and what `side` needs
+    with `config` fit together.
+
+    It needs its weights, its activations and a cache for one request of its context. Where it
+    would have layers on the CPU only for want of room on the GPU, they do not fit.
+    """
+    need, first = found.need, other_side(side)
+    if need is None:
+        return in_turn(f"what the {side} needs is not known. {found.problem}", config, taken)
+    planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
+    has = f"{format_bytes(planned)} {_where(taken)}".rstrip()
+    needs = f"{format_bytes(need.everywhere)} {need.where}".rstrip()
+    numbers = (
+        f"the {first} has planned {has}, the {side} needs {needs}, and "
+        f"{format_bytes(plan.limit)} may be used"
+    )
+    is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
+    if need.needed > room or not need.fits or is_squeezed:
+        return in_turn(f"they do not fit at once: {numbers}.", config, taken)
+    if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
+        config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
+    return Decision(Way.BESIDE, f"Two engines at once: {numbers}.", config)
+
+
+def _where(taken: EngineConfig) -> str:
+    return each_of(len(taken.devices))
+
+
+def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:
+    return (first.model, first.load_format) == (second.model, second.load_format)
+
+
+def other_side(side: str) -> str:
+    return "right" if side == "left" else "left"
+
+
+def without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what the engine resolves by itself."""
+    return {n: v for n, v in settings.items() if not (n == "dtype" and v == "auto")}
+
+
+def agrees(config: EngineConfig, settings: Mapping[str, Any]) -> bool:
+    """Whether an engine that runs with `config` has these settings."""
+    return are_alike({name: getattr(config, name) for name in settings}, settings)
+
+
+def are_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether the engine makes the same of both, which name the same settings."""
+    plain = ("auto", "none")
+    return all(
+        value == second[name]
+        or (value in plain and second[name] in plain)
+        or (name == "dtype" and "auto" in (value, second[name]))
+        for name, value in first.items()
+    )
+
+
+_IN_PRECISION = ("quantization", "quantization_head", "dtype", "kv_cache_dtype")
+
+
+def other_words(setup: Setup, loaded: EngineConfig | None) -> str:
+    """What a side sets beside its precision, in words; "" where that is nothing new."""
+    base = EngineConfig() if setup.model is not None else loaded
+    new = {n: v for n, v in setup.settings.items() if base is None or getattr(base, n) != v}
+    return " · ".join(_setting_words(n, v) for n, v in new.items() if n not in _IN_PRECISION)
+
+
+def _setting_words(name: str, value: Any) -> str:
+    if name == "speculative_method":
+        return "no drafts" if value == "off" else f"drafts by {value}"
+    if isinstance(value, bool):
+        value = "on" if value else "off"
+    return f"{SETTINGS[name].label.lower()} {'auto' if value is None else value}"

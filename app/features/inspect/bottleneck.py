@@ -1,0 +1,306 @@
+"""`BottleneckPanel`: where the time of a step goes, and the ceiling of every knob."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QComboBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.inspect.step_breakdown import (
+    Account,
+    Chosen,
+    StepAccount,
+    counted_words,
+    parts_of,
+    peaks_words,
+    short_ms,
+    split_words,
+)
+from app.features.inspect.what_if_table import KnobTable, hint_of
+from engine.messages import PeaksMeasured
+from engine.snapshot import EngineSnapshot, Part, StepRecord
+from widgets.controls.frames import scroll_by_keys
+from widgets.controls.lines import ElidedLine
+from widgets.controls.text import untold_text
+from widgets.plot.parts_bar import PartsBar
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
+
+EMPTY_TEXT = "Where the time of a step goes appears with the first reply: send a message."
+NO_MODEL = "Where the time of a step goes appears when a model is loaded and writes a reply."
+NO_PEAKS = "The machine's peaks are measured as soon as the engine rests: half a second."
+NOT_RECORDED = "The recording has no peaks of its machine, and nothing can be measured now."
+RECORDED = "This is a recording: nothing can be set in it."
+NOT_THERE = "None of the last steps is of this kind."
+_INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
+_SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts, at the usual text size
+_PARTS_WIDTH = 420
+_MOST_PARTS = 0.42  # of the panel's width
+
+
+class BottleneckPanel(QFrame):
+    """`measure_wanted`: the machine's peaks are not known, or should be measured again.
+    `accounted`: what each setting could win at most, in words; also while nobody sees the panel.
+    `turned(changes)`: the user wants a knob turned now.
+    """
+
+    measure_wanted = Signal()
+    accounted = Signal(object)  # dict[str, str]
+    turned = Signal(object)  # dict[str, Any]
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Where a step goes")
+        self.model = StepAccount()
+        self._config: Any = None
+        self._is_open = False  # a model is loaded
+        self._is_idle = False
+        self._asked = False
+        self._is_live = True
+        self._is_measuring = False
+        self._why_not = ""
+        self._untold = ""  # why an engine elsewhere has nothing to show
+        self._shown_at = float("-inf")
+        self._build()
+        self._show_account()
+        theme_notifier().changed.connect(self._paint_factors)
+
+    def _build(self) -> None:
+        self._empty = QLabel(NO_MODEL)
+        self._empty.setProperty("role", "small")
+        self._empty.setWordWrap(True)
+        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        content = QWidget()
+        content.setProperty("bare", True)
+        self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
+        self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
+        self._sides.setSpacing(SPACE_4)
+        self._left = self._make_left()
+        self.table, self.why = KnobTable(), _wrapped()
+        self.table.itemSelectionChanged.connect(self._show_why)
+        self.table.turned.connect(self.turned)
+        right = QVBoxLayout()
+        right.setSpacing(SPACE_1)
+        right.addWidget(self.table, 1)
+        right.addWidget(self.why)
+        self._sides.addWidget(self._left)
+        self._sides.addLayout(right, 1)
+        self._area = QScrollArea()
+        self._area.setProperty("bare", True)
+        self._area.setAccessibleName("Where a step goes")
+        self._area.setWidgetResizable(True)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.setWidget(content)
+        scroll_by_keys(self._area)
+        self._stack = QStackedLayout(self)
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self._area)
+
+    def _make_left(self) -> QWidget:
+        self.verdict = QLabel()
+        self.verdict.setProperty("role", "title")
+        self.verdict.setWordWrap(True)
+        self.note = ElidedLine("text_muted")
+        self.counted, self.peaks_line = _wrapped(), _wrapped()
+        self.chosen = QComboBox()
+        self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
+        self.chosen.setAccessibleName("Steps that count")
+        self.chosen.setToolTip("Steps that only decode make ITL, steps with prefill make TTFT")
+        self.chosen.currentIndexChanged.connect(lambda index: self._show_account())
+        self.bar = PartsBar("Where the time of a step goes")
+        self.measure = QPushButton("Measure again")
+        self.measure.setToolTip(
+            "Measure how fast this machine reads memory and computes: half a second, while the "
+            "engine rests"
+        )
+        self.measure.clicked.connect(self._measure)
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.note, 1)
+        head.addWidget(self.chosen)
+        foot = QHBoxLayout()
+        foot.setSpacing(SPACE_2)
+        foot.addWidget(self.peaks_line, 1)
+        foot.addWidget(self.measure)
+        left = QWidget()
+        column = QVBoxLayout(left)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        column.addWidget(self.verdict)
+        column.addLayout(head)
+        column.addWidget(self.bar)
+        column.addWidget(self.counted)
+        column.addLayout(foot)
+        column.addStretch(1)
+        return left
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        wide = self.width() >= scaled(_SIDE_BY_SIDE)
+        parts = min(scaled(_PARTS_WIDTH), round(_MOST_PARTS * self.width()))
+        directions = QBoxLayout.Direction
+        self._sides.setDirection(directions.LeftToRight if wide else directions.TopToBottom)
+        self._left.setMaximumWidth(parts if wide else 16_777_215)
+        self._left.setMinimumWidth(parts if wide else 0)
+
+    # Feeding -----------------------------------------------------------------------------------
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Take the new steps; what is read changes once a second, and while it is seen."""
+        self._untold = untold_text(
+            snapshot, "Steps", Part.STEPS, instead="So where their time goes cannot be said.",
+        )  # fmt: skip
+        if self._untold:
+            self._show_account()
+            return
+        had_steps, had_peaks = self.model.has_steps, self.model.peaks is not None
+        self.model.update(snapshot)
+        if had_peaks and self.model.peaks is None:  # other devices: theirs are to be measured
+            self._asked = False
+        if had_steps and not self.model.has_steps:  # what was said of them is over, at once
+            self._shown_at = float("-inf")
+        self._config = snapshot.config
+        self._is_idle = not snapshot.requests
+        self._ask_if_unknown()
+        interval = _INTERVAL_S if self.isVisible() else _UNSEEN_INTERVAL_S
+        if snapshot.time - self._shown_at >= interval or (self._is_idle and snapshot.steps):
+            self._shown_at = snapshot.time
+            account = self.model.account()
+            self._tell_ceilings(account)
+            self._show_account(account)
+
+    def show_peaks(self, event: PeaksMeasured) -> None:
+        """The engine's answer."""
+        self._is_measuring = False
+        self.measure.setEnabled(self._is_live)
+        if event.peaks is None:
+            self._asked = False  # asked again when the engine rests
+            self._why_not = f"The machine's peaks are not measured now. {event.why_not}"
+            self.peaks_line.setText(self._why_not)
+            self._show_account()
+            return
+        self._why_not = ""
+        self.model.peaks = event.peaks
+        self._show_account()
+
+    def open_model(self) -> None:
+        """A model was loaded: nothing is known of it."""
+        self.model.clear()
+        self._is_open, self._asked, self._is_idle = True, False, False
+        self._is_measuring, self._why_not, self._untold = False, "", ""
+        self._shown_at = float("-inf")
+        self.peaks_line.setText("")
+        self._show_account()
+
+    def close_model(self) -> None:
+        """No model is loaded."""
+        self.model.clear()
+        self._is_open, self._asked, self._is_idle, self._untold = False, False, False, ""
+        self._show_account()
+
+    def set_recorded(self) -> None:
+        """What is shown was recorded: nothing can be measured."""
+        self._is_live = False
+        self.measure.hide()
+        self.set_refuse(lambda name, value: RECORDED)
+
+    def set_refuse(self, refuse: Callable[[str, Any], str]) -> None:
+        """Why a setting cannot have a value now, in words; "" where it can."""
+        self.table.refuse = refuse
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._ask_if_unknown()
+        self._show_account()
+
+    def _ask_if_unknown(self) -> None:
+        if self.model.peaks is None and self._is_idle and not self._asked and self.isVisible():
+            self._measure()
+
+    def _measure(self) -> None:
+        if self._is_live:
+            self._asked = self._is_measuring = True
+            self.measure.setEnabled(False)
+            self.peaks_line.setText("Measuring how fast this machine reads and computes")
+            self.measure_wanted.emit()
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _tell_ceilings(self, account: Account | None) -> None:
+        words: dict[str, str] = {}
+        for one in account.ceilings if account is not None else ():
+            before = words.get(one.setting)
+            words[one.setting] = f"{before}, {hint_of(one)}" if before else hint_of(one)
+        self.accounted.emit(words)
+
+    def step_words(self, step: StepRecord) -> str:
+        """Where the time of one step went: "weights 71 %, KV 9 %"; "" without peaks."""
+        split = self.model.split(step)
+        return "" if split is None else split_words(split)
+
+    def _show_account(self, of_all: Account | None = None) -> None:
+        """`of_all`: the account of all steps, where it is known already."""
+        if not self.isVisible():
+            return
+        chosen = list(Chosen)[self.chosen.currentIndex()]
+        account = of_all if of_all and chosen is Chosen.ALL else self.model.account(chosen)
+        if account is None and not (self.model.has_steps and self.model.peaks):
+            self._empty.setText(self._why_empty())
+            self._stack.setCurrentWidget(self._empty)
+            return
+        self._stack.setCurrentWidget(self._area)
+        if account is None:
+            self.verdict.setText(NOT_THERE)
+            self.note.set_text("")
+            self.counted.setText("")
+            self.bar.show_parts([])
+            self.table.show_ceilings((), self._config)
+            self._show_why()
+            return
+        self.verdict.setText(account.verdict[:1].upper() + account.verdict[1:])
+        self.note.set_text(
+            f"{account.num_steps:,} step{'s' * (account.num_steps != 1)}, "
+            f"mean {short_ms(account.split.total)}, median {short_ms(account.median)}"
+        )
+        if self.model.peaks is not None and not self._is_measuring:
+            self.peaks_line.setText(peaks_words(self.model.peaks, account.speed))
+        self.bar.show_parts(parts_of(account.split))
+        self.counted.setText(counted_words(account))
+        self.table.show_ceilings(account.ceilings, self._config)
+        self._show_why()
+
+    def _show_why(self) -> None:
+        self.why.setText(self.table.why())
+
+    def _why_empty(self) -> str:
+        if not self._is_open:
+            return NO_MODEL
+        if self._untold:
+            return self._untold
+        if self.model.has_steps:
+            return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
+        return EMPTY_TEXT
+
+    def _paint_factors(self) -> None:
+        self.table.paint_factors()
+
+
+def _wrapped() -> QLabel:
+    label = QLabel()
+    label.setProperty("role", "small")
+    label.setWordWrap(True)
+    return label

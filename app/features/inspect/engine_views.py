@@ -1,0 +1,146 @@
+"""The views of the engine that lie beside the live charts: block map, step timeline, requests,
+where a step goes, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import shorten
+
+from PySide6.QtCore import QObject
+
+from app.features.inspect.bottleneck import BottleneckPanel
+from app.features.inspect.memory_view import MemoryPanel
+from app.link.bridge import EngineBridge, EngineState
+from app.window.docks import CardDock
+from engine import messages
+from engine.snapshot import EngineSnapshot, StepRecord
+from widgets.blocks.panel import BlocksPanel
+from widgets.latency.popover import LatencyPopover
+from widgets.latency.reply import reply_latency
+from widgets.plot.clock import RedrawClock
+from widgets.requests.panel import RequestsPanel
+from widgets.speculation.panel import SpeculationPanel
+from widgets.timeline.panel import TimelinePanel
+
+LEAST_HEIGHT = 104
+LONGEST_NAME = 48
+
+
+class EngineViews(QObject):
+    """Makes the views and their docks, feeds them, and lets one lead to another."""
+
+    def __init__(self, bridge: EngineBridge, clock: RedrawClock, parent: QObject) -> None:
+        super().__init__(parent)
+        self.kv_blocks = BlocksPanel(clock)
+        self.timeline = TimelinePanel(clock)
+        self.requests = RequestsPanel()
+        self.latency = LatencyPopover(self.requests)
+        self.speculation = SpeculationPanel(clock)
+        self.bottleneck = BottleneckPanel()
+        self.memory = MemoryPanel()
+        self.blocks_dock = CardDock("KV blocks", "kv-blocks", self.kv_blocks)
+        self.timeline_dock = CardDock("Step timeline", "step-timeline", self.timeline)
+        self.requests_dock = CardDock("Requests", "requests", self.requests)
+        self.speculation_dock = CardDock("Speculation", "speculation", self.speculation)
+        self.bottleneck_dock = CardDock("Bottleneck", "bottleneck", self.bottleneck)
+        self.memory_dock = CardDock("Memory", "memory", self.memory)
+        views = (
+            self.kv_blocks, self.timeline, self.requests, self.speculation, self.bottleneck,
+            self.memory,
+        )  # fmt: skip
+        for view in views:
+            # docks that lie behind each other are as high as the highest: the page comes first
+            view.setMinimumHeight(LEAST_HEIGHT)
+        self.docks = (
+            (self.blocks_dock, "Ctrl+Shift+B"),
+            (self.timeline_dock, "Ctrl+Shift+T"),
+            (self.requests_dock, "Ctrl+Shift+R"),
+            (self.speculation_dock, "Ctrl+Shift+D"),
+            (self.bottleneck_dock, "Ctrl+Shift+W"),
+            (self.memory_dock, "Ctrl+Shift+M"),
+        )
+        self.kv_blocks.details_wanted.connect(bridge.inspect_block)
+        self.requests.abort_requested.connect(bridge.abort)
+        self.requests.blocks_wanted.connect(self.show_blocks_of)
+        self.requests.latency_wanted.connect(self.show_latency_of)
+        self.latency.step_wanted.connect(self.show_step)
+        bridge.block_inspected.connect(lambda event: self.kv_blocks.show_details(event.details))
+        self.timeline.set_explain(self.bottleneck.step_words)
+        self.bottleneck.measure_wanted.connect(bridge.measure_peaks)
+        bridge.peaks_measured.connect(self.bottleneck.show_peaks)
+        bridge.outputs.connect(self._on_outputs)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.state_changed.connect(self._on_state)
+        bridge.loaded.connect(self._on_loaded)
+
+    def set_names(self, name: Callable[[str], str]) -> None:
+        """How the user knows a request: by the title of its chat, say."""
+        self.kv_blocks.name = name
+        self.timeline.set_names(name)
+        self.requests.set_names(name)
+        self.latency.name = name
+
+    def show_blocks_of(self, request_id: str) -> None:
+        """Light up the blocks of a request in the map, and bring the map to the front."""
+        self.blocks_dock.show()
+        self.blocks_dock.raise_()
+        self.kv_blocks.map.choose(request_id)
+
+    def show_latency_of(self, request_id: str) -> None:
+        """Open the account of where a request's time went so far, above the table of requests."""
+        times = self.requests.model.times[request_id]
+        steps = self.steps_between(times.arrival, times.tokens[-1].time)
+        latency = reply_latency(request_id, times, steps)
+        name = shorten(self.latency.name(request_id), LONGEST_NAME, placeholder=" …")
+        self.latency.show_latency(latency, f"“{name}”")
+        self.latency.toggle_at(self.requests.latency_button)
+
+    def show_requests(self) -> None:
+        """Bring the requests to the front."""
+        self.requests_dock.show()
+        self.requests_dock.raise_()
+
+    def steps_between(self, start: float, end: float) -> list[StepRecord]:
+        """The steps that the timeline keeps of this stretch of the engine's clock."""
+        return self.timeline.view.history.between(start, end)
+
+    def show_step(self, index: int) -> None:
+        """Point at a step in the timeline, and bring the timeline to the front."""
+        self.timeline_dock.show()
+        self.timeline_dock.raise_()
+        self.timeline.show_step(index)
+
+    def clear(self) -> None:
+        """Forget everything, as before the first model."""
+        self._on_state(EngineState.EMPTY)
+        self.timeline.clear()
+        self.requests.clear()
+        self.latency.hide()
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.kv_blocks.update_snapshot(snapshot)
+        self.timeline.update_snapshot(snapshot)
+        self.requests.update_requests(snapshot.requests)
+        self.speculation.update_snapshot(snapshot)
+        self.bottleneck.update_snapshot(snapshot)
+        self.memory.update_snapshot(snapshot)
+
+    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
+        for event in events:
+            if event.finish_reason is not None and event.times is not None:
+                self.requests.finish(event.request_id, event.finish_reason, event.times)
+
+    def _on_state(self, state: EngineState) -> None:
+        if state in (EngineState.CRASHED, EngineState.EMPTY):
+            self.kv_blocks.clear()
+            self.speculation.clear()
+            self.bottleneck.close_model()
+            self.memory.clear()
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        self.timeline.clear()
+        self.requests.clear()
+        self.latency.hide()
+        self.speculation.clear()
+        self.bottleneck.open_model()
+        self.memory.clear()

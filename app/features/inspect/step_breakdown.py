@@ -1,0 +1,248 @@
+"""The last steps of the engine, and where their time went. No Qt."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import date, datetime
+from enum import StrEnum
+from statistics import fmean, median
+
+from engine.hardware.peaks import Peaks
+from engine.snapshot import EngineSnapshot, StepRecord
+from engine.telemetry.step_cost import (
+    CostedStep,
+    ModelCost,
+    Split,
+    Work,
+    cost_step,
+    model_cost,
+    pause_between,
+)
+from engine.telemetry.what_if import Ceiling, Situation, ceilings, verdict
+from widgets.plot.parts_bar import Part
+
+MOST_STEPS = 200
+"""Of which the account is the mean: seconds of a large model, one second of a small one."""
+MOST_ENTRIES = 8192
+"""Of them together: where hundreds of requests run, fewer steps say as much."""
+
+PRECISION = (
+    "dtype", "quantization", "quantization_group_size", "quantization_head", "kv_cache_dtype",
+)  # fmt: skip
+
+
+class Chosen(StrEnum):
+    """Which of the steps count."""
+
+    ALL = "all steps"
+    DECODE = "steps that only decode"
+    PREFILL = "steps with prefill"
+
+    def takes(self, step: StepRecord) -> bool:
+        if self is Chosen.ALL:
+            return True
+        is_decode = all(entry.kind == "decode" for entry in step.entries)
+        return is_decode is (self is Chosen.DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
+    disturbed step does not move), the mean work of one in bytes and operations, what limits them
+    in words, and what each knob could win. speed: how much of the time that was counted the
+    model's operations took; below 1 the peaks are too low for them. exchange: of the model's time,
+    the mean seconds in which the first rank of several waited for the others and added up."""
+
+    num_steps: int
+    split: Split
+    median: float
+    speed: float
+    work: Work
+    verdict: str
+    ceilings: tuple[Ceiling, ...]
+    exchange: float = 0.0
+
+
+class StepAccount:
+    """Feed it with every snapshot; `account` works it out when somebody looks."""
+
+    def __init__(self) -> None:
+        self.peaks: Peaks | None = None
+        self._steps: deque[StepRecord] = deque(maxlen=MOST_STEPS)
+        self._snapshot: EngineSnapshot | None = None
+        self._known: dict[int, CostedStep] = {}  # by the identity of their steps
+        self._known_for: tuple[ModelCost, Peaks] | None = None
+
+    @property
+    def has_steps(self) -> bool:
+        return bool(self._steps)
+
+    def update(self, snapshot: EngineSnapshot) -> None:
+        """Steps in another precision, of other devices or of another number of ranks or stages say
+        nothing of those of now: they are forgotten, with those that came with the news of it, and
+        peaks that are not theirs."""
+        before, self._snapshot = self._snapshot, snapshot
+        machine = snapshot.model.device_name
+        has_moved = before is not None and before.model.device_name != machine
+        if has_moved and self.peaks is not None and self.peaks.machine != machine:
+            self.peaks = None
+        if has_moved or (before is not None and _made_of(before) != _made_of(snapshot)):
+            self._steps.clear()
+            self._known = {}
+            return
+        self._steps.extend(snapshot.steps)
+        self._drop_oldest()
+
+    def clear(self) -> None:
+        """Another model: steps of the one before say nothing of it."""
+        self._steps.clear()
+        self._known = {}
+        self._snapshot = None
+        self.peaks = None
+
+    def split(self, step: StepRecord) -> Split | None:
+        """Where the time of one step went; None without peaks."""
+        if self._snapshot is None or self.peaks is None:
+            return None
+        return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
+
+    def _drop_oldest(self) -> None:
+        """Keep as many of the last steps as MOST_ENTRIES allows; one at least."""
+        over = sum(len(step.entries) for step in self._steps) - MOST_ENTRIES
+        while over > 0 and len(self._steps) > 1:
+            over -= len(self._steps.popleft().entries)
+
+    def _costed(self, model: ModelCost, peaks: Peaks) -> list[CostedStep]:
+        """The newest steps. What was worked out the last time is not worked out again."""
+        known = self._known if self._known_for == (model, peaks) else {}
+        made: dict[int, CostedStep] = {}
+        before: StepRecord | None = None
+        for step in self._steps:
+            one = known.get(id(step))
+            if one is None or one.step is not step:
+                one = cost_step(step, pause_between(before, step), model, peaks)
+            made[id(step)], before = one, step
+        self._known, self._known_for = made, (model, peaks)
+        return list(made.values())
+
+    def account(self, chosen: Chosen = Chosen.ALL) -> Account | None:
+        """None without peaks, or without a step of the kind chosen."""
+        snapshot, peaks = self._snapshot, self.peaks
+        if snapshot is None or peaks is None:
+            return None
+        model = model_cost(snapshot)
+        costed = [s for s in self._costed(model, peaks) if chosen.takes(s.step)]
+        if not costed:
+            return None
+        situation = Situation(costed, model, peaks, snapshot)
+        whole = situation.whole
+        return Account(
+            num_steps=len(costed),
+            split=Split(*(part / len(costed) for part in whole)),
+            median=median(step.split.total for step in costed),
+            speed=fmean(step.speed for step in costed),
+            work=_mean_work(costed),
+            verdict=verdict(whole),
+            ceilings=tuple(ceilings(situation)),
+            exchange=fmean(one.step.exchange_s for one in costed),
+        )
+
+
+def _made_of(snapshot: EngineSnapshot) -> tuple[object, ...]:
+    """Ranks, stages and precision."""
+    config = snapshot.config  # an engine elsewhere, or a recording, may not tell all of it
+    several = snapshot.model.num_ranks, snapshot.model.num_stages
+    return *several, *(getattr(config, name, None) for name in PRECISION)
+
+
+def _mean_work(costed: list[CostedStep]) -> Work:
+    columns = zip(*(step.work for step in costed), strict=True)
+    return Work(*(sum(column) / len(costed) for column in columns))
+
+
+PARTS = (
+    ("Reading weights", "weights", "weights", "bytes of the weights that a step reads, at peak"),
+    ("Reading KV", "kv_used", "kv", "keys and values of all requests of the step, at peak"),
+    ("Arithmetic", "arithmetic", "arithmetic", "beyond what is hidden behind the reading"),
+    ("Launch and rest", "launch", "launch",
+     "the model's measured time less what was counted: starting operations, small ones, and "
+     "reading or computing slower than the peaks"),
+    ("Python", "python", "python", "scheduling, sampling and commit, measured"),
+    ("Drafting", "draft", "draft", "the draft model or lookup proposes tokens, measured"),
+    ("Between steps", "queued", "queue", "requests wait for the next step, measured"),
+)  # fmt: skip
+_SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
+          ("launch and rest", "launch"), ("Python", "python"))  # fmt: skip
+_TRUSTED = 0.9
+FASTER = (
+    ". The steps are faster than that: their weights stay in the processor's cache, or something "
+    "else kept the machine busy while it was measured"
+)
+
+
+def parts_of(split: Split) -> list[Part]:
+    shares = split.shares()
+    return [
+        Part(
+            label, color, getattr(shares, key),
+            (ms(getattr(split, key)), f"{100 * getattr(shares, key):.0f} %"), tip,
+        )
+        for label, color, key, tip in PARTS
+    ]  # fmt: skip
+
+
+def counted_words(account: Account) -> str:
+    """What was counted, and how near the peak the reading came."""
+    work, split = account.work, account.split
+    model_s = split.floor + split.launch
+    rate = (work.weights + work.kv) / model_s / 1e9 if model_s else 0.0
+    words = (
+        f"a step reads {_bytes(work.weights)} weights and {_bytes(work.kv)} KV "
+        f"({rate:.1f} GB/s) for {_operations(work)}"
+    )
+    if account.exchange <= 0:
+        return words
+    return f"{words}; of the model's time {short_ms(account.exchange)} exchange between ranks"
+
+
+def _operations(work: Work) -> str:
+    count = work.linear + work.attention
+    for unit, factor in (("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} FLOP"
+
+
+def _bytes(count: float) -> str:
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms"
+
+
+def peaks_words(peaks: Peaks, speed: float) -> str:
+    day = datetime.fromtimestamp(peaks.measured_at)
+    when = f"today {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
+    faster = "" if speed > _TRUSTED else FASTER
+    return (
+        f"peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "
+        f"in {peaks.dtype}, {peaks.num_threads} threads, measured {when}{faster}"
+    )
+
+
+def short_ms(seconds: float) -> str:
+    """With three digits: for a sentence, where nothing has to line up."""
+    value = seconds * 1e3
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
+
+
+def split_words(split: Split) -> str:
+    """ "weights 71 %, KV 9 %, launch and rest 12 %": what is less than 1 % is left out."""
+    shares = split.shares()
+    parts = ((short, getattr(shares, key)) for short, key in _SHORT)
+    return ", ".join(f"{short} {100 * share:.0f} %" for short, share in parts if share >= 0.005)

@@ -1,0 +1,101 @@
+"""Deleting a model from the Models page, with undo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.models.hub_files import DESCRIPTIONS, LICENSES
+from app.link.tasks import run_task
+from app.storage.model_sources import ModelSource, SourceKind, cache_folder, folder_size
+from app.storage.trash import Trash, Trashed, TrashError
+from app.units import format_bytes
+from widgets.controls.notice import Toast
+
+OTHERS_ALLOWED = (".md", ".gitattributes", ".gitignore", ".safetensors")
+
+
+class Deletion(QObject):
+    """`changed` when a model went or came back; `failed(ErrorInfo)` where it did not."""
+
+    changed = Signal()
+    failed = Signal(object)
+
+    def __init__(self, trash: Trash, toast: Toast, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._trash, self._toast = trash, toast
+        self._closing = False
+
+    def purge_leftovers(self) -> None:
+        """Remove, in a thread, what a run before could not remove any more."""
+        if self._trash.entries:
+            run_task(self, self._trash.purge_all, lambda _: None, self.failed.emit)
+
+    def delete(self, source: ModelSource) -> None:
+        """Move the model aside and offer to take it back for some seconds."""
+        folder = folder_of(source)
+        assert folder is not None, "the page offers it for what can be deleted only"
+        try:
+            _check_is_only_a_model(source, folder)
+            size = folder_size(folder)
+            entry = self._trash.put(folder)
+        except TrashError as error:
+            self.failed.emit(error.info())
+            return
+        self.changed.emit()
+        self._toast.show_message(
+            f"{source.title} was deleted ({format_bytes(size)}).",
+            "Undo",
+            lambda: self._restore(entry),
+            lambda: self._purge(entry),
+        )
+
+    def close(self) -> None:
+        """What is aside now goes for good."""
+        self._closing = True
+        self._toast.dismiss()
+        self._trash.purge_all()
+
+    def _restore(self, entry: Trashed) -> None:
+        try:
+            self._trash.restore(entry)
+        except TrashError as error:
+            self.failed.emit(error.info())
+        self.changed.emit()
+
+    def _purge(self, entry: Trashed) -> None:
+        if not self._closing:
+            run_task(self, lambda: self._trash.purge(entry), lambda _: None, self.failed.emit)
+
+
+def folder_of(source: ModelSource) -> Path | None:
+    """What deleting `source` would remove; None for what cannot be deleted here."""
+    if source.load_format == "dummy" or not Path(source.path).is_dir():
+        return None
+    if source.kind in (SourceKind.CACHE, SourceKind.RECENT):
+        cached = cache_folder(source.path)
+        if cached is not None or source.kind is SourceKind.CACHE:
+            return cached
+    if source.kind in (SourceKind.LOCAL, SourceKind.RECENT):
+        folder = Path(source.path)
+        return folder if (folder / "config.json").is_file() else None
+    return None
+
+
+def _check_is_only_a_model(source: ModelSource, folder: Path) -> None:
+    """Raise TrashError for a folder of the user's that holds more than a model."""
+    if cache_folder(source.path) is not None:
+        return
+    known = {*DESCRIPTIONS, *LICENSES, "training.json"}
+    others = sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.is_dir() or (entry.name not in known and not entry.name.endswith(OTHERS_ALLOWED))
+    )
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        raise TrashError(
+            f"{folder} holds more than a model: {', '.join(others[:3])}{more}.",
+            "Delete it in your file manager, where you see what goes with it.",
+        )

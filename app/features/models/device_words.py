@@ -1,0 +1,266 @@
+"""On how many devices the parts of a model are, or could be. Imports no Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from app.units import format_bytes
+from engine.hardware.cpu_threads.idle_cores import nodes
+from engine.hardware.device_map import ALL, AUTO, host_layers_of
+from engine.hardware.devices import CPU, gpus, is_cuda, rank_devices
+from engine.snapshot import EngineSnapshot, ModelInfo
+
+
+def most_ranks(device: str) -> int:
+    """As many as have a place of their own: the GPUs from `device` on, which imports torch, or the
+    NUMA nodes."""
+    if not is_cuda(device):
+        return len(nodes())
+    return most_stages(device)
+
+
+def most_stages(device: str) -> int:
+    """The GPUs from `device` on, which imports torch; 1 on the CPU."""
+    if not is_cuda(device):
+        return 1
+    first = rank_devices(device, 1)[0].partition(":")[2]
+    return max(1, len(gpus()) - int(first))
+
+
+def each_of(num_gpus: int) -> str:
+    """ "on each of 2 GPUs"; "" for one."""
+    return f"on each of {num_gpus} GPUs" if num_gpus > 1 else ""
+
+
+def of_gpus(model: ModelInfo) -> str:
+    """Whose the plan of a loaded model is: "on each of 2 GPUs" where ranks have parts alike; "on
+    the first of 2 GPUs" where stages have layers; "" for one."""
+    if model.num_stages > 1:
+        return f"on the first of {model.num_gpus} GPUs"
+    return each_of(model.num_gpus)
+
+
+def layers_now(s: EngineSnapshot) -> str:
+    """ "20 of 32 on cuda:0, 12 in RAM · a layer 412 MiB, its KV cache 64 MiB · 1.2 GiB free"."""
+    if not s.model.device.startswith("cuda") or not s.model.num_layers:
+        return ""
+    count, in_ram = s.model.num_layers, s.memory.plan.host_layers
+    if s.model.num_gpus > 1:
+        parts = "a part of each" if s.model.num_ranks > 1 else each_has(count, s.model.num_stages)
+        return f"all {count} on {s.model.num_gpus} GPUs, {parts}"
+    where = f"all {count} on {s.model.device}"
+    if in_ram:
+        where = f"{count - in_ram} of {count} on {s.model.device}, {in_ram} in RAM"
+    weights, cache = map(format_bytes, _of_a_layer(s))
+    free = f"{format_bytes(s.memory.free)} free on {s.model.device}"
+    return f"{where} · a layer {weights}, its KV cache {cache} · {free}"
+
+
+def layers_moved(s: EngineSnapshot, wanted: str) -> str:
+    """What `wanted` layers on the GPU move, where that is known before; "" where nothing is."""
+    count, device = s.model.num_layers, s.model.device
+    host = host_layers_of(device, wanted, count) if device.startswith("cuda") else None
+    moved = 0 if host is None else host - s.memory.plan.host_layers
+    if not moved or s.model.num_gpus > 1:
+        return ""
+    weights, cache = (format_bytes(abs(moved) * size) for size in _of_a_layer(s))
+    layers = "1 layer" if abs(moved) == 1 else f"{abs(moved)} layers"
+    sizes = f"about {weights}, and {cache} of KV cache"
+    if moved > 0:
+        return f"moves {layers} to RAM: {sizes}"
+    free = format_bytes(s.memory.free)
+    return f"moves {layers} to {device}: {sizes}; {free} are free there"
+
+
+def each_has(num_layers: int, num_stages: int) -> str:
+    """ "16 layers each"; "10 or 11 layers each"."""
+    least, rest = divmod(num_layers, num_stages)
+    if rest:
+        return f"{least} or {least + 1} layers each"
+    return f"{least} {'layer' if least == 1 else 'layers'} each"
+
+
+def _of_a_layer(s: EngineSnapshot) -> tuple[float, float]:
+    """Bytes of weights and of KV cache in a layer, on average."""
+    model, plan = s.model, s.memory.plan
+    weights = model.weights_bytes - model.output_bytes - model.lookup_bytes
+    cache = plan.cache_bytes_in_all - plan.num_blocks * plan.draft_bytes_per_block
+    return weights / model.num_layers, cache / model.num_layers
+
+
+RANKS = "tensor_parallel_size"
+STAGES = "pipeline_parallel_size"
+OTHERS = ("device", "gpu_layers", "speculative_method", "num_threads")
+"""Settings that decide, too, whether there can be as many ranks or stages."""
+NOT_BOTH = "each layer on all GPUs, or some layers on each: set one of the two to 1"
+
+
+class Places(NamedTuple):
+    """Where ranks or stages could be. gpus: that the driver tells of; nodes: NUMA nodes of the CPU.
+    0: not known, as of the nodes of a machine elsewhere."""
+
+    gpus: int = 0
+    nodes: int = 0
+
+
+def ranks_now(s: EngineSnapshot, places: Places, exchange: float | None = None) -> str:
+    """What computes the layers. exchange: the part of the model's time that ranks waited for each
+    other lately, where that is known."""
+    count, device = s.model.num_ranks, s.model.device
+    if device.startswith("cuda"):
+        if count > 1:
+            weights = format_bytes(s.memory.plan.weights)
+            return f"{gpus_from(device, count)} · weights {weights} on each"
+        if s.model.num_stages > 1:
+            return "one GPU computes a layer"
+        return f"{device} computes all{gpus_here(places)}"
+    threads = getattr(s.config, "num_threads", None)
+    if device != CPU or not threads:
+        return ""
+    words = _groups(count, threads, places.nodes)
+    if exchange and count > 1:
+        words += f" · exchange {100 * exchange:.0f} % of the model's time"
+    return words
+
+
+def ranks_wanted(
+    count: int, device: str, threads: int | None, places: Places, model: ModelInfo | None
+) -> str:
+    """What so many ranks would be; "" where nothing is known of it."""
+    if is_gpu(device, places):
+        if count == 1 or model is None:
+            return ""
+        weights = format_bytes(model.weights_bytes / count)
+        return f"{gpus_from(device, count)} · weights about {weights} on each"
+    return _groups(count, threads, places.nodes) if threads else ""
+
+
+def tensor_parallel_refusal(
+    shown: Callable[[str], Any], places: Places, model: ModelInfo | None
+) -> str:
+    """Why there cannot be as many ranks as `shown` says, beside the other settings that it says;
+    "" where nothing is known against it: an architecture that cannot be divided is told by the
+    engine. What the engine would say of it too is said here before the model is loaded again."""
+    count, device = shown(RANKS), shown("device")
+    if count == 1:
+        return ""
+    if shown(STAGES) > 1:
+        return NOT_BOTH
+    if is_gpu(device, places) and (reason := against_gpus(count, "ranks", shown, places)):
+        return reason
+    if shown("speculative_method") == "eagle3":
+        return "an EAGLE-3 head drafts for one rank only"
+    for heads, name in _heads_of(model):
+        if heads % count:
+            return f"{plural(heads, name)} cannot be divided among {count} ranks"
+    return ""
+
+
+def against_gpus(count: int, parts: str, shown: Callable[[str], Any], places: Places) -> str:
+    """Why there cannot be as many "ranks", or "stages", on GPUs; "" where there can."""
+    device = shown("device")
+    first = int(_devices_from(device, 1)[0].partition(":")[2])
+    if places.gpus and first + count > places.gpus:
+        behind = f" from {device} on" if first else ""
+        there = f"{'is' if places.gpus == 1 else 'are'} {plural(places.gpus, 'GPU')}"
+        return f"{count} {parts} need {count} GPUs{behind}: there {there} here"
+    if shown("gpu_layers") not in (AUTO, ALL):
+        return "divided between CPU and GPU it is on one GPU: set GPU layers to auto or all"
+    return ""
+
+
+def _heads_of(model: ModelInfo | None) -> tuple[tuple[int, str], ...]:
+    if model is None or not model.num_heads:  # an engine that does not tell
+        return ()
+    return (model.num_heads, "head"), (model.num_kv_heads, "KV head")
+
+
+def _groups(count: int, threads: int, nodes: int) -> str:
+    """ "2 groups of 4 threads · each on a NUMA node of its own"."""
+    if count == 1:
+        together = "one thread computes all" if threads == 1 else f"{threads} threads compute all"
+        return " · ".join(filter(None, (together, plural(nodes, "NUMA node") if nodes else "")))
+    words = f"{count} groups of {plural(max(1, threads // count), 'thread')}"
+    if threads < count:
+        words += f", more than the {plural(threads, 'CPU thread')}"
+    if nodes >= count:
+        return f"{words} · each on a NUMA node of its own"
+    if nodes == 1:
+        return f"{words} · 1 NUMA node"
+    return f"{words} · only {nodes} NUMA nodes" if nodes else words
+
+
+def is_gpu(device: str, places: Places) -> bool:
+    return device.startswith("cuda") or (device == AUTO and places.gpus > 0)
+
+
+def gpus_from(device: str, count: int) -> str:
+    """ "cuda:0 and cuda:1", "cuda:0 to cuda:3"."""
+    names = _devices_from(device, count)
+    return f"{names[0]} {'and' if count == 2 else 'to'} {names[-1]}"
+
+
+def gpus_here(places: Places) -> str:
+    return f" · {plural(places.gpus, 'GPU')} here" if places.gpus else ""
+
+
+def _devices_from(device: str, count: int) -> tuple[str, ...]:
+    return rank_devices(device if device != AUTO else "cuda:0", count)
+
+
+def plural(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def stages_now(s: EngineSnapshot, places: Places) -> str:
+    """Where the layers are."""
+    count, model = s.model.num_stages, s.model
+    if not model.device.startswith("cuda"):
+        return ""
+    if count > 1:
+        weights = format_bytes(s.memory.plan.weights)
+        where = f"{gpus_from(model.device, count)} · {each_has(model.num_layers, count)}"
+        return f"{where} · weights {weights} on the first"
+    if model.num_ranks > 1:
+        return "each GPU has a part of every layer"
+    if s.memory.plan.host_layers:
+        return f"the CPU and {model.device} have all layers{gpus_here(places)}"
+    return f"{model.device} has all layers{gpus_here(places)}"
+
+
+def stages_wanted(count: int, device: str, places: Places, model: ModelInfo | None) -> str:
+    """What so many stages would be; "" where nothing is known of it."""
+    if count == 1 or model is None or not model.num_layers or not is_gpu(device, places):
+        return ""
+    weights = format_bytes(model.weights_bytes / count)
+    where = f"{gpus_from(device, count)} · {each_has(model.num_layers, count)}"
+    return f"{where} · weights about {weights} on each"
+
+
+def nowhere(shown: Callable[[str], Any], places: Places) -> str:
+    """Why there is nothing to choose; "" where there is, or a number is to be taken back."""
+    is_alone = shown("device") == CPU or places.gpus == 1
+    return "only on several NVIDIA GPUs" if is_alone and shown(STAGES) == 1 else ""
+
+
+def pipeline_parallel_refusal(
+    shown: Callable[[str], Any], places: Places, model: ModelInfo | None
+) -> str:
+    """Why there cannot be as many stages as `shown` says, beside the other settings that it says;
+    "" where nothing is known against it: an architecture whose layers cannot be parted is told by
+    the engine."""
+    count, device = shown(STAGES), shown("device")
+    if count == 1:
+        return ""
+    if shown(RANKS) > 1:
+        return NOT_BOTH
+    if device == CPU:
+        return "the CPU has all layers: stages are on NVIDIA GPUs"
+    if reason := against_gpus(count, "stages", shown, places):
+        return reason
+    if shown("speculative_method") == "eagle3":
+        return "an EAGLE-3 head drafts for one stage only"
+    if model is not None and 0 < model.num_layers < count:
+        return f"{count} stages need {count} layers: the model has {model.num_layers}"
+    return ""

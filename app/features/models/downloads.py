@@ -1,0 +1,321 @@
+"""A download in words: for the area of long work, the list and the card."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.features.models.hub import Hub
+from app.features.models.hub_download import ModelDownload, Progress, Stopped
+from app.link.tasks import run_task
+from app.units import format_bytes
+from app.window.progress import Work, WorkArea
+from engine.errors import ErrorInfo
+
+LOOK_MS = 250
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "downloading"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    CANCELLING = "cancelling"
+    FAILED = "failed"
+    DONE = "done"
+
+
+BUSY = (State.RUNNING, State.PAUSING, State.CANCELLING)
+
+
+@dataclass
+class Download:
+    """One model on its way. `path` is where it lies once it is done."""
+
+    repo_id: str
+    state: State = State.WAITING
+    progress: Progress = field(default_factory=Progress)
+    error: ErrorInfo | None = None
+    path: str = ""
+
+
+class DownloadQueue(QObject):
+    """`changed(repo_id)`: state or progress; `finished(repo_id, path)`; `gone(repo_id)`: it was
+    cancelled or dismissed. `file` remembers what is not finished."""
+
+    changed = Signal(str)
+    finished = Signal(str, str)
+    gone = Signal(str)
+
+    def __init__(self, hub: Hub, file: Path, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._hub, self._file = hub, file
+        self._all: dict[str, Download] = {}
+        self._workers: dict[str, ModelDownload] = {}
+        self._closed = False
+        self._timer = QTimer(self)
+        self._timer.setInterval(LOOK_MS)
+        self._timer.timeout.connect(self._look)
+        self._read()
+
+    def __iter__(self) -> Iterator[Download]:
+        return iter(list(self._all.values()))
+
+    def get(self, repo_id: str) -> Download | None:
+        return self._all.get(repo_id)
+
+    # What the user does ------------------------------------------------------------------------
+
+    def start(self, repo_id: str) -> None:
+        """Download a model, or go on with one that was paused or failed."""
+        known = self._all.get(repo_id)
+        if known is not None and known.state in (*BUSY, State.WAITING):
+            return
+        self._all[repo_id] = Download(repo_id, progress=known.progress if known else Progress())
+        self._tell(repo_id)
+        self._next()
+
+    def pause(self, repo_id: str) -> None:
+        download = self._all[repo_id]
+        if download.state is State.RUNNING:
+            download.state = State.PAUSING
+            self._workers[repo_id].stop()
+        elif download.state is State.WAITING:
+            download.state = State.PAUSED
+        self._tell(repo_id)
+
+    def cancel(self, repo_id: str) -> None:
+        """Stop it and remove what has arrived."""
+        download = self._all[repo_id]
+        if download.state is State.CANCELLING:
+            return
+        download.state = State.CANCELLING
+        self._tell(repo_id)
+        if repo_id in self._workers:
+            self._workers[repo_id].stop()  # what is left is removed when it has stopped
+        else:
+            self._discard(repo_id)
+
+    def dismiss(self, repo_id: str) -> None:
+        """Forget one that is done."""
+        if self._all[repo_id].state is State.DONE:
+            del self._all[repo_id]
+            self.gone.emit(repo_id)
+
+    def close(self) -> None:
+        """Stop; what has arrived waits for the next start."""
+        self._timer.stop()
+        self._write()
+        self._closed = True
+        for worker in self._workers.values():
+            worker.stop()
+
+    # What happens ------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Start the first that waits, unless one is busy: two at once would share the line."""
+        if self._closed or any(download.state in BUSY for download in self):
+            return
+        download = next((d for d in self if d.state is State.WAITING), None)
+        if download is None:
+            self._timer.stop()
+            return
+        download.state = State.RUNNING
+        repo_id = download.repo_id
+        worker = self._workers[repo_id] = ModelDownload(self._hub, repo_id)
+        run_task(
+            self,
+            lambda: _run(worker),
+            lambda path: self._ended(repo_id, path, None),
+            lambda error: self._ended(repo_id, None, error),
+        )
+        self._timer.start()
+        self._tell(repo_id)
+
+    def _ended(self, repo_id: str, path: Path | None, error: ErrorInfo | None) -> None:
+        """`path` and `error` are both None for one that was stopped."""
+        download = self._all[repo_id]
+        download.progress = self._workers.pop(repo_id).progress
+        if path is not None:
+            download.state, download.path = State.DONE, str(path)
+            self._tell(repo_id)
+            self.finished.emit(repo_id, str(path))
+        elif download.state is State.CANCELLING:
+            self._discard(repo_id)
+            return
+        elif error is not None:
+            download.state, download.error = State.FAILED, error
+            self._tell(repo_id)
+        else:
+            download.state = State.PAUSED
+            self._tell(repo_id)
+        self._next()
+
+    def _discard(self, repo_id: str) -> None:
+        run_task(
+            self,
+            ModelDownload(self._hub, repo_id).discard,
+            lambda _: self._discarded(repo_id, None),
+            lambda error: self._discarded(repo_id, error),
+        )
+
+    def _discarded(self, repo_id: str, error: ErrorInfo | None) -> None:
+        if error is None:
+            del self._all[repo_id]
+            self.gone.emit(repo_id)
+            self._write()
+        else:
+            self._all[repo_id].state, self._all[repo_id].error = State.FAILED, error
+            self._tell(repo_id)
+        self._next()
+
+    def _look(self) -> None:
+        for repo_id, worker in self._workers.items():
+            progress = worker.progress
+            if progress != self._all[repo_id].progress:
+                self._all[repo_id].progress = progress
+                self.changed.emit(repo_id)
+
+    def _tell(self, repo_id: str) -> None:
+        self._write()
+        self.changed.emit(repo_id)
+
+    # What is remembered ------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            stored = json.loads(self._file.read_text(encoding="utf-8"))
+            for repo_id, (done, total) in stored.items():
+                progress = Progress(int(done), int(total))
+                self._all[repo_id] = Download(repo_id, State.PAUSED, progress)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return  # nothing remembered; what has arrived is found when it is started again
+
+    def _write(self) -> None:
+        open_ones = [d for d in self if d.state is not State.DONE]
+        text = json.dumps({d.repo_id: [d.progress.done, d.progress.total] for d in open_ones})
+        fresh = self._file.with_suffix(".tmp")
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            os.replace(fresh, self._file)
+        except OSError:
+            return  # a full disk stops downloads by itself, and says so
+
+
+def _run(worker: ModelDownload) -> Path | None:
+    """The snapshot; None for a download that was stopped."""
+    try:
+        return worker.run()
+    except Stopped:
+        return None
+
+
+def figures_text(progress: Progress) -> str:
+    """ "412 MiB of 1.40 GiB · 11.0 MiB/s · 1 min 31 s left"; what is not known is left out."""
+    if not progress.total:
+        return ""
+    if progress.done >= progress.total:
+        return format_bytes(progress.total)
+    parts = [f"{format_bytes(progress.done)} of {format_bytes(progress.total)}"]
+    if progress.speed:
+        parts.append(f"{format_bytes(progress.speed)}/s")
+    if progress.seconds_left is not None:
+        parts.append(f"{duration_text(progress.seconds_left)} left")
+    return " · ".join(parts)
+
+
+def how_far(download: Download) -> str:
+    """The figures of a download; speed and time left only while it moves."""
+    progress = download.progress
+    if download.state is not State.RUNNING:
+        progress = Progress(progress.done, progress.total)
+    return figures_text(progress)
+
+
+def duration_text(seconds: float) -> str:
+    """ "8 s", "1 min 30 s", "2 h 5 min", "3 days": two units at most."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} days"
+
+
+def state_text(download: Download) -> str:
+    """What it does, or why it does nothing."""
+    if download.state is State.FAILED and download.error is not None:
+        return f"{download.error.cause} {download.error.remedy}".strip()
+    if download.state is State.RUNNING and download.progress.stage:
+        return download.progress.stage
+    return download.state.value
+
+
+def subtitle(download: Download) -> str:
+    """One short line for the list."""
+    if download.progress.total and download.state is not State.DONE:
+        return f"{download.state.value} · {100 * download.progress.fraction:.0f} %"
+    return download.state.value
+
+
+def actions(queue: DownloadQueue, download: Download) -> tuple[tuple[str, partial[None]], ...]:
+    """What can be done with it now."""
+    repo_id = download.repo_id
+    pause = ("Pause", partial(queue.pause, repo_id))
+    resume = ("Resume", partial(queue.start, repo_id))
+    cancel = ("Cancel", partial(queue.cancel, repo_id))
+    match download.state:
+        case State.WAITING | State.RUNNING:
+            return pause, cancel
+        case State.PAUSED | State.FAILED:
+            return resume, cancel
+        case State.DONE:
+            return (("Close", partial(queue.dismiss, repo_id)),)
+        case _:
+            return ()
+
+
+class DownloadWork(QObject):
+    """Shows what was started in this run; what waits since an earlier one stays on the Models page
+    until somebody resumes it."""
+
+    def __init__(
+        self, queue: DownloadQueue, area: WorkArea, open_model: Callable[[str], object]
+    ) -> None:
+        super().__init__()
+        self._queue, self._area, self._open_model = queue, area, open_model
+        queue.changed.connect(self._show)
+        queue.gone.connect(area.end)
+
+    def _show(self, repo_id: str) -> None:
+        download = self._queue.get(repo_id)
+        if download is not None:
+            self._area.show_work(self._as_work(download))
+
+    def _as_work(self, download: Download) -> Work:
+        possible = actions(self._queue, download)
+        if download.state is State.DONE:
+            possible = (("Open", partial(self._open, download)), *possible)
+        return Work(
+            key=download.repo_id,
+            title=download.repo_id,
+            stage=state_text(download),
+            figures=how_far(download),
+            fraction=download.progress.fraction if download.progress.total else None,
+            moving=download.state in (State.RUNNING, State.PAUSING, State.CANCELLING),
+            tone="error" if download.state is State.FAILED else "muted",
+            actions=possible,
+        )
+
+    def _open(self, download: Download) -> None:
+        self._queue.dismiss(download.repo_id)
+        self._open_model(download.path)

@@ -1,0 +1,315 @@
+"""What a model would need, known before its weights are read. Imports no Qt.
+
+`estimate` imports torch and transformers: call it off the GUI thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from app.features.models.device_words import each_of, most_ranks, most_stages
+from app.link.row_names import by_row
+from engine.config import EngineConfig
+from engine.errors import ConfigError, InferdeckError, OutOfMemoryError
+from engine.hardware.device_map import AUTO, host_layers_of
+from engine.hardware.devices import CPU
+
+if TYPE_CHECKING:
+    from engine.models.architecture import ModelReport
+    from engine.models.checkpoint import Checkpoint
+
+SHORTEST_CONTEXT = 256
+USEFUL_CONTEXT = 4096
+"""Tokens. A longer one is not worth it where more layers would have to leave the GPU for it."""
+_HARDLY_MORE = 16
+"""So many layers of a model count one more on the CPU as hardly any."""
+
+_UNBOUNDED = (2**60, 2**60)
+Held = Mapping[str, int]
+"""Bytes by device."""
+NOTHING: Held = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class InRam:
+    """What the first `layers` of a model need, which the CPU computes beside a GPU."""
+
+    layers: int
+    weights: int
+    activations: int
+    kv_cache: int
+    limit: int
+
+    @property
+    def needed(self) -> int:
+        return self.weights + self.activations + self.kv_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Memory in bytes, of `device`. `kv_cache`: the least that is useful, one request of
+    `max_model_len` tokens. `limit`: what the engine may use of the `free` bytes. in_ram: the part
+    of a model that is divided, beside that on the GPU. num_gpus: where ranks or stages
+    are on several, all of this is of each of them, with what is free on the fullest; of stages it
+    is that of the one that needs most. kv_in_all: of all stages."""
+
+    max_model_len: int
+    dtype: str
+    weights: int
+    activations: int
+    kv_cache: int
+    free: int
+    total: int
+    limit: int
+    device: str = CPU
+    num_layers: int = 0
+    in_ram: InRam | None = None
+    num_gpus: int = 1
+    kv_in_all: int = 0
+
+    @property
+    def kv_of_all(self) -> int:
+        """The KV cache of all layers."""
+        return self.kv_cache + (self.in_ram.kv_cache if self.in_ram else 0)
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """In all."""
+        return (self.kv_in_all or self.num_gpus * self.kv_of_all) / self.max_model_len
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest request for whose KV cache there is room beside all else."""
+        parts = [(self.limit - self.weights - self.activations, self.kv_cache)]
+        if (ram := self.in_ram) is not None:
+            parts.append((ram.limit - ram.weights - ram.activations, ram.kv_cache))
+        return min(
+            int(room / (cache / self.max_model_len)) if room > 0 else 0 for room, cache in parts
+        )
+
+    @property
+    def needed(self) -> int:
+        """On the device."""
+        return self.weights + self.activations + self.kv_cache
+
+    @property
+    def everywhere(self) -> int:
+        """On the device and in RAM."""
+        return self.needed + (self.in_ram.needed if self.in_ram else 0)
+
+    @property
+    def fits(self) -> bool:
+        ram = self.in_ram
+        return self.needed <= self.limit and (ram is None or ram.needed <= ram.limit)
+
+    @property
+    def where(self) -> str:
+        """ "on each of 2 GPUs"; "" for one device."""
+        return each_of(self.num_gpus)
+
+    @property
+    def layers(self) -> str:
+        """ "20 of 32 layers on cuda:0"; "" where all are on one device."""
+        if self.in_ram is None:
+            return ""
+        own = self.num_layers - self.in_ram.layers
+        return f"{own} of {self.num_layers} layers on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """report: what the model is. need: for the configuration that was asked for, None where the
+    model is not supported or the configuration is impossible (`problem` says why).
+    fitting_len: the longest context that fits, a power of two or the model's own; None if none.
+    Where the model would be divided: whole_len: the same without the CPU's help. proposed_len: the
+    longest context with which the CPU computes hardly more layers than it has to. most_ranks,
+    most_stages: that have a place of their own."""
+
+    report: ModelReport
+    need: Need | None = None
+    problem: str = ""
+    fitting_len: int | None = None
+    whole_len: int | None = None
+    proposed_len: int | None = None
+    most_ranks: int = 1
+    most_stages: int = 1
+
+    @property
+    def can_open(self) -> bool:
+        return self.need is not None and self.need.fits
+
+
+def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
+    """What `config` would need. `in_use`: what the model loaded now gives back first."""
+    from engine.host.resolve import resolve
+    from engine.models.architecture import describe_model
+
+    report = describe_model(config.model, dummy=config.load_format == "dummy")
+    if not report.supported:
+        return Estimate(report, problem=report.reason)
+    try:
+        resolved, checkpoint = resolve(config)
+        machine = _Machine(resolved, checkpoint, in_use)
+        found, device = machine.estimate(report, resolved), resolved.device
+        return replace(found, most_ranks=most_ranks(device), most_stages=most_stages(device))
+    except InferdeckError as error:
+        return Estimate(report, problem=by_row(str(error)))
+
+
+class _Machine:
+    """What is free for a model, and what the engine's planning makes of it."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, in_use: Held) -> None:
+        """`config`: resolved."""
+        from engine.hardware.machine import free_memory
+        from engine.memory.model_sizes import sizes_of
+
+        self._checkpoint = checkpoint
+        self._count = len(sizes_of(checkpoint, config).layer_weights)
+        self._num_gpus = len(config.devices)
+        self._memory = _least_free(config, in_use)
+        self._ram = self._memory
+        if config.device != CPU:
+            free, total = free_memory()
+            self._ram = min(free + in_use.get(CPU, 0), total), total
+
+    def estimate(self, report: ModelReport, config: EngineConfig) -> Estimate:
+        need = self.need(config)
+        if need.fits and need.in_ram is None:
+            return Estimate(report, need, fitting_len=need.max_model_len)
+        is_auto = config.gpu_layers == AUTO and self._num_gpus == 1
+        if need.fits and not is_auto:  # it was wanted so
+            return Estimate(report, need, fitting_len=need.max_model_len)
+        whole_len = _fitting_len(self._need(config, 0) if is_auto else need)
+        proposed_len = self._proposed_len(config) if is_auto else None
+        if need.fits:
+            return Estimate(report, need, "", need.max_model_len, whole_len, proposed_len)
+        fitting_len = whole_len
+        if (whole_len or 0) < USEFUL_CONTEXT:
+            fitting_len = proposed_len or self._divided_len(config) or whole_len
+        return Estimate(report, need, fitting_len=fitting_len)
+
+    def need(self, config: EngineConfig) -> Need:
+        """With the layers on the GPU that `config` says, or as many as fit. Where no division
+        fits, of the whole model on one device."""
+        layers = self._host_layers(config)
+        return self._need(config, self._fewest_in_ram(config) if layers is None else layers)
+
+    def _host_layers(self, config: EngineConfig) -> int | None:
+        """That the CPU would compute; None: as few as it takes. None of them beside several
+        GPUs."""
+        if self._num_gpus > 1:
+            return 0
+        return host_layers_of(config.device, config.gpu_layers, self._count)
+
+    def _divided_len(self, config: EngineConfig) -> int | None:
+        """The longest context that is shorter than that of `config` and fits with layers in RAM."""
+        if self._host_layers(config) == 0:
+            return None
+        found = self._shorter(config, SHORTEST_CONTEXT)
+        return next((need.max_model_len for need in found if need.fits), None)
+
+    def _proposed_len(self, config: EngineConfig) -> int | None:
+        if self._host_layers(config) == 0:
+            return None
+        fitting = [need for need in self._shorter(config, USEFUL_CONTEXT) if need.fits]
+        if not fitting:
+            return None
+        least = _layers_in_ram(fitting[-1])
+        most = least + max(1, self._count // _HARDLY_MORE) if least else 0
+        return next(need.max_model_len for need in fitting if _layers_in_ram(need) <= most)
+
+    def _shorter(self, config: EngineConfig, shortest: int) -> Iterator[Need]:
+        """With each power of two of tokens below the context of `config`, the longest first."""
+        assert config.max_model_len is not None
+        length = 2 ** ((config.max_model_len - 1).bit_length() - 1)
+        while length >= shortest:
+            yield self.need(config.replace(max_model_len=length))
+            length //= 2
+
+    def _fewest_in_ram(self, config: EngineConfig) -> int:
+        from engine.memory.plan import plan_memory
+
+        try:  # a draft model is not counted: it may be chosen, or left out, once this one is open
+            plan = plan_memory(
+                self._checkpoint, config.replace(speculative_method="off"),
+                memory=self._memory, host_memory=self._ram,
+            )  # fmt: skip
+        except OutOfMemoryError:
+            return 0
+        return plan.host_layers
+
+    def _need(self, config: EngineConfig, host_layers: int) -> Need:
+        from engine.memory.offload_plan import for_host
+        from engine.memory.plan import blocks_of, plan_memory, reserve_and_limit
+
+        assert config.max_model_len is not None
+        stages = config.pipeline_parallel_size
+        plans = [
+            plan_memory(
+                self._checkpoint,
+                config.replace(speculative_method="off", kv_cache_memory_bytes=None),
+                memory=_UNBOUNDED, host_memory=_UNBOUNDED, host_layers=host_layers, stage=stage,
+            ).with_blocks(blocks_of(config.max_model_len, config))
+            for stage in range(stages)
+        ]  # fmt: skip
+        plan = max(plans, key=lambda plan: plan.predicted)
+        free, total = self._memory
+        in_ram = None
+        if host_layers:
+            ram, all_ram = self._ram
+            in_ram = InRam(
+                host_layers, plan.host_weights, plan.host_activations, plan.host_kv_cache,
+                limit=reserve_and_limit(for_host(config), free=ram, total=all_ram)[1],
+            )  # fmt: skip
+        return Need(
+            max_model_len=config.max_model_len,
+            dtype=config.dtype,
+            weights=plan.weights,
+            activations=plan.activations,
+            kv_cache=plan.kv_cache,
+            free=free,
+            total=total,
+            limit=reserve_and_limit(config, free=free, total=total)[1],
+            device=config.device,
+            num_layers=self._count,
+            in_ram=in_ram,
+            num_gpus=self._num_gpus,
+            kv_in_all=sum(plan.kv_cache for plan in plans) if stages > 1 else 0,
+        )
+
+
+def _least_free(config: EngineConfig, in_use: Held) -> tuple[int, int]:
+    """(bytes that can be had, bytes in all) of the device, or of that with the least free where
+    ranks or stages are on several: each has a part alike."""
+    from engine.hardware.machine import free_memory
+
+    found = []
+    for device in config.devices:
+        try:
+            free, total = free_memory(device)
+        except IndexError:
+            is_staged = config.pipeline_parallel_size > 1
+            parts = "stages" if is_staged else "ranks"
+            name = "pipeline_parallel_size" if is_staged else "tensor_parallel_size"
+            raise ConfigError(
+                f"{len(config.devices)} {parts} from {config.device} on: {device} is not there.",
+                f"Choose fewer {parts} ({name}).",
+            ) from None
+        found.append((min(free + in_use.get(device, 0), total), total))
+    return min(found)
+
+
+def _layers_in_ram(need: Need) -> int:
+    return need.in_ram.layers if need.in_ram is not None else 0
+
+
+def _fitting_len(need: Need) -> int | None:
+    """The longest context that fits: the one asked for, or a power of two below it."""
+    if need.fits:
+        return need.max_model_len
+    longest = need.most_tokens
+    return 2 ** (longest.bit_length() - 1) if longest >= SHORTEST_CONTEXT else None

@@ -1,0 +1,140 @@
+"""What of a model fits this machine, at each precision. Imports no Qt.
+
+`fits` imports torch and transformers: call it off the GUI thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.features.models.estimate import SHORTEST_CONTEXT, Estimate, Held, Need
+from app.features.models.precision import ROUNDED
+from app.features.models.torch_build import Advice, advice, torch_build
+from app.storage.model_sources import shape_sources
+from app.units import format_bytes
+from engine.config import SETTINGS, EngineConfig
+
+ROUND = 256  # tokens: the longest context is no exact science
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """precisions: names that need the same. need: at the context that was asked for. longest: the
+    longest context that fits, 0 where not even a short one does."""
+
+    precisions: str
+    need: Need
+    longest: int
+
+    @property
+    def text(self) -> str:
+        """The verdict in a few words."""
+        if not self.longest:
+            return "does not fit"
+        if self.need.fits and self.need.layers:
+            return f"fits with {self.need.layers}"
+        if self.need.fits:
+            return f"fits, up to {self.longest:,} tokens"
+        return f"fits up to {self.longest:,} tokens only"
+
+
+def fits(
+    config: EngineConfig, in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
+) -> list[Fit]:
+    """One entry per precision that differs in memory, the largest first: number formats, then
+    weights that are rounded while they are loaded, unless the checkpoint is quantized already.
+    Empty for a model that is not supported."""
+    formats = {dtype: {"dtype": dtype} for dtype in SETTINGS["dtype"].choices if dtype != "auto"}
+    rounded = {method: {"quantization": method} for method in ROUNDED}
+    plain = _rows(config, in_use, estimator, formats)
+    if not plain:
+        return []
+    few = _rows(config, in_use, estimator, rounded)
+    return plain + [replace(fit, precisions=f"{fit.precisions} weights") for fit in few]
+
+
+def _rows(
+    config: EngineConfig,
+    in_use: Held,
+    estimator: Callable[[EngineConfig, Held], Estimate],
+    changes: Mapping[str, Mapping[str, Any]],
+) -> list[Fit]:
+    """One entry per change of `config` that differs in memory, the largest first."""
+    found: dict[int, Fit] = {}
+    for name, change in changes.items():
+        estimate = estimator(config.replace(**change), in_use)
+        if estimate.need is None:
+            continue
+        need = estimate.need
+        same = found.get(need.everywhere)
+        names = f"{same.precisions}, {name}" if same else name
+        found[need.everywhere] = Fit(names, need, longest(need, estimate.report.context_length))
+    return [found[needed] for needed in sorted(found, reverse=True)]
+
+
+def longest(need: Need, limit: int | None) -> int:
+    """The longest context of one request that fits, in tokens; the model's own where that does."""
+    tokens = need.most_tokens
+    if limit is not None and tokens >= limit:
+        return limit
+    tokens -= tokens % ROUND
+    return tokens if tokens >= SHORTEST_CONTEXT else 0
+
+
+CONTEXT = 4096
+"""Tokens of context at which models are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """rows: (what, how much), to be read; advice: what could be better, or None."""
+
+    rows: tuple[tuple[str, str], ...]
+    advice: Advice | None = None
+
+
+def machine_facts() -> MachineFacts:
+    """Measured now."""
+    from engine.hardware.machine import machine_info
+
+    info, build = machine_info(), torch_build()
+    cores = f"{info.physical_cores} physical, {info.logical_cores} logical"
+    free, total = format_bytes(info.available_memory), format_bytes(info.total_memory)
+    precision = "bfloat16 is fast here" if info.fast_bf16 else "float32 is the fastest here"
+    return MachineFacts(
+        (
+            ("CPU", info.cpu),
+            ("Cores", f"{cores}; {info.default_threads} threads for products"),
+            ("Memory", f"{free} free of {total}"),
+            ("GPU", ", ".join(_gpus()) or "none found"),
+            ("Precision", precision),
+            ("PyTorch", build.text),
+        ),
+        advice(info.gpus, build),
+    )
+
+
+def _gpus() -> list[str]:
+    from engine.hardware.nvml import told_now
+
+    return [
+        f"{gpu.name}, {format_bytes(gpu.total - gpu.used)} free of {format_bytes(gpu.total)}"
+        for gpu in told_now()
+    ]
+
+
+def shape_fits(
+    in_use: Held, estimator: Callable[[EngineConfig, Held], Estimate]
+) -> list[tuple[str, Fit]]:
+    """Known model sizes, in the precision that would be chosen, at CONTEXT tokens."""
+    found = []
+    for source in shape_sources():
+        config = EngineConfig(model=source.path, load_format="dummy", max_model_len=CONTEXT)
+        estimate = estimator(config, in_use)
+        if estimate.need is not None:
+            limit = estimate.report.context_length
+            fit = Fit(estimate.need.dtype, estimate.need, longest(estimate.need, limit))
+            found.append((f"{source.title} in {estimate.need.dtype}", fit))
+    return found

@@ -1,0 +1,163 @@
+"""Searching the hub: a field, what it found, and what to do where it found nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QSizePolicy,
+    QStackedLayout,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.models.hub import MAX_HITS, Hit, Hub
+from app.features.models.source_list import SourceList
+from app.link.tasks import Task, run_task
+from app.storage.model_sources import ModelSource, SourceKind
+from app.units import format_count
+from engine.errors import ErrorInfo
+from widgets.theme.theme import SPACE_2, SPACE_4, restyle
+
+BEFORE = (
+    "Search for a part of a name, or paste an id such as Qwen/Qwen3-0.6B.\n\n"
+    "Text models with safetensors weights are listed, the most downloaded first. "
+    "The hub is asked when you press Enter, and not before."
+)
+
+
+class HubSearch(QWidget):
+    """`source_chosen` and `source_opened` as of a SourceList. `is_here(repo_id)`: whether a model
+    is on this machine already."""
+
+    source_chosen = Signal(object)
+    source_opened = Signal(object)
+
+    def __init__(self, hub: Hub, is_here: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._hub, self._is_here = hub, is_here
+        self._task: Task | None = None
+        self._hits: list[Hit] = []
+        self._asked = ""
+        self.field = QLineEdit()
+        self.field.setPlaceholderText("Search the hub")
+        self.field.setAccessibleName("Search the hub for a model")
+        self.field.setClearButtonEnabled(True)
+        self.field.returnPressed.connect(self.search)
+        self.button = QPushButton("Search")
+        self.button.clicked.connect(self.search)
+        self._status = QLabel()
+        self._status.setProperty("role", "small")
+        self._status.setTextFormat(Qt.TextFormat.PlainText)
+        self._status.setWordWrap(True)
+        self._status.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self.list = SourceList()
+        self.list.setAccessibleName("Models that the search found")
+        self.list.source_chosen.connect(self.source_chosen)
+        self.list.source_opened.connect(self.source_opened)
+        self._message = QLabel()
+        self._message.setWordWrap(True)
+        self._message.setTextFormat(Qt.TextFormat.PlainText)
+        self._message.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self._message.setContentsMargins(SPACE_2, SPACE_4, SPACE_2, SPACE_2)
+        self._build()
+        self._say(BEFORE)
+
+    def _build(self) -> None:
+        ask = QHBoxLayout()
+        ask.setSpacing(SPACE_2)
+        ask.addWidget(self.field, 1)
+        ask.addWidget(self.button)
+        place = QWidget()
+        self._stack = QStackedLayout(place)
+        self._stack.setContentsMargins(0, 0, 0, 0)
+        self._stack.addWidget(self._message)
+        self._stack.addWidget(self.list)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addLayout(ask)
+        column.addWidget(self._status)
+        column.addWidget(place, 1)
+
+    @property
+    def message(self) -> str:
+        """What stands in place of the list; empty while the list is shown."""
+        return self._message.text() if self._stack.currentWidget() is self._message else ""
+
+    @property
+    def status(self) -> str:
+        return self._status.text()
+
+    def search(self) -> None:
+        """Ask the hub for what is in the field."""
+        text = self.field.text().strip()
+        if not text:
+            self._say(BEFORE)
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._asked = text
+        asking = f"Asking the hub for “{text}”"
+        if self.message:
+            self._say(asking)
+        else:
+            self._set_status(asking)
+        self._task = run_task(self, lambda: self._hub.search(text), self._on_hits, self._on_error)
+
+    def refresh(self) -> None:
+        """Say again which of the models are here."""
+        if self._hits:
+            self._show_hits()
+
+    def _on_hits(self, hits: list[Hit]) -> None:
+        self._task = None
+        self._hits = hits
+        if not hits:
+            self._say(
+                f"The hub has no text model with safetensors weights named “{self._asked}”.\n\n"
+                "Try a shorter part of the name. Any other model of the hub is found by its whole "
+                "id, owner/name."
+            )
+            return
+        count = f"{len(hits):,} model{'s' if len(hits) > 1 else ''}"
+        most = (
+            ", the most downloaded: narrow the search for others" if len(hits) >= MAX_HITS else ""
+        )
+        self._set_status(f"{count} for “{self._asked}”{most}")
+        self._show_hits()
+        self._stack.setCurrentWidget(self.list)
+
+    def _show_hits(self) -> None:
+        self.list.show_sources(
+            ModelSource(SourceKind.HUB, hit.repo_id, hit.repo_id, self._subtitle(hit))
+            for hit in self._hits
+        )
+
+    def _subtitle(self, hit: Hit) -> str:
+        parts = ["here" if self._is_here(hit.repo_id) else ""]
+        if hit.num_parameters:
+            parts.append(f"{format_count(hit.num_parameters)} parameters")
+        parts.append(f"{format_count(hit.downloads)} downloads")
+        parts.append("gated" if hit.gated else "")
+        return " · ".join(part for part in parts if part)
+
+    def _on_error(self, error: ErrorInfo) -> None:
+        self._task = None
+        self._hits = []
+        self._say(f"{error.cause}\n\n{error.remedy}", "error")
+
+    def _say(self, text: str, role: str = "muted") -> None:
+        self._message.setText(text)
+        restyle(self._message, role=role)
+        self._stack.setCurrentWidget(self._message)
+        self._set_status("")
+
+    def _set_status(self, text: str) -> None:
+        self._status.setText(text)
+        self._status.setVisible(bool(text))

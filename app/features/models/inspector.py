@@ -1,0 +1,211 @@
+"""Looks at a model for a card: asks, in a thread, what it is and needs with the chosen options."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.models.estimate import NOTHING, Estimate, Held, estimate
+from app.features.models.hub import Hub, RepoDetails
+from app.features.models.model_card import ModelCard
+from app.link.tasks import Task, run_task
+from app.storage.model_sources import ModelSource
+from app.units import format_bytes
+from app.window.settings_store import SettingsStore
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo
+
+Estimator = Callable[[EngineConfig, Held], Estimate]
+
+
+def _as_it_is(found: Estimate) -> Estimate:
+    return found
+
+
+class Inspector(QObject):
+    """`looked(estimate)`: None while it is being asked or where it failed."""
+
+    looked = Signal(object)
+
+    def __init__(
+        self,
+        card: ModelCard,
+        store: SettingsStore,
+        in_use: Callable[[], Held] = lambda: NOTHING,
+        estimator: Estimator = estimate,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._card, self._store = card, store
+        self._in_use, self._estimator = in_use, estimator
+        self._task: Task | None = None
+        self._where = ("", "auto")  # what is read: path and load format
+        self._adjust: Callable[[Estimate], Estimate] = _as_it_is
+        self.source: ModelSource | None = None
+        self.estimate: Estimate | None = None
+        card.options_changed.connect(self.ask)
+
+    @property
+    def can_open(self) -> bool:
+        return self.estimate is not None and self.estimate.can_open
+
+    def show(self, source: ModelSource) -> None:
+        """Show `source` with what was chosen for it before, and look at it."""
+        self.show_only(source)
+        self.look_at(source.path, source.load_format)
+
+    def show_only(self, source: ModelSource) -> None:
+        """Show `source`; what there is to look at is still to come."""
+        self.forget()
+        self.source = source
+        chosen = dict(self._store.settings_of(source.path, source.load_format))
+        self._card.show_source(source, chosen)
+
+    def look_at(
+        self, path: str, load_format: str, adjust: Callable[[Estimate], Estimate] = _as_it_is
+    ) -> None:
+        """Read the description at `path`; `adjust` completes what is found."""
+        self._where, self._adjust = (path, load_format), adjust
+        self.ask()
+
+    def forget(self) -> None:
+        """Show nothing more of what is being asked."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task, self.source = None, None
+        self._where = ("", "auto")
+        self._set(None)
+
+    def ask(self) -> None:
+        """Ask again, with the options as they are."""
+        if self.source is None or not self._where[0]:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._set(None)
+        self._card.show_busy()
+        config, in_use, estimator = self.config(), self._in_use(), self._estimator
+        self._task = run_task(
+            self, lambda: estimator(config, in_use), self._on_estimate, self._on_error
+        )
+
+    def config(self) -> EngineConfig:
+        """What would be loaded."""
+        path, load_format = self._where
+        return EngineConfig(model=path, load_format=load_format).replace(**self.settings())
+
+    def settings(self) -> Mapping[str, Any]:
+        """What was chosen for this model before, with what the card says now."""
+        assert self.source is not None
+        stored = dict(self._store.settings_of(self.source.path, self.source.load_format))
+        return {**stored, **self._card.chosen()}
+
+    def _on_estimate(self, found: Estimate) -> None:
+        self._task = None
+        found = self._adjust(found)
+        chosen = self._card.chosen()["max_model_len"]
+        self._card.show_estimate(found)
+        if chosen is None and (shorter := _shorter(found)):
+            self._card.choose_context(shorter)
+            self.ask()
+            return
+        self._set(found)
+
+    def _on_error(self, error: ErrorInfo) -> None:
+        self._task = None
+        self._card.show_error(str(error))
+
+    def _set(self, found: Estimate | None) -> None:
+        self.estimate = found
+        self.looked.emit(found)
+
+
+def _shorter(found: Estimate) -> int | None:
+    """The context to propose where the model's whole context does not fit, or only with layers on
+    the CPU that a shorter one leaves on the GPU."""
+    if found.need is None or (found.need.fits and found.need.in_ram is None):
+        return None
+    if not found.need.fits:
+        return found.fitting_len
+    return found.proposed_len
+
+
+class HubModel(QObject):
+    """Calls `changed` when `details` or `error` of the model that is looked at came."""
+
+    def __init__(
+        self, hub: Hub, inspector: Inspector, changed: Callable[[], None], parent: QObject
+    ) -> None:
+        super().__init__(parent)
+        self._hub, self._inspector, self._changed = hub, inspector, changed
+        self._task: Task | None = None
+        self._configs: TemporaryDirectory[str] | None = None
+        self._known: dict[str, RepoDetails] = {}
+        self.details: RepoDetails | None = None
+        self.error: ErrorInfo | None = None
+
+    def look(self, repo_id: str) -> None:
+        """Ask the hub about a model; at once where it was asked before."""
+        self.forget()
+        if repo_id in self._known:
+            self._on_details(self._known[repo_id])
+        else:
+            self._task = run_task(
+                self, lambda: self._hub.details(repo_id), self._on_details, self._on_error
+            )
+
+    def forget(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task, self.details, self.error = None, None, None
+
+    def close(self) -> None:
+        self.forget()
+        if self._configs is not None:
+            self._configs.cleanup()
+
+    def _on_details(self, details: RepoDetails) -> None:
+        self._known[details.repo_id] = self.details = details
+        self._changed()
+        if self._configs is None:
+            self._configs = TemporaryDirectory(prefix="inferdeck-hub-")
+        folder = Path(self._configs.name) / details.commit / details.repo_id.split("/")[-1]
+        self._task = run_task(
+            self,
+            lambda: self._hub.read_config(details, folder),
+            lambda found: self._inspector.look_at(str(found), "dummy", self._complete),
+            self._on_error,
+        )
+
+    def _complete(self, found: Estimate) -> Estimate:
+        """What the description alone does not tell: the size of the files."""
+        if self.details is None:
+            return found
+        size = self.details.files.weights
+        return dataclasses.replace(found, report=dataclasses.replace(found.report, disk_bytes=size))
+
+    def _on_error(self, error: ErrorInfo) -> None:
+        self.error = error
+        self._changed()
+
+
+def download_text(details: RepoDetails, cache_dir: Path) -> str:
+    """What a download would bring, and where to."""
+    files = details.files
+    count = len(files.wanted)
+    place = next(p for p in (cache_dir, *cache_dir.parents) if p.exists())
+    free = format_bytes(shutil.disk_usage(place).free)
+    parts = [f"{count} files, {format_bytes(files.size)}, to {cache_dir} ({free} free)."]
+    if files.skipped_text:
+        parts.append(f"Left out: {files.skipped_text}.")
+    if details.license:
+        parts.append(f"License: {details.license}.")
+    if details.gated:
+        parts.append("Gated: its owners give access to those who ask for it.")
+    return " ".join(parts)

@@ -1,0 +1,180 @@
+"""The models of this machine: downloads on their way, the starter model, the user's folders, the
+Hugging Face cache, what was open before, and shapes with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.models.downloads import DownloadQueue, State, subtitle
+from app.features.models.hub import Hub
+from app.features.models.source_list import SourceList
+from app.link.tasks import Task, run_task
+from app.storage.model_sources import (
+    ModelSource,
+    SourceKind,
+    folder_sources,
+    hugging_face_sources,
+    recent_sources,
+    shape_sources,
+    starter_source,
+)
+from app.window.settings_store import SettingsStore
+from engine.errors import ErrorInfo
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_2, restyle
+
+NOTHING_YET = (
+    "No model of your own yet. Find one on the hub, or add a folder in which you keep models."
+)
+Found = tuple[list[ModelSource], list[ModelSource]]
+
+
+class Library(QWidget):
+    """`source_chosen` and `source_opened` as of a SourceList; `loaded` when the disk was read."""
+
+    source_chosen = Signal(object)
+    source_opened = Signal(object)
+    loaded = Signal()
+
+    def __init__(self, hub: Hub, store: SettingsStore, queue: DownloadQueue) -> None:
+        super().__init__()
+        self._hub, self._store, self._queue = hub, store, queue
+        self._task: Task | None = None
+        self._folders: list[ModelSource] = []
+        self._cached: list[ModelSource] = []
+        self.filter = QLineEdit()
+        self.filter.setPlaceholderText("Filter")
+        self.filter.setAccessibleName("Filter the models of this machine by name")
+        self.filter.setClearButtonEnabled(True)
+        self.filter.textChanged.connect(self.show_sources)
+        self.list = SourceList()
+        self.list.setAccessibleName("Models on this machine")
+        self.list.source_chosen.connect(self.source_chosen)
+        self.list.source_opened.connect(self.source_opened)
+        self._hint = QLabel()
+        self._hint.setWordWrap(True)
+        self._hint.setTextFormat(Qt.TextFormat.PlainText)
+        self._hint.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._build()
+        self._say("")
+        queue.changed.connect(lambda _: self.show_sources())
+        queue.gone.connect(lambda _: self.show_sources())
+        queue.finished.connect(lambda *_: self.reload())
+        self.show_sources()
+
+    def _build(self) -> None:
+        add = QPushButton("Add a folder…")
+        add.setToolTip("A folder in which you keep models: what lies in it is listed here")
+        set_icon(add, "folder")
+        add.clicked.connect(lambda: self.choose_folder())
+        again = QPushButton("Refresh")
+        again.setToolTip("Look at the folders and the cache again (F5)")
+        set_icon(again, "refresh")
+        again.clicked.connect(lambda: self.reload())
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        buttons.addWidget(add, 1)
+        buttons.addWidget(again)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.filter)
+        column.addWidget(self.list, 1)
+        column.addWidget(self._hint)
+        column.addLayout(buttons)
+
+    # For the page ------------------------------------------------------------------------------
+
+    @property
+    def hint(self) -> str:
+        return self._hint.text()
+
+    @property
+    def known(self) -> list[ModelSource]:
+        """Everything that there is, whatever the filter shows."""
+        return list(self._sources())
+
+    def snapshot_of(self, repo_id: str) -> ModelSource | None:
+        """The model `repo_id` in the cache, if it is there."""
+        return next((s for s in self._cached if s.title == repo_id), None)
+
+    def choose_folder(self) -> None:
+        path = QFileDialog.getExistingDirectory(self, "A folder of models")
+        if path:
+            self.add_folder(path)
+
+    def add_folder(self, path: str) -> None:
+        """List the models of a folder, now and from now on."""
+        if path not in self._store.folders:
+            self._store.folders = [*self._store.folders, path]
+        self.reload()
+
+    def drop_folder(self, source: ModelSource) -> None:
+        """Take the folder that `source` was found in off the list; nothing is deleted."""
+        path = Path(source.path)
+        self._store.folders = [
+            known
+            for known in self._store.folders
+            if Path(known) != path and Path(known) not in path.parents
+        ]
+        self.reload()
+
+    def reload(self) -> None:
+        """Read folders and cache again."""
+        if self._task is not None:
+            self._task.cancel()
+        folders, cache = self._store.folders, self._hub
+
+        def read() -> Found:
+            return folder_sources(folders), hugging_face_sources(cache.cache_dir)
+
+        self._task = run_task(self, read, self._on_found, self._on_failed)
+
+    def show_sources(self) -> None:
+        """The list as it is now, filtered."""
+        wanted = self.filter.text().strip().lower()
+        self.list.show_sources(s for s in self._sources() if wanted in s.title.lower())
+        own = self._folders or self._cached or any(True for _ in self._queue)
+        if self._task is None:
+            self._say("" if own else NOTHING_YET)
+
+    def _sources(self) -> Iterable[ModelSource]:
+        for download in self._queue:
+            if download.state is not State.DONE:
+                name = download.repo_id
+                yield ModelSource(SourceKind.DOWNLOAD, name, name, subtitle(download), "hub")
+        yield starter_source()
+        yield from self._folders
+        yield from self._cached
+        known = {source.key for source in (*self._folders, *self._cached)}
+        recent = [(m.path, m.load_format, m.title) for m in self._store.recent]
+        yield from (s for s in recent_sources(recent) if s.key not in known)
+        yield from shape_sources()
+
+    def _on_found(self, found: Found) -> None:
+        self._task = None
+        self._folders, self._cached = found
+        self.show_sources()
+        self.loaded.emit()
+
+    def _on_failed(self, error: ErrorInfo) -> None:
+        self._task = None
+        self._say(f"Folders and cache cannot be read. {error.cause} {error.remedy}", "error")
+
+    def _say(self, text: str, role: str = "small") -> None:
+        self._hint.setText(text)
+        self._hint.setVisible(bool(text))
+        restyle(self._hint, role=role)

@@ -1,0 +1,387 @@
+"""What is known of a model before it is loaded: facts, memory, and whether it can be opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QProgressBar,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.models.device_words import RANKS, STAGES
+from app.features.models.estimate import Estimate, Need
+from app.features.models.fit_rows import MemoryBar
+from app.features.tune.setting_specs import Machine, row_spec
+from app.storage.model_sources import ModelSource, is_starter
+from app.units import format_bytes
+from engine.config import SETTINGS
+from engine.hardware.device_map import AUTO
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.number_control import NumberControl
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, restyle
+
+USUAL = (1, 2, 4, 8)
+
+
+class PartsChoice(ElidedCombo):
+    """How many parts `name`, a setting, makes. Hidden, with its `label`, where there is nothing to
+    choose: one GPU, one NUMA node. A number that was chosen before stays to be seen, and can be
+    taken back."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        setting = SETTINGS[name]
+        self.label = QLabel(setting.label)
+        self.setAccessibleName(setting.label)
+        for widget in (self, self.label):
+            widget.setToolTip(setting.help)
+        self.show_chosen(1)
+
+    @property
+    def value(self) -> int:
+        return int(self.currentData())
+
+    def show_chosen(self, count: int) -> None:
+        """Of a model of which nothing else is known yet."""
+        self._fill([], count)
+
+    def offer(self, counts: Iterable[int]) -> None:
+        """These, beside 1."""
+        self._fill(counts, self.value)
+
+    def hide_all(self) -> None:
+        for widget in (self, self.label):
+            widget.hide()
+
+    def _fill(self, counts: Iterable[int], chosen: int) -> None:
+        self.clear()
+        for count in sorted({1, *counts, chosen}):
+            self.addItem(f"{count}", count)
+        self.setCurrentIndex(self.findData(chosen))
+        for widget in (self, self.label):
+            widget.setVisible(self.count() > 1)
+
+
+def rank_counts(found: Estimate) -> list[int]:
+    """As many as the devices and the model's heads allow."""
+    heads = (found.report.num_heads, found.report.num_kv_heads)
+    return [n for n in USUAL if n <= found.most_ranks and not any(h % n for h in heads)]
+
+
+def stage_counts(found: Estimate) -> list[int]:
+    """As many as there are GPUs, with a layer each."""
+    return [n for n in USUAL if n <= min(found.most_stages, found.report.num_layers)]
+
+
+FACTS = ("Architecture", "Parameters", "On disk", "Layers", "KV cache per token")
+STARTER_NOTE = "Small demonstration model: speed and memory teach nothing on it. Open a real one."
+DUMMY_NOTE = "Random weights: replies are noise, speed and memory are real."
+LAYERS = "gpu_layers"
+SETTLED_MS = 250
+CONTEXTS = tuple(2**power for power in range(9, 18))
+
+
+class ModelCard(QFrame):
+    """Shows one source. `options_changed` when precision or context were chosen by the user."""
+
+    options_changed = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self._title = _wrapped()
+        self._title.setProperty("role", "title")
+        self._path = QLabel()
+        self._path.setProperty("role", "small")
+        self._path.setWordWrap(True)
+        self._path.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._values = {name: _wrapped() for name in FACTS}
+        self._dtype = ElidedCombo()
+        self._dtype.addItems(SETTINGS["dtype"].choices)
+        self._dtype.setAccessibleName("Precision")
+        self._dtype.activated.connect(lambda: self.options_changed.emit())
+        self._context = ElidedCombo()
+        self._context.setAccessibleName("Context length")
+        self._context.activated.connect(lambda: self.options_changed.emit())
+        self._make_layers()
+        self.ranks, self.stages = PartsChoice(RANKS), PartsChoice(STAGES)
+        for choice in (self.ranks, self.stages):
+            choice.activated.connect(lambda: self.options_changed.emit())
+        self._bar = MemoryBar()
+        self._busy = QProgressBar()
+        self._busy.setTextVisible(False)
+        self._busy.setAccessibleName("Reading the model's description")
+        self._verdict = _wrapped()
+        self._note = _wrapped()
+        self._note.setProperty("role", "muted")
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        layout.setSpacing(SPACE_2)
+        layout.addWidget(self._title)
+        layout.addWidget(self._path)
+        layout.addLayout(self._make_facts())
+        layout.addSpacing(SPACE_2)
+        layout.addWidget(self._bar)
+        layout.addWidget(self._busy)
+        layout.addWidget(self._verdict)
+        layout.addStretch(1)
+        layout.addWidget(self._note)
+        self.show_nothing()
+
+    def _make_layers(self) -> None:
+        """How many layers are on the GPU: offered where a model would have one."""
+        self._layers = NumberControl(row_spec(SETTINGS[LAYERS], Machine()))
+        self._layers_label = QLabel(SETTINGS[LAYERS].label)
+        self._gpu_layers: str = AUTO
+        self._settled = QTimer(self)  # a slider that is dragged is looked at where it rests
+        self._settled.setSingleShot(True)
+        self._settled.setInterval(SETTLED_MS)
+        self._settled.timeout.connect(self.options_changed)
+        self._layers.changed.connect(self._on_layers)
+        for widget in (self._layers, self._layers_label):
+            widget.setToolTip(SETTINGS[LAYERS].help)
+            widget.hide()
+
+    def _make_facts(self) -> QGridLayout:
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(SPACE_4)
+        grid.setVerticalSpacing(SPACE_1)
+        grid.setColumnStretch(1, 1)
+        rows: list[tuple[str, QWidget]] = list(self._values.items())
+        rows += [("Precision", self._dtype), ("Context length", self._context)]
+        own: dict[QWidget, QLabel] = {
+            self._layers: self._layers_label,
+            self.ranks: self.ranks.label,
+            self.stages: self.stages.label,
+        }
+        rows += [(label.text(), widget) for widget, label in own.items()]
+        middle = Qt.AlignmentFlag.AlignVCenter
+        for row, (name, widget) in enumerate(rows):
+            label = own.get(widget) or QLabel(name)
+            label.setProperty("role", "muted")
+            grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop if name in FACTS else middle)
+            grid.addWidget(widget, row, 1)
+        for value in self._values.values():
+            value.setFont(figure_font())
+        for choice in (self._dtype, self._context):
+            choice.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        return grid
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def show_nothing(self) -> None:
+        self._title.setText("No model chosen")
+        self._path.setText("Choose one at the left, or drop a folder here.")
+        self._show_facts({})
+        self._note.setText("")
+        self._show_busy(False)
+        self._say("", "muted")
+        self._dtype.setEnabled(False)
+        self._context.setEnabled(False)
+        for widget in (self._layers, self._layers_label):
+            widget.hide()
+        self.ranks.hide_all()
+        self.stages.hide_all()
+        self._show_need(None)
+
+    def show_source(self, source: ModelSource, chosen: dict[str, Any]) -> None:
+        """A source was chosen; nothing is known of it yet but what the user chose before."""
+        self._title.setText(_breakable(source.title))
+        self._path.setText(_breakable(source.path))
+        note = STARTER_NOTE if is_starter(source.path) else ""
+        self._note.setText(DUMMY_NOTE if source.load_format == "dummy" else note)
+        self._note.setVisible(bool(self.note))
+        self._dtype.setCurrentText(str(chosen.get("dtype", "auto")))
+        self._settled.stop()
+        self._gpu_layers = str(chosen.get(LAYERS, AUTO))
+        self._layers.set_value(self._gpu_layers)
+        self.ranks.show_chosen(int(chosen.get(RANKS, 1)))
+        self.stages.show_chosen(int(chosen.get(STAGES, 1)))
+        self._fill_contexts(None, chosen.get("max_model_len"))
+        self._show_facts({})
+        self._bar.show_need(None)
+        self.show_busy()
+
+    def show_place(self, place: str) -> None:
+        """Where the model is, below its name."""
+        self._path.setText(_breakable(place))
+
+    def show_busy(self) -> None:
+        self._show_busy(True)
+        self._say("Reading the model's description", "muted")
+
+    def show_estimate(self, estimate: Estimate) -> None:
+        report, need = estimate.report, estimate.need
+        self._show_busy(False)
+        if need is not None:
+            self._offer_layers(need)
+        self.ranks.offer(rank_counts(estimate))
+        self.stages.offer(stage_counts(estimate))
+        self._dtype.setEnabled(report.supported)
+        self._context.setEnabled(report.supported)
+        self._fill_contexts(report.context_length, self.chosen()["max_model_len"])
+        self._show_facts(
+            {
+                "Architecture": report.architecture,
+                "Parameters": _count_text(report.num_parameters),
+                "On disk": format_bytes(report.disk_bytes) if report.disk_bytes else "none",
+                "Layers": f"{report.num_layers} of width {report.hidden_size:,}, "
+                f"{report.num_heads} heads, {report.num_kv_heads} for keys and values",
+                "KV cache per token": format_bytes(
+                    need.kv_bytes_per_token if need else report.kv_bytes_per_token
+                ),
+            }
+            if report.supported
+            else {"Architecture": report.architecture}
+        )
+        self._show_need(need)
+        if need is None:
+            self._say(f"Cannot be opened. {estimate.problem}", "error")
+        elif need.fits and need.in_ram is not None:
+            self._say(_divided(estimate), "warning")
+        elif need.fits:
+            sizes = f"{format_bytes(need.needed)} of {format_bytes(need.free)} free"
+            needs = f"{sizes} {need.where}".strip()
+            self._say(f"Supported, in {need.dtype}. Needs {needs}.", "muted")
+        else:
+            self._say(_too_large(estimate), "error")
+
+    def show_error(self, text: str) -> None:
+        self._show_busy(False)
+        self._show_need(None)
+        self._say(text, "error")
+
+    def choose_context(self, length: int) -> None:
+        self._context.setCurrentIndex(max(0, self._context.findData(length)))
+
+    def chosen(self) -> dict[str, Any]:
+        """Precision, context, layers of a GPU, ranks and stages as the user set them: values of
+        the engine's settings."""
+        options: dict[str, Any] = {
+            "dtype": self._dtype.currentText(), "max_model_len": self._context.currentData()
+        }  # fmt: skip
+        if not self._layers.isHidden():
+            options[LAYERS] = self._gpu_layers
+        for name, choice in ((RANKS, self.ranks), (STAGES, self.stages)):
+            if not choice.isHidden():
+                options[name] = choice.value
+        return options
+
+    @property
+    def layers(self) -> NumberControl:
+        """Hidden where no layer would be on a GPU."""
+        return self._layers
+
+    def _offer_layers(self, need: Need) -> None:
+        has_gpu = need.device.startswith("cuda")
+        for widget in (self._layers, self._layers_label):
+            widget.setVisible(has_gpu)
+        if has_gpu and need.num_layers:
+            self._layers.set_highest(need.num_layers)
+            self._layers.set_value(self._gpu_layers)
+
+    def _on_layers(self, value: str) -> None:
+        self._gpu_layers = value
+        self._settled.start()
+
+    @property
+    def verdict(self) -> str:
+        return self._verdict.text()
+
+    @property
+    def note(self) -> str:
+        return self._note.text()
+
+    def fact(self, name: str) -> str:
+        return self._values[name].text()
+
+    def _fill_contexts(self, longest: int | None, chosen: int | None) -> None:
+        self._context.clear()
+        own = f"{longest:,} tokens (the model's own)" if longest else "the model's own"
+        self._context.addItem(own, None)
+        lengths = {n for n in CONTEXTS if longest is None or n < longest}
+        if chosen is not None:
+            lengths.add(chosen)
+        for length in sorted(lengths, reverse=True):
+            self._context.addItem(f"{length:,} tokens", length)
+        self._context.setCurrentIndex(max(0, self._context.findData(chosen)))
+
+    def _show_facts(self, facts: dict[str, str]) -> None:
+        for name, label in self._values.items():
+            label.setText(facts.get(name, "–"))
+
+    def _show_busy(self, busy: bool) -> None:
+        # An indeterminate bar animates, which costs time even when it is hidden.
+        self._busy.setRange(0, 0 if busy else 1)
+        self._busy.setVisible(busy)
+        if busy:
+            self._bar.hide()
+
+    def _show_need(self, need: Need | None) -> None:
+        self._bar.show_need(need)
+        self._bar.setVisible(need is not None)
+
+    def _say(self, text: str, role: str) -> None:
+        self._verdict.setText(text)
+        restyle(self._verdict, role=role)
+
+
+def _divided(estimate: Estimate) -> str:
+    need = estimate.need
+    assert need is not None and need.in_ram is not None
+    ram = need.in_ram
+    text = (
+        f"Fits with {need.layers}; the CPU computes the other {ram.layers} "
+        f"({format_bytes(ram.needed)} of RAM), which is slower."
+    )
+    if estimate.whole_len is None:
+        return text
+    return f"{text} With a context of {estimate.whole_len:,} tokens all are on {need.device}."
+
+
+def _too_large(estimate: Estimate) -> str:
+    need = estimate.need
+    assert need is not None
+    if (ram := need.in_ram) is not None:
+        where, more = f"on {need.device}", "fewer"
+        sizes = need.needed, need.limit
+        if need.needed <= need.limit:
+            where, more, sizes = "in RAM", "more", (ram.needed, ram.limit)
+        needed, usable = map(format_bytes, sizes)
+        text = f"Does not fit with {need.layers}: {needed} needed {where}, {usable} usable."
+        return f"{text} Choose {more} GPU layers, or auto."
+    needed, usable = format_bytes(need.needed), format_bytes(need.limit)
+    text = f"Does not fit: {needed} needed {need.where}".rstrip() + f", {usable} usable."
+    if estimate.fitting_len:
+        return f"{text} A context of {estimate.fitting_len:,} tokens fits."
+    return f"{text} Choose a 16-bit precision or a smaller model, or close other programs."
+
+
+def _count_text(count: int) -> str:
+    for name, factor in (("B", 10**9), ("M", 10**6)):
+        if count >= factor:
+            return f"{count / factor:.3g} {name}"
+    return f"{count:,}"
+
+
+def _breakable(path: str) -> str:
+    """A path or an id that may be wrapped after its separators."""
+    return re.sub(r"([/_-])", "\\1\u200b", path)
+
+
+def _wrapped() -> QLabel:
+    label = QLabel()
+    label.setWordWrap(True)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    return label

@@ -1,0 +1,354 @@
+"""The Models page: what is on this machine and on the hub at the left, one model at the right.
+
++------------------------+---------------------------------+
+| On this machine | Hub  | Qwen/Qwen3-0.6B                 |
+| [ filter or search   ] | facts, precision, context       |
+| list                   | memory: weights, KV, activations|
+|                        | at each precision               |
+| [Add a folder…]        | [Delete]              [Open]    |
++------------------------+---------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QHideEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
+
+from app.features.models.deletion import Deletion, folder_of
+from app.features.models.detail import Action, Detail
+from app.features.models.downloads import (
+    Download,
+    DownloadQueue,
+    State,
+    actions,
+    how_far,
+    state_text,
+)
+from app.features.models.estimate import NOTHING, Estimate, Held, estimate
+from app.features.models.fit import Fit, fits
+from app.features.models.hub import Hub
+from app.features.models.hub_search import HubSearch
+from app.features.models.inspector import Estimator, HubModel, Inspector, download_text
+from app.features.models.library import Library
+from app.features.models.welcome import WelcomePage
+from app.link.tasks import Task, run_task
+from app.storage.model_sources import ModelSource, SourceKind, shape_sources
+from app.storage.trash import Trash
+from app.units import format_bytes
+from app.window.commands import Command
+from app.window.settings_store import SettingsStore
+from engine.errors import ErrorInfo
+from widgets.controls.frames import PageFrame
+from widgets.controls.notice import Toast
+
+NARROW = 620
+"""Below this width list and card stand above each other."""
+LIST_WIDTH = 360
+HERE, ON_THE_HUB = 0, 1
+
+
+class ModelsPage(QWidget):
+    """`model_chosen`: path, load_format and settings of a model to open; `wants_front` when one
+    of its commands was used from elsewhere."""
+
+    model_chosen = Signal(str, str, object)
+    wants_front = Signal()
+
+    def __init__(
+        self,
+        store: SettingsStore,
+        queue: DownloadQueue,
+        trash: Trash,
+        hub: Hub,
+        in_use: Callable[[], Held] = lambda: NOTHING,
+        is_open: Callable[[str], bool] = lambda path: False,
+        estimator: Estimator = estimate,
+    ) -> None:
+        super().__init__()
+        self._hub, self._in_use, self._is_open = hub, in_use, is_open
+        self._estimator = estimator
+        self._fit_task: Task | None = None
+        self.queue = queue
+        self.source: ModelSource | None = None
+        self.detail = Detail()
+        self.library = Library(hub, store, queue)
+        self.search = HubSearch(hub, lambda repo: self.library.snapshot_of(repo) is not None)
+        self.inspector = Inspector(self.detail.card, store, in_use, estimator, self)
+        self.hub_model = HubModel(hub, self.inspector, self._offer, self)
+        self._build()
+        self.toast = Toast(self)
+        self.deletion = Deletion(trash, self.toast, self)
+        self._connect()
+
+    def _build(self) -> None:
+        forms = (("On this machine", self.library), ("On the hub", self.search))
+        frame = PageFrame(
+            "Where to look for models", forms, self.detail,
+            left_width=LIST_WIDTH, narrow=NARROW, stretch=(2, 3),
+        )  # fmt: skip
+        self.tabs = frame.tabs
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(frame)
+
+    def _connect(self) -> None:
+        for pane in (self.library, self.search):
+            pane.source_chosen.connect(self._on_chosen)
+            pane.source_opened.connect(lambda _: self._act_on_activation())
+        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.library.list)
+        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self._delete_chosen)
+        self.library.loaded.connect(self.search.refresh)
+        self.library.loaded.connect(self._on_loaded)
+        self.inspector.looked.connect(self._on_looked)
+        self.queue.changed.connect(self._on_download)
+        self.queue.gone.connect(self._on_download)
+        self.deletion.changed.connect(self._on_deleted)
+        self.deletion.failed.connect(self._on_problem)
+
+    # For the window ----------------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "models.hub", "Find a model on the hub…", self.show_hub, "File", "Ctrl+Shift+O",
+                "search", "model",
+            ),
+            Command(
+                "models.folder", "Add a folder of models…", self.add_folder, "File",
+                icon="folder", section="model",
+            ),
+            Command(
+                "models.refresh", "Look for models again", self.library.reload, "File", "F5",
+                "refresh", "model",
+            ),
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        """What waits until the window is on the screen."""
+        self.deletion.purge_leftovers()
+
+    def close_down(self) -> None:
+        """Stop downloads (they can be resumed), remove what was deleted."""
+        self.queue.close()
+        self.deletion.close()
+        self.hub_model.close()
+
+    def open_downloaded(self, path: str) -> None:
+        """Open a model that has just come, with what was chosen for it before, if anything."""
+        self.model_chosen.emit(path, "auto", None)
+
+    def show_hub(self) -> None:
+        self.wants_front.emit()
+        self.tabs.setCurrentIndex(ON_THE_HUB)
+        self.search.field.setFocus()
+        self.search.field.selectAll()
+
+    def add_folder(self) -> None:
+        self.wants_front.emit()
+        self.tabs.setCurrentIndex(HERE)
+        self.library.choose_folder()
+
+    def show_shapes(self) -> None:
+        """Look at the smallest of the shapes with random weights."""
+        self.wants_front.emit()
+        self.tabs.setCurrentIndex(HERE)
+        self.library.filter.clear()
+        self.library.list.choose(shape_sources()[0])
+        self.library.list.setFocus()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.library.reload()  # other programs download as well
+
+    # One model ---------------------------------------------------------------------------------
+
+    def _on_chosen(self, source: ModelSource) -> None:
+        self.source = source
+        self.hub_model.forget()
+        self.detail.show_card()
+        if self._repo_id is None:
+            self.inspector.show(source)
+        else:
+            self.inspector.show_only(source)
+            self.detail.card.show_place(f"{self._hub.endpoint}/{self._repo_id}")
+            self.hub_model.look(self._repo_id)
+        self._offer()
+
+    @property
+    def _repo_id(self) -> str | None:
+        """The id of the chosen model on the hub; None for one of this machine."""
+        source = self.source
+        is_remote = source is not None and source.kind in (SourceKind.HUB, SourceKind.DOWNLOAD)
+        return source.path if source is not None and is_remote else None
+
+    def _on_looked(self, found: Estimate | None) -> None:
+        self._offer()
+        if self._fit_task is not None:
+            self._fit_task.cancel()
+        if found is None or found.need is None:
+            self.detail.show_fits(())
+            return
+        config, in_use, estimator = self.inspector.config(), self._in_use(), self._estimator
+        self._fit_task = run_task(
+            self, lambda: fits(config, in_use, estimator), self._on_fits, lambda error: None
+        )
+
+    def _on_fits(self, found: list[Fit]) -> None:
+        self._fit_task = None
+        self.detail.show_fits(found)
+
+    # What can be done with it ------------------------------------------------------------------
+
+    def _offer(self) -> None:
+        """The buttons and words for the chosen model as it is now."""
+        source = self.source
+        if source is None:
+            self.detail.offer(None, ())
+        elif self._repo_id is None:
+            self._offer_local(source)
+        else:
+            self._offer_remote(self._repo_id)
+
+    def _offer_local(self, source: ModelSource) -> None:
+        others: list[Action] = []
+        if folder_of(source) is not None:
+            others.append(("Delete", lambda: self._delete(source)))
+        if source.kind is SourceKind.LOCAL:
+            others.append(("Take off the list", lambda: self.library.drop_folder(source)))
+        self.detail.offer(("Open", self._open), others, self.inspector.can_open)
+
+    def _offer_remote(self, repo_id: str) -> None:
+        download, details = self.queue.get(repo_id), self.hub_model.details
+        here = self.library.snapshot_of(repo_id)
+        if download is not None and download.state is not State.DONE:
+            self._offer_download(download)
+        elif here is not None and (details is None or here.path.endswith(details.commit)):
+            self.detail.say(f"It is on this machine: {here.path}")
+            self.detail.offer(("Open", self._open), (), self.inspector.can_open)
+        elif details is not None:
+            self.detail.say(download_text(details, self._hub.cache_dir))
+            found = self.inspector.estimate
+            anyway = " anyway" if found is not None and not found.report.supported else ""
+            update = "Update" if here is not None else "Download"
+            text = f"{update}{anyway} ({format_bytes(details.files.size)})"
+            self.detail.offer((text, lambda: self.queue.start(repo_id)), ())
+        else:
+            self.detail.offer(None, ())
+        if self.hub_model.error is not None:
+            self.detail.card.show_error(self.hub_model.error.cause)
+            if download is None:
+                self.detail.say(self.hub_model.error.remedy)
+
+    def _offer_download(self, download: Download) -> None:
+        parts = (state_text(download), how_far(download))
+        role = "error" if download.state is State.FAILED else "muted"
+        self.detail.say(" · ".join(part for part in parts if part), role)
+        possible = actions(self.queue, download)
+        self.detail.offer(possible[0] if possible else None, possible[1:])
+
+    def _act_on_activation(self) -> None:
+        """Enter or a double click opens; it never starts a download."""
+        if self.detail.primary.isEnabled() and self.detail.primary.text() == "Open":
+            self._open()
+
+    def _open(self) -> None:
+        source = self.source
+        if source is None or not self.inspector.can_open:
+            return
+        settings = self.inspector.settings()
+        if self._repo_id is not None:
+            here = self.library.snapshot_of(self._repo_id)
+            if here is not None:
+                self.model_chosen.emit(here.path, "auto", settings)
+            return
+        self.model_chosen.emit(source.path, source.load_format, settings)
+
+    def _delete(self, source: ModelSource) -> None:
+        if self._is_open(source.path):
+            self.detail.say(
+                f"{source.title} is open. Unload it first (File, Unload model), or open another.",
+                "error",
+            )
+            return
+        self.deletion.delete(source)
+
+    def _delete_chosen(self) -> None:
+        if self.source is not None and folder_of(self.source) is not None:
+            self._delete(self.source)
+
+    def _on_deleted(self) -> None:
+        self._choose_nothing()
+        self.library.reload()
+
+    def _on_loaded(self) -> None:
+        """What is not there any more is not shown any more."""
+        source = self.source
+        kinds = (SourceKind.LOCAL, SourceKind.CACHE)
+        known = {there.key for there in self.library.known}
+        if source is not None and source.kind in kinds and source.key not in known:
+            self._choose_nothing()
+        else:
+            self._offer()
+
+    def _on_problem(self, error: ErrorInfo) -> None:
+        self.detail.say(str(error), "error")
+
+    def _on_download(self, repo_id: str) -> None:
+        if self._repo_id != repo_id or self.source is None:
+            return
+        if self.queue.get(repo_id) is None and self.source.kind is SourceKind.DOWNLOAD:
+            self._choose_nothing()
+        self._offer()
+
+    def _choose_nothing(self) -> None:
+        self.source = None
+        self.inspector.forget()
+        self.hub_model.forget()
+        self.detail.show_nothing()
+
+
+class ModelsPlace(QStackedWidget):
+    """`wants_front` when one of its commands was used from elsewhere; `chat_wanted` when the user
+    begins with the starter model."""
+
+    wants_front = Signal()
+    chat_wanted = Signal()
+
+    def __init__(self, page: ModelsPage, welcome: WelcomePage) -> None:
+        super().__init__()
+        self.page, self.welcome = page, welcome
+        self.addWidget(page)
+        self.addWidget(welcome)
+        page.wants_front.connect(self._show_page)
+        welcome.left.connect(self._show_page)
+        welcome.hub.connect(page.show_hub)
+        welcome.folder.connect(page.add_folder)
+        welcome.shapes.connect(page.show_shapes)
+        welcome.chat.connect(self.chat_wanted)
+
+    def commands(self) -> list[Command]:
+        welcome = Command(
+            "help.welcome", "Welcome, and this machine", self.show_welcome, "Help", section="help"
+        )
+        return [*self.page.commands(), welcome]
+
+    @property
+    def is_welcoming(self) -> bool:
+        return self.currentWidget() is self.welcome
+
+    def show_welcome(self) -> None:
+        self.setCurrentWidget(self.welcome)
+        self.wants_front.emit()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        if not event.spontaneous():  # another page, and not a minimized window
+            self.setCurrentWidget(self.page)
+
+    def _show_page(self) -> None:
+        self.setCurrentWidget(self.page)
+        self.wants_front.emit()

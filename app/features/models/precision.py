@@ -1,0 +1,293 @@
+"""The precision that a model runs in, in words. No Qt.
+
+bf16                                       plain weights
+bf16 · int4 weights (groups of 128)        rounded, or stored so
+bf16 · int8 weights · int8 head · KV fp8
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from app.units import format_bytes
+from engine.config import SETTINGS, EngineConfig
+from engine.snapshot import ModelInfo
+from widgets.live.figures import short_dtype, weights_words
+
+
+def precision_words(model: ModelInfo, config: EngineConfig) -> str:
+    """Everything that decides what comes out: number format, weights, output head, KV cache."""
+    parts = [short_dtype(model.dtype), weights_words(model)]
+    if config.quantization_head != "none":
+        parts.append(f"{config.quantization_head} head")
+    if config.kv_dtype.is_quantized:
+        keys, values = config.kv_dtype.resolved(short_dtype(model.dtype))
+        parts.append(f"KV {keys}" if keys == values else f"K {keys}, V {values}")
+    return " · ".join(filter(None, parts))
+
+
+def change_words(before: str, after: str) -> str:
+    """What is new in the precision `after`: int8 weights; plain weights where nothing is added."""
+    old = before.split(" · ")
+    new = [part for part in after.split(" · ") if part not in old]
+    if new:
+        return " · ".join(new)
+    gone = [part.split()[-1] for part in old if part not in after.split(" · ")]
+    return "plain weights" if any("weights" in part for part in old) and gone else after
+
+
+WEIGHTS, GROUP, HEAD, DTYPE = (
+    "quantization", "quantization_group_size", "quantization_head", "dtype",
+)  # fmt: skip
+ROUNDED = ("int8", "int4", "nf4", "fp8")
+"""What plain weights can be rounded to while they are loaded."""
+
+SOURCE, QUANTIZE = "source", "quantize"
+"""Ways out of a choice that is not possible: open the model that this one was made from, or make a
+quantized one."""
+
+_NAMES = {
+    "auto": "as stored", "int8": "int8", "int4": "int4", "nf4": "nf4", "fp8": "fp8", "awq": "AWQ",
+    "gptq": "GPTQ", "compressed-tensors": "compressed-tensors", "bitsandbytes": "bitsandbytes",
+}  # fmt: skip
+_TRIAL_ROWS, _TRIAL_INPUTS = 256, 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A value of a setting. `refusal`: why it cannot be chosen, "" where it can."""
+
+    value: str
+    text: str
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is known of the loaded checkpoint, in the shape that was asked for.
+
+    stored: the format of quantized weights in words, method: its name; "" for plain weights.
+    weights: predicted bytes by (method, head). disk_bytes: what a load reads. held: how many
+    weights are rounded. rounding: seconds that a weight takes, by method, tried on this machine.
+    """
+
+    path: str
+    dtype: str
+    group_size: int
+    method: str = ""
+    stored: str = ""
+    weights: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    disk_bytes: int = 0
+    held: int = 0
+    rounding: Mapping[str, float] = field(default_factory=dict)
+
+    def bytes_of(self, method: str, head: str) -> int | None:
+        """Weights held by `method`, predicted; None where that cannot be."""
+        plain = "stored" if self.method else "none"
+        known = {"auto": plain, "none": "none" if not self.method else "", self.method: plain}
+        return self.weights.get((known.get(method, method), head))
+
+    def of_weights(self, head: str, dtype: str) -> list[Choice]:
+        """Every value of the weights' setting, with what it weighs."""
+        return [self._weights_choice(v, head, dtype) for v in SETTINGS[WEIGHTS].choices]
+
+    def of_head(self, method: str) -> list[Choice]:
+        """Every value of the output head's setting."""
+        names = {"none": plain_name(self.dtype)}
+        return [
+            Choice(value, self._sized(names.get(value, value), self.bytes_of(method, value)))
+            for value in SETTINGS[HEAD].choices
+        ]
+
+    def _weights_choice(self, value: str, head: str, dtype: str) -> Choice:
+        name = plain_name(dtype) if value == "none" else _NAMES.get(value, value)
+        if value == "auto" and self.stored:
+            name = f"as stored: {self.stored}"
+        text = self._sized(name, self.bytes_of(value, head))
+        refusal = self._refusal(value, plain_name(dtype))
+        return Choice(value, text, refusal)
+
+    @staticmethod
+    def _sized(name: str, size: int | None) -> str:
+        return name if size is None else f"{name} · {format_bytes(size)}"
+
+    def _refusal(self, value: str, plain: str) -> str:
+        if self.method:
+            if value in ("auto", self.method):
+                return ""
+            if value == "none":
+                return f"The checkpoint is stored as {self.stored}: {plain} are not in it."
+            return f"The checkpoint is stored as {self.stored}: rounding it again loses twice."
+        if value in ("auto", "none", *ROUNDED):
+            return ""
+        return (
+            f"{_NAMES[value]} is not made while a model is loaded: it needs a checkpoint in that "
+            "format."
+        )
+
+    @property
+    def limits(self) -> str:
+        """In a line: what is not possible with this checkpoint, "" where everything is."""
+        if self.method:
+            return f"stored as {self.stored}: other precisions need the model it was made from"
+        return ""
+
+    @property
+    def way_out(self) -> str:
+        """SOURCE or QUANTIZE: what leads to the choices that are refused."""
+        return SOURCE if self.method else QUANTIZE
+
+
+def plain_name(dtype: str) -> str:
+    """Plain numbers by their width: "16 bits" for bfloat16."""
+    return "32 bits" if dtype == "float32" else "16 bits"
+
+
+def look_at(config: EngineConfig) -> Checkpoint:
+    """The checkpoint of `config` (its dtype resolved), with what it would weigh at each precision.
+    Reads no weights. Raises InferdeckError."""
+    import torch
+
+    from engine.models import checkpoint as files
+    from engine.models.architecture import build_on_meta
+    from engine.models.footprint import predicted_bytes
+    from engine.models.layers.rotary import bytes_of_tables, table_rows
+    from engine.numerics.scheme import Scheme, weights_to_hold
+
+    opened = files.Checkpoint.open(config.model, dummy=config.load_format == "dummy")
+    reference = build_on_meta(opened.config)
+    stored = opened.quantization
+    dtype = getattr(torch, config.dtype)
+    group = config.quantization_group_size
+    weights = {
+        ("stored" if stored and method == "none" else method, head): predicted_bytes(
+            opened, reference, dtype, Scheme(method, group, head)
+        ).total
+        for method in (("none",) if stored else ("none", *ROUNDED))
+        for head in SETTINGS[HEAD].choices
+    }
+    length = config.max_model_len or opened.max_position_embeddings
+    tables = bytes_of_tables(table_rows(reference, dtype), length) if length else 0
+    shapes = weights_to_hold(reference).values()
+    return Checkpoint(
+        path=config.model,
+        dtype=config.dtype,
+        group_size=group,
+        method=stored.method if stored else "",
+        stored=stored.title if stored else "",
+        weights={key: size + tables for key, size in weights.items()},
+        disk_bytes=opened.disk_bytes,
+        held=sum(_product(shape) for shape in shapes),
+        rounding={} if stored else {method: _rounding_s(method, group) for method in ROUNDED},
+    )
+
+
+def _rounding_s(method: str, group: int) -> float:
+    """Seconds that rounding a weight takes here: of three tries on a small matrix the best."""
+    import torch
+
+    from engine.numerics.scheme import Scheme
+
+    weight = torch.randn(_TRIAL_ROWS, _TRIAL_INPUTS)
+    scheme, best = Scheme(method, group), float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        scheme.rounded(weight)
+        best = min(best, time.perf_counter() - began)
+    return best / weight.numel()
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+MAX_KEPT = 64
+_LOAD = "load"
+
+
+class Memory(Protocol):
+    """Where times are kept between two runs: `app.window.settings_store.SettingsStore`."""
+
+    @property
+    def switch_times(self) -> Mapping[str, float]: ...
+    @switch_times.setter
+    def switch_times(self, times: Mapping[str, float]) -> None: ...
+
+
+class Expected(NamedTuple):
+    """`is_measured`: it took so long the last time."""
+
+    seconds: float
+    is_measured: bool
+
+    @property
+    def words(self) -> str:
+        source = "as last time" if self.is_measured else "estimated"
+        return f"about {seconds_words(self.seconds)} ({source})"
+
+
+class SwitchTimes:
+    """Learns from every load and every change that was measured."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def learn(self, config: EngineConfig, seconds: float) -> None:
+        """Loading again with `config` took so long."""
+        self._keep(_key(config), seconds)
+
+    def learn_load(self, config: EngineConfig, seconds: float) -> None:
+        """The first load with `config` took so long, from its first byte on."""
+        self._keep(f"{_LOAD} {_key(config)}", seconds)
+
+    def expected(self, config: EngineConfig, checkpoint: Checkpoint | None) -> Expected | None:
+        """For loading again with `config`; None where nothing is known yet."""
+        known = self._memory.switch_times
+        if _key(config) in known:
+            return Expected(known[_key(config)], True)
+        if checkpoint is None:
+            return None
+        loads = [
+            seconds - self._rounding(name, checkpoint)
+            for name, seconds in known.items()
+            if name.removeprefix(f"{_LOAD} ").startswith(f"{config.model}|")
+        ]
+        if not loads:
+            return None
+        reading = max(0.0, min(loads))
+        rounding = checkpoint.held * checkpoint.rounding.get(config.quantization, 0.0)
+        return Expected(reading + rounding, False)
+
+    @staticmethod
+    def _rounding(name: str, checkpoint: Checkpoint) -> float:
+        method = name.rpartition("|")[2].split("/")[0]
+        return checkpoint.held * checkpoint.rounding.get(method, 0.0)
+
+    def _keep(self, name: str, seconds: float) -> None:
+        known = dict(self._memory.switch_times)
+        known.pop(name, None)
+        known[name] = round(seconds, 3)
+        self._memory.switch_times = dict(list(known.items())[-MAX_KEPT:])
+
+
+def _key(config: EngineConfig) -> str:
+    own: dict[str, Any] = {name: getattr(config, name) for name in (WEIGHTS, GROUP, HEAD, DTYPE)}
+    if own[WEIGHTS] != "int4":
+        own[GROUP] = "-"
+    if own[WEIGHTS] == "none":
+        own[WEIGHTS] = "auto"
+    values = "/".join(str(value) for value in own.values())
+    return f"{config.model}|{config.load_format}|{values}"
+
+
+def seconds_words(seconds: float) -> str:
+    """ "0.4 s", "12 s", "3 min"."""
+    if seconds < 9.95:
+        return f"{max(0.1, seconds):.1f} s"
+    return f"{seconds:.0f} s" if seconds < 119.5 else f"{seconds / 60:.0f} min"

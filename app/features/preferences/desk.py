@@ -1,0 +1,86 @@
+"""Opens the settings dialog, of which there is one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import shiboken6
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from app.features.preferences.catalog import all_sections
+from app.features.preferences.dialog import SettingsDialog
+from app.features.preferences.section_view import KEYBOARD
+from app.features.tune.engine_settings import EngineSettingsPanel
+from app.window.commands import Command, CommandRegistry
+from app.window.program_settings import Preferences
+from widgets.palette.items import Entry
+
+OPEN = "app.settings"
+SETTING = "setting:"
+"""What the id of a setting in the palette begins with; its name follows."""
+
+
+class SettingsDesk(QObject):
+    def __init__(
+        self,
+        preferences: Preferences,
+        panel: EngineSettingsPanel,
+        registry: CommandRegistry,
+        window: QWidget,
+    ) -> None:
+        super().__init__(window)
+        self._preferences, self._panel, self._registry = preferences, panel, registry
+        self._window = window
+        self._dialog: SettingsDialog | None = None
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(OPEN, "Settings…", self.show, "File", "Ctrl+,", "settings", "settings"),
+            Command(
+                "app.keyboard", "Change keyboard shortcuts…", partial(self.show, KEYBOARD), "Help",
+                section="help",
+            ),
+        ]  # fmt: skip
+
+    @property
+    def dialog(self) -> SettingsDialog | None:
+        """The one that is open."""
+        is_there = self._dialog is not None and shiboken6.isValid(self._dialog)
+        return self._dialog if is_there else None
+
+    def entries(self) -> list[Entry]:
+        """Every setting, of the program and of the engine, as the palette shows it."""
+        return [
+            Entry(
+                f"{SETTING}{entry.spec.name}", entry.spec.label,
+                f"{section.group} setting · {section.title}",
+            )
+            for section in all_sections(self._panel.machine)
+            for entry in section.entries
+        ]  # fmt: skip
+
+    def show_setting(self, name: str) -> None:
+        """The dialog in front, at the row of one setting."""
+        self.show()
+        if self.dialog is not None:
+            self.dialog.show_setting(name)
+
+    def show(self, section: str = "") -> None:
+        """The dialog in front, at a section if one is named."""
+        dialog = self.dialog
+        if dialog is None:
+            dialog = self._dialog = SettingsDialog(
+                self._preferences, self._panel, self._registry, self._window
+            )
+        if section:
+            dialog.show_section(section)
+        dialog.show()
+        dialog.raise_()
+        dialog.activateWindow()
+
+    def close(self) -> None:
+        """With the main window it goes."""
+        dialog = self.dialog
+        if dialog is not None:
+            dialog.close()

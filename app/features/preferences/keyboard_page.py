@@ -1,0 +1,271 @@
+"""The commands with their keys, as a table that is filtered by words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from PySide6.QtGui import QFont, QKeyEvent
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QPushButton,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.preferences.key_recorder import KeyRecorder
+from app.storage.json_file import NotWrittenError
+from app.window.commands import Command, CommandRegistry, native
+from app.window.keymap import KeyMap, objection
+from widgets.controls.lines import ElidedLine
+from widgets.controls.tables import Index, RowTable, dress_table
+from widgets.theme.theme import SPACE_2, SPACE_3, restyle, theme_notifier, ui_font
+
+COMMAND, MENU, KEYS, DEFAULT = range(4)
+
+
+class CommandTable(RowTable[Command]):
+    """A row for each command that was found; commands whose keys were changed stand out."""
+
+    HEADINGS = ("Command", "Menu", "Keys", "Default")
+
+    def __init__(self, registry: CommandRegistry, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._registry = registry
+        self.find("")
+
+    def find(self, text: str) -> int:
+        """Keep the commands in which every word of `text` occurs; how many these are."""
+        words = text.lower().split()
+        self.set_rows([c for c in self._registry if all(w in self._text(c) for w in words)])
+        return len(self._rows)
+
+    def _text(self, command: Command) -> str:
+        keys = self._registry.words(command.id)
+        return f"{command.text} {command.where} {keys} {command.id}".lower()
+
+    def renew(self) -> None:
+        """Keys have changed."""
+        if self._rows:
+            last = self.index(len(self._rows) - 1, DEFAULT)
+            self.dataChanged.emit(self.index(0, 0), last)
+
+    def row_of(self, command_id: str) -> int:
+        """-1 where it was not found."""
+        return next((i for i, c in enumerate(self._rows) if c.id == command_id), -1)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        command = self._rows[index.row()]
+        if role == Qt.ItemDataRole.DisplayRole:
+            return self._cell(command, index.column())
+        is_changed = self._registry.keymap.is_changed(command.id)
+        if role == Qt.ItemDataRole.FontRole and index.column() == KEYS and is_changed:
+            return ui_font("body", QFont.Weight.DemiBold)
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return f"{command.id}, changed" if is_changed else command.id
+        return None
+
+    def _cell(self, command: Command, column: int) -> str:
+        keymap = self._registry.keymap
+        return (
+            command.text.rstrip("…"),
+            command.where,
+            native(keymap.keys(command.id)),
+            native(keymap.default(command.id)),
+        )[column]
+
+
+NOTHING_FOUND = "No command has these words."
+CHOOSE = "Choose a command to give it other keys."
+
+
+class KeyboardPage(QWidget):
+    """`changed`: some command has other keys now."""
+
+    changed = Signal()
+
+    def __init__(self, registry: CommandRegistry, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._registry = registry
+        self._wanted = ""  # keys that another command has
+        self.table = CommandTable(registry, self)
+        self.view = _make_view(self.table)
+        self.view.installEventFilter(self)
+        self.recorder = KeyRecorder()
+        self.recorder.pressed.connect(self.give)
+        self.reset = _button("Reset", "Give this command the keys that it came with")
+        self.reset_all = _button("Reset all", "Give every command the keys that it came with")
+        self.take_over = _button("Take over", "Give the keys to this command; the other has none")
+        self.leave = _button("Leave it", "Change nothing")
+        self._chosen = ElidedLine("text")
+        self._message = QLabel()
+        self._message.setTextFormat(Qt.TextFormat.PlainText)
+        self._message.setWordWrap(True)
+        self.reset.clicked.connect(self._reset)
+        self.reset_all.clicked.connect(self._reset_all)
+        self.take_over.clicked.connect(lambda: self._bind(self._wanted))
+        self.leave.clicked.connect(self._show)
+        self.view.doubleClicked.connect(lambda index: self.recorder.listen())
+        self._arrange()
+        self._watch_selection()
+        theme_notifier().changed.connect(self._fit_rows)
+        self._fit_rows()
+        self.view.selectRow(0)
+
+    def _arrange(self) -> None:
+        change = QHBoxLayout()
+        change.setSpacing(SPACE_2)
+        change.addWidget(self._chosen, 2)
+        change.addWidget(self.recorder, 3)
+        change.addWidget(self.reset)
+        change.addWidget(self.reset_all)
+        answer = QHBoxLayout()
+        answer.setSpacing(SPACE_2)
+        answer.addWidget(self._message, 1)
+        answer.addWidget(self.take_over)
+        answer.addWidget(self.leave)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_3)
+        column.addWidget(self.view, 1)
+        column.addLayout(change)
+        column.addLayout(answer)
+
+    @property
+    def command(self) -> Command | None:
+        """The one that is chosen."""
+        return self.table.row_at(self.view.currentIndex().row())
+
+    @property
+    def message(self) -> str:
+        return self._message.text()
+
+    def search(self, text: str) -> int:
+        """Show the commands in which every word of `text` occurs; how many these are."""
+        chosen = self.command
+        count = self.table.find(text)
+        row = self.table.row_of(chosen.id) if chosen is not None else -1
+        self.view.selectRow(max(row, 0))
+        self._show()
+        return count
+
+    def choose(self, command_id: str) -> None:
+        """Show a command, and be ready to take keys for it."""
+        self.view.selectRow(self.table.row_of(command_id))
+
+    # What the user does ------------------------------------------------------------------------
+
+    def give(self, keys: str) -> None:
+        """Give `keys` to the chosen command, unless something stands against it: that is said."""
+        command = self.command
+        if command is None:
+            return
+        self._show()
+        if keys and (reason := objection(keys)):
+            self._say(reason, "warning")
+            return
+        owner = self._registry.keymap.owner(keys)
+        if not owner or owner == command.id:
+            self._bind(keys)
+            return
+        self._wanted = keys
+        other = self._registry.command(owner)
+        name = other.text.rstrip("…")
+        self._say(f"{native(keys)} belongs to “{name}” ({other.where}).", "warning")
+        for button in (self.take_over, self.leave):
+            button.show()
+        self.take_over.setFocus()
+
+    def _bind(self, keys: str) -> None:
+        if self.command is not None:
+            command_id = self.command.id
+            self._change(lambda keymap: keymap.bind(command_id, keys))
+
+    def _reset(self) -> None:
+        if self.command is not None:
+            command_id = self.command.id
+            self._change(lambda keymap: keymap.reset(command_id))
+
+    def _reset_all(self) -> None:
+        self._change(lambda keymap: keymap.reset_all())
+
+    def _change(self, do: Callable[[KeyMap], None]) -> None:
+        problem = ""
+        try:
+            do(self._registry.keymap)
+        except NotWrittenError as error:
+            problem = f"It holds until the program ends: {error.cause} {error.remedy}"
+        self._registry.take_keys()
+        self.table.renew()
+        self._show()
+        self.view.setFocus()
+        if problem:
+            self._say(problem, "error")
+        self.changed.emit()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+                self.recorder.listen()
+                return True
+            if event.key() == Qt.Key.Key_Delete and self.command is not None:
+                self._bind("")
+                return True
+        return False
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _watch_selection(self) -> None:
+        self.view.selectionModel().currentRowChanged.connect(lambda *_: self._show())
+
+    def _fit_rows(self) -> None:
+        self.view.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_3)
+
+    def _say(self, text: str, role: str = "muted") -> None:
+        self._message.setText(text)
+        restyle(self._message, role=role)
+
+    def _show(self) -> None:
+        """What is chosen, what can be done, and nothing that is asked."""
+        command, keymap = self.command, self._registry.keymap
+        self._wanted = ""
+        for button in (self.take_over, self.leave):
+            button.hide()
+        is_changed = command is not None and keymap.is_changed(command.id)
+        self._chosen.set_text(command.text.rstrip("…") if command is not None else "")
+        self.recorder.setText("")
+        self.recorder.setEnabled(command is not None)
+        self.reset.setEnabled(is_changed)
+        self.reset_all.setEnabled(bool(keymap.num_changed))
+        count = keymap.num_changed
+        if not self.table.rowCount():
+            self._say(NOTHING_FOUND)
+        elif command is None:
+            self._say(CHOOSE)
+        else:
+            self._say(f"{count} of {sum(1 for _ in keymap)} commands have other keys than at first."
+                      if count else "Every command has the keys that it came with.")  # fmt: skip
+
+
+def _make_view(table: CommandTable) -> QTableView:
+    view = QTableView()
+    view.setModel(table)
+    dress_table(view, "Commands and their keys")
+    header = view.horizontalHeader()
+    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+    header.setSectionResizeMode(COMMAND, QHeaderView.ResizeMode.Stretch)
+    header.setMinimumSectionSize(64)
+    return view
+
+
+def _button(text: str, tip: str) -> QPushButton:
+    button = QPushButton(text)
+    button.setToolTip(tip)
+    button.setAutoDefault(False)
+    return button

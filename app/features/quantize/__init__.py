@@ -1,0 +1,1 @@
+"""The Quantize page: quantized models made, measured and reported."""

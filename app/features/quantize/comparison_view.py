@@ -1,0 +1,129 @@
+"""Two or more reports side by side: one figure as bars, all of them as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.figures import FigureGrid, comparison_rows, value_text
+from app.storage.report_export import as_markdown
+from app.storage.report_metrics import Comparison, compare
+from app.storage.report_store import StoredReport
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.frames import scroll_by_keys
+from widgets.quality.value_bars import ValueBar, ValueBars
+from widgets.theme.theme import SPACE_2, SPACE_3, SPACE_4
+
+FIRST_METRIC = "kl_mean"
+
+
+class ComparisonView(QFrame):
+    """`export_wanted(reports)` when its button was pressed."""
+
+    export_wanted = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Comparison of reports")
+        self.reports: list[StoredReport] = []
+        self.found: Comparison | None = None
+        self.title = QLabel()
+        self.title.setProperty("role", "title")
+        self.cautions = QLabel()
+        self.cautions.setProperty("role", "warning")
+        self.cautions.setWordWrap(True)
+        self.chooser = ElidedCombo()
+        self.chooser.setAccessibleName("Figure that is drawn")
+        self.chooser.currentIndexChanged.connect(lambda *_: self._draw())
+        self.fit = QCheckBox("Fit to values")
+        self.fit.setToolTip("Start the bars just below the least value, and not at zero")
+        self.bars = ValueBars("The reports by one figure")
+        self.fit.toggled.connect(self.bars.set_fit)
+        self.table = FigureGrid("The reports by all figures", 230)
+        self.copy = QPushButton("Copy")
+        self.copy.setToolTip("Copy as a Markdown table")
+        self.copy.clicked.connect(self.copy_table)
+        self.export = QPushButton("Export…")
+        self.export.setToolTip("As JSON, CSV or Markdown")
+        self.export.clicked.connect(lambda: self.export_wanted.emit(self.reports))
+        self._arrange()
+
+    def _arrange(self) -> None:
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.title, 1)
+        head.addWidget(self.copy)
+        head.addWidget(self.export)
+        choice = QHBoxLayout()
+        choice.setSpacing(SPACE_3)
+        choice.addWidget(self.chooser)
+        choice.addWidget(self.fit)
+        choice.addStretch(1)
+        content = QWidget()
+        content.setProperty("bare", True)
+        column = QVBoxLayout(content)
+        column.setContentsMargins(0, 0, SPACE_2, 0)
+        column.setSpacing(SPACE_3)
+        column.addWidget(self.table)
+        column.addStretch(1)
+        area = QScrollArea()  # wider than the window where many are compared
+        area.setWidgetResizable(True)
+        area.setFrameShape(QFrame.Shape.NoFrame)
+        area.setWidget(content)
+        area.setAccessibleName("Comparison")
+        scroll_by_keys(area)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(SPACE_4, SPACE_3, SPACE_2, SPACE_3)
+        whole.setSpacing(SPACE_3)
+        whole.addLayout(head)
+        whole.addWidget(self.cautions)
+        whole.addLayout(choice)
+        whole.addWidget(self.bars)
+        whole.addWidget(area, 1)
+
+    def show_reports(self, reports: Sequence[StoredReport]) -> None:
+        """At least two; the others are compared with the first."""
+        self.reports = list(reports)
+        found = self.found = compare([s.report for s in reports], [s.name for s in reports])
+        self.title.setText(f"{len(reports)} reports")
+        self.cautions.setText("\n".join(found.cautions))
+        self.cautions.setVisible(bool(found.cautions))
+        chosen = self.chooser.currentData() or FIRST_METRIC
+        self.chooser.blockSignals(True)
+        self.chooser.clear()
+        for row in found.rows:
+            self.chooser.addItem(row.metric.label, row.metric.key)
+        self.chooser.setCurrentIndex(max(0, self.chooser.findData(chosen)))
+        self.chooser.blockSignals(False)
+        self.table.show_rows(*comparison_rows(found))
+        self._draw()
+
+    def copy_table(self) -> None:
+        reports = [stored.report for stored in self.reports]
+        QGuiApplication.clipboard().setText(as_markdown(reports))
+
+    def _draw(self) -> None:
+        found = self.found
+        if found is None or self.chooser.currentIndex() < 0:
+            return
+        row = found.rows[self.chooser.currentIndex()]
+        self.bars.show_bars(
+            [
+                ValueBar(title, value, value_text(row.metric, value), place in row.best)
+                for place, (title, value) in enumerate(zip(found.titles, row.values, strict=True))
+            ]
+        )
+        self.bars.setToolTip({-1: "Less is better", 1: "More is better"}.get(row.metric.better, ""))

@@ -1,0 +1,222 @@
+"""A labelled control with a line below it: what it amounts to, or what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFileDialog,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.texts import BUILTIN_TEXTS, PROGRAM, TextChoice
+from widgets.controls.combo import ElidedCombo
+from widgets.theme.theme import SPACE_1, SPACE_2, restyle
+
+_OTHER = object()
+
+
+class Field(QWidget):
+    """`title` above (none for a row of switches), `note` below."""
+
+    def __init__(self, title: str, *controls: QWidget, tip: str = "") -> None:
+        super().__init__()
+        self.setToolTip(tip)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1 // 2)
+        self.title = QLabel(title)
+        self.title.setVisible(bool(title))
+        column.addWidget(self.title)
+        self.row = QHBoxLayout()
+        self.row.setSpacing(SPACE_2)
+        for control in controls:
+            self.row.addWidget(control, int(isinstance(control, QComboBox | QLineEdit)))
+        column.addLayout(self.row)
+        self._note = wrapped("small")
+        self._note.hide()
+        column.addWidget(self._note)
+
+    @property
+    def note(self) -> str:
+        return self._note.text()
+
+    @property
+    def has_problem(self) -> bool:
+        return bool(self._note.property("role") == "error" and self._note.text())
+
+    def say(self, text: str, role: str = "small") -> None:
+        """A line below the control; nothing for no text."""
+        self._note.setText(breakable(text))
+        self._note.setVisible(bool(text))
+        if self._note.property("role") != role:
+            restyle(self._note, role=role)
+
+
+class ModelField(ElidedCombo):
+    """A model folder: one that is known, or another. `changed(path)` by the user's doing;
+    `empty_text` stands for none."""
+
+    changed = Signal(str)
+
+    def __init__(self, name: str, empty_text: str = "Choose a model") -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self._empty, self._path = empty_text, ""
+        self._known: list[tuple[str, str]] = []
+        _give_way(self)
+        self.activated.connect(self._on_activated)
+        self._fill()
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def set_path(self, path: str) -> None:
+        """Show it, without a signal."""
+        if path != self._path:
+            self._path = path
+            self._fill()
+
+    def choose(self, path: str) -> None:
+        """As if the user had chosen it."""
+        if path != self._path:
+            self.set_path(path)
+            self.changed.emit(path)
+
+    def set_known(self, known: Sequence[tuple[str, str]]) -> None:
+        """Folders to choose from, as (path, title)."""
+        if list(known) != self._known:
+            self._known = list(known)
+            self._fill()
+
+    def _fill(self) -> None:
+        with QSignalBlocker(self):
+            self.clear()
+            self.addItem(self._empty, "")
+            known = self._known
+            if self._path and self._path not in [path for path, _ in known]:
+                known = [*known, (self._path, Path(self._path).name or self._path)]
+            for path, title in known:
+                self.addItem(title, path)
+                self.setItemData(self.count() - 1, path, Qt.ItemDataRole.ToolTipRole)
+            self.insertSeparator(self.count())
+            self.addItem("Other folder…", _OTHER)
+            self._show()
+        self.setToolTip(self._path)
+
+    def _show(self) -> None:
+        self.setCurrentIndex(self.findData(self._path))
+
+    def _on_activated(self, index: int) -> None:
+        chosen = self.itemData(index)
+        if chosen is _OTHER:
+            self._show()
+            chosen = QFileDialog.getExistingDirectory(self, "The folder of a model", self._path)
+        if isinstance(chosen, str) and (chosen or index == 0):
+            self.choose(chosen)
+
+
+class OwnText(NamedTuple):
+    """A text that comes with the program; `about` is the tool tip."""
+
+    key: str
+    title: str
+    about: str
+
+
+FOR_CALIBRATION = (
+    OwnText(
+        PROGRAM, "Built in, for this model",
+        "Mixed English; for the starter model conversations like those it learned from",
+    ),
+)  # fmt: skip
+FOR_EVALUATION = tuple(
+    OwnText(text.key, f"Built in: {text.title}", text.about) for text in BUILTIN_TEXTS
+)
+
+
+class TextField(ElidedCombo):
+    """A text of the program, or a file of the user's."""
+
+    changed = Signal()
+
+    def __init__(self, name: str, kinds: str, own: Sequence[OwnText]) -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self._choice, self._kinds, self._num_own = TextChoice(own[0].key), kinds, len(own)
+        _give_way(self)
+        for text in own:
+            self.addItem(text.title, text.key)
+            self.setItemData(self.count() - 1, text.about, Qt.ItemDataRole.ToolTipRole)
+        self.activated.connect(self._on_activated)
+        self.set_choice(self._choice)
+
+    @property
+    def choice(self) -> TextChoice:
+        return self._choice
+
+    def set_choice(self, choice: TextChoice) -> None:
+        """Show it, without a signal."""
+        self._choice = choice
+        while self.count() > self._num_own:
+            self.removeItem(self.count() - 1)
+        if choice.file:
+            self.addItem(Path(choice.file).name, choice.file)
+        self.addItem("A file…", _OTHER)
+        self.setCurrentIndex(self.findData(choice.builtin or choice.file))
+        self.setToolTip(choice.file or self.currentData(Qt.ItemDataRole.ToolTipRole) or "")
+
+    def choose(self, choice: TextChoice) -> None:
+        """As if the user had chosen it."""
+        self.set_choice(choice)
+        self.changed.emit()
+
+    def _on_activated(self, index: int) -> None:
+        chosen = self.itemData(index)
+        if chosen is _OTHER:
+            self.set_choice(self._choice)
+            file, _ = QFileDialog.getOpenFileName(self, "A text", "", self._kinds)
+            if file:
+                self.choose(TextChoice("", file))
+        elif index < self._num_own:
+            self.choose(TextChoice(chosen))
+
+
+def path_button(name: str) -> QPushButton:
+    """A button that opens a dialog for the line beside it."""
+    button = QPushButton("Browse…")
+    button.setAccessibleName(name)
+    button.setToolTip(name)
+    return button
+
+
+def wrapped(role: str = "", text: str = "") -> QLabel:
+    """A label that breaks where it has to and takes the room that it is given."""
+    label = QLabel(text)
+    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.setWordWrap(True)
+    label.setProperty("role", role)
+    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    return label
+
+
+def breakable(text: str) -> str:
+    """Paths may be broken at their slashes, which Qt does not do by itself."""
+    return text.replace("/", "/\u200b")
+
+
+def _give_way(box: QComboBox) -> None:
+    box.setMinimumContentsLength(8)
+    box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+    box.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)

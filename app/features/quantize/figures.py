@@ -1,0 +1,363 @@
+"""The leading figures of a report, in words. No Qt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QFont, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QLabel,
+    QLayout,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.fields import wrapped
+from app.storage.report_metrics import METRICS, NOTHING, Comparison, Form, Metric, text_of
+from app.units import format_bytes
+from engine.evaluate.report import EvaluationReport, ModelFacts
+from widgets.theme.fonts import text_scale
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
+
+SIMILARITY_BAR = 0.99
+"""The similarity of final embeddings that people quote as "no loss to speak of"."""
+
+
+class Tile(NamedTuple):
+    """`tone`: "better", "worse" or "muted", of the note."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = "muted"
+    tip: str = ""
+
+
+def tiles_of(report: EvaluationReport) -> list[Tile]:
+    """In the order in which they matter; what was not measured is not there."""
+    found = [_size(report), _perplexity(report), *_divergence(report), _speed(report)]
+    if report.answers is not None:
+        answers = report.answers
+        value = f"{answers.num_identical} of {len(answers.pairs)}"
+        note = f"{percent(answers.mean_equal_share)} of the tokens before they part"
+        found.append(Tile("Identical answers", value, note))
+    return [tile for tile in found if tile is not None]
+
+
+def _size(report: EvaluationReport) -> Tile:
+    size, ratio = report.candidate.weights_bytes, report.weights_ratio
+    tip = "Measured in memory, of all weights"
+    if report.reference is None or ratio is None:
+        return Tile("Weights", format_bytes(size), tip=tip)
+    before, kv = report.reference.weights_bytes, _kv_words(report.candidate, report.reference)
+    if ratio == 1.0 and kv:
+        per_token = format_bytes(report.candidate.kv_bytes_per_token)
+        return Tile("KV cache per token", per_token, kv, "better")
+    tone = "better" if ratio < 0.995 else "muted"
+    return Tile(
+        "Weights", format_bytes(size), f"{percent(ratio)} of {format_bytes(before)}", tone, tip
+    )
+
+
+def _kv_words(candidate: ModelFacts, reference: ModelFacts) -> str:
+    before, now = reference.kv_bytes_per_token, candidate.kv_bytes_per_token
+    return f"{percent(now / before)} of {format_bytes(before)}" if before and now < before else ""
+
+
+def _perplexity(report: EvaluationReport) -> Tile | None:
+    loss, change = report.candidate_loss, report.perplexity_change
+    if loss is None:
+        return None
+    value = f"{loss.perplexity:,.3f}"
+    if change is None or report.reference_loss is None:
+        return Tile("Perplexity", value, f"{loss.bits_per_byte:.3f} bits per byte")
+    before = report.reference_loss.perplexity
+    tone = "worse" if change > 0.03 else "muted"
+    return Tile("Perplexity", value, f"{signed(change)} of {before:,.3f}", tone)
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """ "97.8 %"."""
+    return f"{100 * share:.{decimals}f}\u00a0%"
+
+
+def signed(share: float) -> str:
+    """ "+0.42 %", "−1.20 %"."""
+    return f"{share:+.2%}".replace("-", "−").replace("%", "\u00a0%")
+
+
+def _divergence(report: EvaluationReport) -> list[Tile]:
+    found = report.divergence
+    if found is None:
+        return []
+    p99 = "" if found.kl.p99 is None else f" · p99 {found.kl.p99:.3g}"
+    mean_kl = text_of(Form.SMALL, found.kl.mean)
+    tiles = [
+        Tile("KL divergence, mean", mean_kl, f"p90 {found.kl.p90:.3g}{p99} nats",
+             tip="KL(reference || model) per token"),
+        Tile("Same top token", percent(found.top1_agreement, 1),
+             f"of {found.kl.num_samples:,} tokens"),
+    ]  # fmt: skip
+    if found.similarity is not None:
+        mean, p1 = found.similarity.mean, found.similarity.p1
+        is_over = mean > SIMILARITY_BAR
+        words = "over" if is_over else "under"
+        lowest = "" if p1 is None else f" · p1\u00a0{percent(p1, 1)}"
+        tiles.append(
+            Tile(
+                "Similarity of final states", percent(mean, 2),
+                f"{words} the 99\u00a0% that is asked for{lowest}",
+                "better" if is_over else "worse",
+                "Cosine of what goes into the output head, mean over the tokens; over 99 % is "
+                "what people quote as good",
+            )
+        )  # fmt: skip
+    return tiles
+
+
+def _speed(report: EvaluationReport) -> Tile | None:
+    speed = report.candidate.speed
+    if speed is None:
+        return None
+    before = report.reference.speed if report.reference is not None else None
+    note = f"prefill {speed.prefill:,.0f}"
+    tone = "muted"
+    if before is not None:
+        ratio = speed.decode / before.decode
+        note = f"{ratio:.2f}× of {before.decode:,.1f} · {note}"
+        tone = "better" if ratio > 1.02 else "worse" if ratio < 0.98 else "muted"
+    return Tile("Decode, tokens per second", f"{speed.decode:,.1f}", note, tone,
+                "One request alone, median of three runs")  # fmt: skip
+
+
+TILE_WIDTH = 190
+LONGEST_HEAD = 26
+MANY = 10
+"""A value so many times another is said as that, and not in percent."""
+
+
+class TileGrid(QWidget):
+    """Tiles in even rows, each as wide as there is room for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAccessibleName("Leading figures")
+        self._tiles: list[QFrame] = []
+        self.rows: list[int] = []
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setSpacing(SPACE_2)
+        policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self.setSizePolicy(policy)
+
+    def show_tiles(self, tiles: Sequence[Tile]) -> None:
+        for frame in self._tiles:
+            frame.hide()
+            frame.deleteLater()
+        self._tiles = [_tile(tile) for tile in tiles]
+        self.rows = []
+        self._arrange()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        most = max(1, int(self.width() / (TILE_WIDTH * text_scale())))
+        rows = even_rows(len(self._tiles), most)
+        if rows == self.rows:
+            return
+        for column in range(self._grid.columnCount()):
+            self._grid.setColumnStretch(column, 0)
+        self.rows = rows
+        units, frames = math.lcm(*rows), iter(self._tiles)
+        for row, count in enumerate(rows):
+            span = units // count
+            for place in range(count):
+                self._grid.addWidget(next(frames), row, place * span, 1, span)
+        for column in range(units):
+            self._grid.setColumnStretch(column, 1)
+
+
+def even_rows(count: int, most: int) -> list[int]:
+    """How many stand in each row: as few rows as hold `count`, and none has two more than another.
+    Six where five fit are 3 + 3, and not 5 + 1."""
+    num_rows = -(-count // most)
+    each, more = divmod(count, max(1, num_rows))
+    return [each + (row < more) for row in range(num_rows)]
+
+
+def _tile(tile: Tile) -> QFrame:
+    frame = QFrame()
+    frame.setProperty("notice", "info")
+    frame.setToolTip(tile.tip)
+    frame.setAccessibleName(f"{tile.label}: {tile.value}, {tile.note}")
+    label, value, note = QLabel(tile.label), QLabel(tile.value), wrapped(tile.tone, tile.note)
+    label.setProperty("role", "small")
+    value.setProperty("role", "figure")
+    value.setFont(figure_font("large", QFont.Weight.DemiBold))
+    value.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    note.setFont(figure_font("small"))
+    column = QVBoxLayout(frame)
+    column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+    column.setSpacing(0)
+    for part in (label, value, note):
+        column.addWidget(part)
+    column.addStretch(1)
+    return frame
+
+
+def empty_layout(layout: QLayout) -> None:
+    """Take everything out, and away."""
+    while (item := layout.takeAt(0)) is not None:
+        widget = item.widget()
+        if widget is not None:
+            widget.hide()
+            widget.deleteLater()
+
+
+class Cell(NamedTuple):
+    """`tone` as a role of the stylesheet."""
+
+    text: str
+    tone: str = ""
+
+
+class FigureGrid(QWidget):
+    """Rows of figures under heads, the first column to the left and the others to the right, close
+    beside it however wide the place is. `label_width`: pixels that the first column
+    does not fall below."""
+
+    def __init__(self, name: str, label_width: int) -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self._label_width = label_width
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(SPACE_4)
+        self._grid.setVerticalSpacing(SPACE_1)
+        self.cells: list[list[str]] = []
+
+    def show_rows(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        empty_layout(self._grid)
+        self.cells = [[cell.text for cell in row] for row in rows]
+        for column, head in enumerate(heads):
+            self._add(0, column, Cell(head, "small"), head)
+        for place, row in enumerate(rows, 1):
+            for column, cell in enumerate(row):
+                self._add(place, column, cell, heads[column])
+        for column in range(self._grid.columnCount()):
+            self._grid.setColumnStretch(column, 0)
+        self._grid.setColumnStretch(len(heads), 1)  # what is left over is no column's
+
+    def _add(self, row: int, column: int, cell: Cell, head: str) -> None:
+        label = QLabel(cell.text) if column else RowName(cell.text)
+        label.setTextFormat(Qt.TextFormat.PlainText)
+        label.setProperty("role", cell.tone)
+        if column:
+            label.setFont(figure_font("small" if not row else "body"))
+            label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            label.setAccessibleName(f"{head}: {cell.text}")
+        else:
+            label.setMinimumWidth(self._label_width)
+        label.setToolTip(cell.text if column == 0 or not row else "")
+        if not row:
+            label.setText(shortened(cell.text))
+        self._grid.addWidget(label, row, column)
+
+
+class RowName(QLabel):
+    """The name of a row: where it has no room it ends in an ellipsis, and not in half a letter."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._whole = text
+        self.setAccessibleName(text)
+
+    def sizeHint(self) -> QSize:
+        """As of the whole name, whatever is shown of it."""
+        width = self.fontMetrics().horizontalAdvance(self._whole) + 1
+        return QSize(width, super().sizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        mode = Qt.TextElideMode.ElideRight
+        self.setText(self.fontMetrics().elidedText(self._whole, mode, self.width()))
+
+
+def shortened(text: str) -> str:
+    """A long name without its middle."""
+    if len(text) <= LONGEST_HEAD:
+        return text
+    half = (LONGEST_HEAD - 1) // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def value_text(metric: Metric, value: float | None) -> str:
+    """A value as everything on the page is written."""
+    if metric.unit == "tokens/s" and value is not None:
+        return f"{value:,.1f}"
+    return text_of(metric.form, value).replace("%", " %")
+
+
+def report_rows(report: EvaluationReport) -> tuple[list[str], list[list[Cell]]]:
+    """(heads, rows) of one report: reference, model, and how they differ."""
+    has_reference = report.reference is not None
+    heads = ["", "Reference", "Model", "Change"] if has_reference else ["", "Model"]
+    rows = []
+    for metric in METRICS:
+        value, reference = metric.value(report), metric.reference(report)
+        if value is None:
+            continue
+        row = [Cell(metric.label, "muted"), Cell(value_text(metric, value))]
+        if has_reference:
+            row.insert(1, Cell("" if reference is None else value_text(metric, reference)))
+            row.append(_change(value, reference, metric.better))
+        rows.append(row)
+    return heads, rows
+
+
+def comparison_rows(found: Comparison) -> tuple[list[str], list[list[Cell]]]:
+    """(heads, rows) of several reports: each value, and its difference from the first."""
+    heads = [""]
+    for place, title in enumerate(found.titles):
+        heads += [title] if place == 0 else [title, "change"]
+    rows = []
+    for row in found.rows:
+        cells = [Cell(row.metric.label, "muted")]
+        for place, value in enumerate(row.values):
+            tone = "better" if place in row.best else ""
+            cells.append(Cell(value_text(row.metric, value), tone))
+            if place:
+                cells.append(_difference(row.metric.form, value, row.values[0]))
+        rows.append(cells)
+    return heads, rows
+
+
+def _difference(form: Form, value: float | None, first: float | None) -> Cell:
+    """In points for shares, in percent for the rest."""
+    if value is None or first is None:
+        return Cell(NOTHING, "muted")
+    if form in (Form.SHARE, Form.CLOSE_SHARE, Form.CHANGE):
+        return Cell(f"{100 * (value - first):+.2f} pt".replace("-", "−"), "muted")
+    return _change(value, first, 0)
+
+
+def _change(value: float, reference: float | None, better: int) -> Cell:
+    if not reference:
+        return Cell("", "muted")
+    share = value / reference - 1
+    tone = "muted"
+    if better and abs(share) >= 0.005:
+        tone = "better" if share * better > 0 else "worse"
+    if value == reference:
+        return Cell("", "muted")
+    if value / reference > MANY:
+        return Cell(f"× {value / reference:,.0f}", tone)
+    return Cell(f"{share:+.1%}".replace("-", "−").replace("%", " %"), tone)

@@ -1,0 +1,214 @@
+"""What a quantization did to every layer, as bars and as a table. No Qt.
+
+live           LayerResult, as the layers are done
+afterwards     the same as JSON: beside the weights, and beside a report that is kept
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QPushButton,
+    QStackedWidget,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.figures import percent
+from engine.quantize.recipe import RESULT_FILE, LayerResult
+from widgets.controls.lines import ElidedLine
+from widgets.quality.layer_chart import NONE, LayerBar, LayerChart
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
+
+
+class LayerRow(NamedTuple):
+    """Shares; `rounding` and `is_output` say what the error is of: the layer's output on a text,
+    with plain rounding's beside it, or else its matrices themselves."""
+
+    label: str
+    error: float
+    rounding: float | None
+    is_output: bool
+    worst: str
+    worst_error: float
+    seconds: float
+    notes: str
+
+    @property
+    def bar(self) -> LayerBar:
+        tip = f"{self.worst} {percent(self.worst_error, 2)}" if self.worst else ""
+        return LayerBar(
+            self.label, self.error, self.rounding, f"Worst matrix: {tip}" if tip else ""
+        )
+
+
+def rows_of(layers: Sequence[LayerResult | Mapping[str, Any]]) -> list[LayerRow]:
+    """Raises KeyError, TypeError or ValueError for JSON that is not what was written."""
+    return [_row(asdict(x) if isinstance(x, LayerResult) else x) for x in layers]
+
+
+def _row(layer: Mapping[str, Any]) -> LayerRow:
+    linears: Sequence[Mapping[str, Any]] = layer["linears"]
+    is_output = layer["output_error"] is not None
+    errors = [(_error_of(linear, is_output), str(linear["name"])) for linear in linears]
+    worst_error, worst = max(errors, default=(0.0, ""))
+    error = layer["output_error"] if is_output else _mean(linears)
+    notes = [*layer["notes"], *(str(x["note"]) for x in linears if x.get("note"))]
+    return LayerRow(
+        label=str(layer["index"]),
+        error=float(error),
+        rounding=None if layer["rounding_error"] is None else float(layer["rounding_error"]),
+        is_output=is_output,
+        worst=worst.removeprefix(f"{layer['name']}."),
+        worst_error=worst_error,
+        seconds=float(layer["seconds"]),
+        notes="; ".join(dict.fromkeys(map(str, notes))),
+    )
+
+
+def _error_of(linear: Mapping[str, Any], is_output: bool) -> float:
+    found = linear["output_error"] if is_output else linear["weight_error"]
+    return float(found) if found is not None else 0.0
+
+
+def _mean(linears: Sequence[Mapping[str, Any]]) -> float:
+    """Over all weights of the layer: squares, weighted by their number."""
+    sizes = [math.prod(linear["shape"]) for linear in linears]
+    squares = [
+        size * linear["weight_error"] ** 2 for size, linear in zip(sizes, linears, strict=True)
+    ]
+    return math.sqrt(sum(squares) / sum(sizes)) if sum(sizes) else 0.0
+
+
+def caption(rows: Sequence[LayerRow]) -> str:
+    """What the bars are of; empty before the first."""
+    if not rows:
+        return ""
+    if rows[0].is_output:
+        return "Error of what each layer adds, % of its norm. Line: plain rounding"
+    return "Error of each layer's weights, % of their norm"
+
+
+def in_words(rows: Sequence[LayerRow]) -> str:
+    """The sum in a sentence; empty without rows."""
+    if not rows:
+        return ""
+    worst = max(rows, key=lambda row: row.error)
+    mean = sum(row.error for row in rows) / len(rows)
+    words = f"mean {percent(mean, 2)}, most in layer {worst.label}: {percent(worst.error, 2)}"
+    rounded = [row.rounding for row in rows if row.rounding is not None]
+    if len(rounded) == len(rows) and sum(rounded) > 0:
+        share = 1 - mean * len(rows) / sum(rounded)
+        words += f"; {percent(abs(share))} {'less' if share >= 0 else 'more'} than plain rounding"
+    return words
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """What is stored of the quantization that made the model in `folder`; None where there is
+    nothing, or nothing that can be read."""
+    try:
+        found = json.loads((folder / RESULT_FILE).read_text(encoding="utf-8"))
+        rows_of(found["layers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return dict(found)
+
+
+HEADERS = ("Layer", "Error", "Plain rounding", "Worst matrix", "Its error", "Seconds", "Notes")
+CHART_HEIGHT = 190
+
+
+class LayersPanel(QWidget):
+    """Shows rows; `num_layers` of them are to come while it runs."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.rows: list[LayerRow] = []
+        title = QLabel("Layers")
+        title.setProperty("role", "title")
+        self._line = ElidedLine("text_muted")
+        self._sum = ElidedLine("text")
+        self.toggle = QPushButton("Table")
+        self.toggle.setProperty("kind", "flat")
+        self.toggle.setCheckable(True)
+        self.toggle.setToolTip("The values as a table")
+        self.toggle.setAccessibleName("Show the layers as a table")
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(title)
+        head.addWidget(self._line, 1)
+        head.addWidget(self.toggle)
+        self.chart = LayerChart()
+        self.table = _table()
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self.chart)
+        self._stack.addWidget(self.table)
+        self._stack.setMinimumHeight(CHART_HEIGHT)
+        self.toggle.toggled.connect(lambda on: self._stack.setCurrentIndex(int(on)))
+        self.chart.pointed.connect(self._on_pointed)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        column.addLayout(head)
+        column.addWidget(self._sum)
+        column.addWidget(self._stack, 1)
+
+    def show_rows(self, rows: Sequence[LayerRow], num_layers: int = 0) -> None:
+        """Show these, and room for the rest of `num_layers`."""
+        new = len(rows) != len(self.rows) or list(rows) != self.rows
+        self.rows = list(rows)
+        self.chart.show_bars([row.bar for row in rows], num_layers)
+        if new:
+            self._fill_table()
+        self._on_pointed(self.chart.pointed_bar)
+
+    @property
+    def words(self) -> str:
+        return " · ".join(filter(None, (self._line.text(), self._sum.text())))
+
+    def _on_pointed(self, index: int) -> None:
+        """What the bars are of, and their sum; or the one that is pointed at."""
+        self._line.set_text(caption(self.rows))
+        self._sum.set_text(in_words(self.rows) if index == NONE else self.chart.text(index))
+
+    def _fill_table(self) -> None:
+        self.table.setRowCount(len(self.rows))
+        for place, row in enumerate(self.rows):
+            rounding = "–" if row.rounding is None else percent(row.rounding, 3)
+            worst_error = percent(row.worst_error, 3)
+            texts = (row.label, percent(row.error, 3), rounding, row.worst, worst_error,
+                     f"{row.seconds:.2f}", row.notes)  # fmt: skip
+            for column, text in enumerate(texts):
+                item = QTableWidgetItem(text)
+                item.setToolTip(text)
+                if column not in (3, 6):
+                    item.setFont(figure_font())
+                    right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+                    item.setTextAlignment(right)
+                self.table.setItem(place, column, item)
+
+
+def _table() -> QTableWidget:
+    table = QTableWidget(0, len(HEADERS))
+    table.setHorizontalHeaderLabels(HEADERS)
+    table.setAccessibleName("Errors of the layers")
+    table.setEditTriggers(QTableWidget.EditTrigger.NoEditTriggers)
+    table.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
+    table.setShowGrid(False)
+    table.verticalHeader().hide()
+    header = table.horizontalHeader()
+    header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+    header.setSectionResizeMode(len(HEADERS) - 1, QHeaderView.ResizeMode.Stretch)
+    return table

@@ -1,0 +1,247 @@
+"""The methods in words: what each gives, and what it costs. No Qt."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from PySide6.QtCore import QSignalBlocker, Signal
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QCheckBox,
+    QComboBox,
+    QGridLayout,
+    QLineEdit,
+    QRadioButton,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.fields import (
+    FOR_CALIBRATION,
+    Field,
+    ModelField,
+    TextField,
+    path_button,
+    wrapped,
+)
+from app.features.quantize.module_list import ModuleList
+from app.features.quantize.plan import GROUP_SIZE, METHOD, MODULES, OUTPUT, SOURCE, TEXT
+from engine.quantize.recipe import GROUP_SIZES, METHODS, MIN_LENGTH, Recipe
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font
+
+
+class MethodWords(NamedTuple):
+    title: str
+    words: str
+
+
+METHOD_WORDS = {
+    "awq": MethodWords("AWQ", "4 bits, with scales found on a text. Minutes to hours."),
+    "gptq": MethodWords(
+        "GPTQ", "4 or 8 bits, errors made good. Reads a text; slower than AWQ on wide models."
+    ),
+    "rtn": MethodWords("Rounding", "4 or 8 bits by group, in seconds. At 4 bits the most loss."),
+    "int8": MethodWords("int8", "8 bits, a scale per output: half the size, hardly a loss."),
+    "fp8": MethodWords("fp8", "8 bits as floats: half the size; fast on new GPUs."),
+    "nf4": MethodWords("NF4", "4 bits for normal weights, no text. Read by bitsandbytes."),
+}
+assert METHOD_WORDS.keys() == METHODS.keys()
+
+
+def size_words(method: str) -> str:
+    """Formats by which other programs know the result."""
+    names = {
+        "awq": "AWQ (GEMM)", "gptq": "GPTQ", "compressed-tensors": "compressed-tensors",
+        "bitsandbytes": "bitsandbytes",
+    }  # fmt: skip
+    return f"Written as {names[METHODS[method].format]}, which other engines read."
+
+
+TEXT_KINDS = "Texts (*.txt *.jsonl *.json *.md);;All files (*)"
+
+
+class RecipeFields(QWidget):
+    """`method_changed` when another method is chosen, `changed` for the other numbers."""
+
+    method_changed = Signal()
+    changed = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = ModelField("Model to quantize")
+        self.text = TextField("Calibration text", TEXT_KINDS, FOR_CALIBRATION)
+        self.modules = ModuleList()
+        self.others = QLineEdit()
+        self.others.setPlaceholderText("Other names to leave, such as layers.3")
+        self.others.setAccessibleName("Other modules to leave")
+        self.others.setToolTip("Names, parts of names or patterns, separated by blanks")
+        self.others.editingFinished.connect(self.changed)
+        self.output = QLineEdit()
+        self.output.setAccessibleName("Folder of the new model")
+        self.browse = path_button("Choose the folder in which the model is made")
+        self._make_numbers()
+        self._make_methods()
+        self._arrange()
+        self.set_group_size(Recipe().group_size)
+        self._show_method()
+
+    def _make_numbers(self) -> None:
+        self.bits, self.group_size = QComboBox(), QComboBox()
+        self.bits.setAccessibleName("Bits of a weight")
+        self.group_size.setAccessibleName("Group size")
+        for size in GROUP_SIZES:
+            self.group_size.addItem(str(size), size)
+        self.symmetric = QCheckBox("Symmetric")
+        self.symmetric.setToolTip(
+            "Groups without a zero point: read faster by some engines, a little more loss"
+        )
+        self.by_importance = QCheckBox("Columns by importance")
+        self.by_importance.setToolTip(
+            "Groups are made of columns in the order of their importance, not as they lie "
+            "(act-order): a little less loss, slower to compute with"
+        )
+        self.num_sequences, self.length = QSpinBox(), QSpinBox()
+        self.num_sequences.setRange(1, 4096)
+        self.length.setRange(MIN_LENGTH, 32_768)
+        default = Recipe()
+        self.num_sequences.setValue(default.num_sequences)
+        self.length.setValue(default.sequence_length)
+        self.num_sequences.setAccessibleName("Number of sequences")
+        self.num_sequences.setToolTip("Sequences that are read: more are steadier, and slower")
+        self.length.setAccessibleName("Tokens of a sequence")
+        self.length.setToolTip("Tokens of each sequence")
+        self.length.setSingleStep(64)
+        for box in (self.num_sequences, self.length):
+            box.setFont(figure_font())
+            box.setKeyboardTracking(False)
+            box.valueChanged.connect(lambda *_: self.changed.emit())
+        for combo in (self.bits, self.group_size):
+            combo.setFont(figure_font())
+            combo.currentIndexChanged.connect(lambda *_: self.changed.emit())
+        for switch in (self.symmetric, self.by_importance):
+            switch.toggled.connect(lambda *_: self.changed.emit())
+
+    def _make_methods(self) -> None:
+        self.methods = QButtonGroup(self)
+        self._method_rows = QWidget()
+        column = QVBoxLayout(self._method_rows)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(SPACE_2)
+        grid.setVerticalSpacing(SPACE_1)
+        grid.setColumnStretch(1, 1)
+        for row, (name, words) in enumerate(METHOD_WORDS.items()):
+            button = QRadioButton(words.title)
+            button.setObjectName(name)
+            button.setAccessibleDescription(words.words)
+            button.setToolTip(f"{words.words}\n{size_words(name)}")
+            self.methods.addButton(button)
+            line = wrapped("small", words.words)
+            grid.addWidget(button, row, 0)
+            grid.addWidget(line, row, 1)
+        column.addLayout(grid)
+        self.methods.buttons()[0].setChecked(True)
+        self.methods.buttonToggled.connect(self._on_method)
+
+    def _arrange(self) -> None:
+        bits = Field("Bits", self.bits)
+        group = Field("Group size", self.group_size)
+        reading = Field("Sequences × tokens", self.num_sequences, self.length)
+        self.by_name = {
+            SOURCE: Field("Model", self.source),
+            METHOD: Field("Method", self._method_rows),
+            GROUP_SIZE: Field("", bits, group),
+            TEXT: Field("Calibration text", self.text),
+            MODULES: Field("Modules", self.modules),
+            OUTPUT: Field("Written to", self.output, self.browse),
+        }
+        self._bits, self._group = bits, group
+        self._reading = reading
+        self.by_name[METHOD].row.setStretch(0, 1)
+        self.by_name[MODULES].row.setStretch(0, 1)
+        numbers = self.by_name[GROUP_SIZE].row
+        for place, stretch in enumerate((1, 1)):
+            numbers.setStretch(place, stretch)
+        self._switches = QWidget()
+        switches = QVBoxLayout(self._switches)
+        switches.setContentsMargins(0, 0, 0, 0)
+        switches.setSpacing(SPACE_1)
+        for switch in (self.symmetric, self.by_importance):
+            switches.addWidget(switch)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_3)
+        for name in (SOURCE, METHOD, GROUP_SIZE):
+            column.addWidget(self.by_name[name])
+        column.addWidget(self._switches)
+        column.addWidget(self.by_name[TEXT])
+        column.addWidget(reading)
+        column.addWidget(self.by_name[MODULES])
+        column.addWidget(self.others)
+        column.addWidget(self.by_name[OUTPUT])
+
+    # What is chosen ----------------------------------------------------------------------------
+
+    @property
+    def method(self) -> str:
+        button = self.methods.checkedButton()
+        return button.objectName() if button is not None else next(iter(METHOD_WORDS))
+
+    def choose_method(self, method: str) -> None:
+        """As if the user had clicked it."""
+        next(b for b in self.methods.buttons() if b.objectName() == method).setChecked(True)
+
+    def set_group_size(self, size: int) -> None:
+        """Show it, without a signal."""
+        with QSignalBlocker(self.group_size):
+            self.group_size.setCurrentIndex(self.group_size.findData(size))
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.modules.excluded, *self.others.text().split())))
+
+    def recipe(self) -> Recipe:
+        """Raises ConfigError, which it should not: every control offers what is allowed."""
+        facts = METHODS[self.method]
+        default = Recipe(self.method)
+        by_importance = self.method == "gptq" and self.by_importance.isChecked()
+        return Recipe(
+            method=self.method,
+            bits=self.bits.currentData(),
+            group_size=self.group_size.currentData() if facts.is_grouped else default.group_size,
+            symmetric=self.symmetric.isChecked() if facts.can_choose_symmetry else None,
+            desc_act=by_importance,
+            static_groups=not by_importance,
+            exclude=self.exclude,
+            num_sequences=self.num_sequences.value(),
+            sequence_length=self.length.value(),
+        )
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _on_method(self, button: QRadioButton, checked: bool) -> None:
+        if checked:
+            self._show_method()
+            self.method_changed.emit()
+
+    def _show_method(self) -> None:
+        """Only the numbers that the method has."""
+        facts = METHODS[self.method]
+        with QSignalBlocker(self.bits):
+            before = self.bits.currentData()
+            self.bits.clear()
+            for bits in facts.bits:
+                self.bits.addItem(f"{bits}", bits)
+            self.bits.setCurrentIndex(max(0, self.bits.findData(before)))
+        with QSignalBlocker(self.symmetric):
+            self.symmetric.setChecked(facts.symmetric)
+        self._bits.setVisible(len(facts.bits) > 1)
+        self._group.setVisible(facts.is_grouped)
+        self.symmetric.setVisible(facts.can_choose_symmetry)
+        self.by_importance.setVisible(self.method == "gptq")
+        self._switches.setVisible(facts.can_choose_symmetry)
+        self.by_name[GROUP_SIZE].setVisible(facts.is_grouped)
+        self.by_name[TEXT].setVisible(facts.is_calibrated)
+        self._reading.setVisible(facts.is_calibrated)

@@ -1,0 +1,188 @@
+"""One report: leading figures, all figures, layers, worst tokens, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QGuiApplication, QResizeEvent
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QFrame,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.examples import AnswersView, WorstView
+from app.features.quantize.figures import FigureGrid, TileGrid, report_rows, tiles_of
+from app.features.quantize.kept_reports import Made, subtitle
+from app.features.quantize.layers import LayersPanel
+from app.storage.report_store import StoredReport
+from widgets.controls.button_rows import ButtonRows
+from widgets.controls.frames import scroll_by_keys
+from widgets.controls.lines import ElidedLine
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6
+
+WIDE = 860
+"""Pixels from which figures and layers stand side by side."""
+
+
+class ReportView(QFrame):
+    """`open_wanted`, `compare_wanted`, `export_wanted`, `delete_wanted` (StoredReport) when a
+    button was pressed."""
+
+    open_wanted = Signal(object)
+    compare_wanted = Signal(object)
+    export_wanted = Signal(object)
+    delete_wanted = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Report")
+        self.stored: StoredReport | None = None
+        self.made = Made()
+        self.can_compare = False  # whether the window knows how to compare in chat
+        self.title = ElidedTitle()
+        self.about = ElidedLine("text_muted")
+        self.tiles = TileGrid()
+        self.figures = FigureGrid("All figures", 60)
+        self.layers = LayersPanel()
+        self.worst = WorstView()
+        self.answers = AnswersView()
+        self.notices = QLabel()
+        self.notices.setProperty("role", "warning")
+        self.notices.setTextFormat(Qt.TextFormat.PlainText)
+        self.notices.setWordWrap(True)
+        self._make_buttons()
+        self._arrange()
+
+    def _make_buttons(self) -> None:
+        def button(text: str, tip: str, do: Callable[[], object], kind: str = "") -> QPushButton:
+            made = QPushButton(text)
+            made.setProperty("kind", kind)
+            made.setToolTip(tip)
+            made.clicked.connect(lambda: do())
+            return made
+
+        def emit(signal: str) -> Callable[[], object]:
+            return lambda: getattr(self, signal).emit(self.stored)
+
+        self.open = button("Open this model", "Load it, to chat with it", emit("open_wanted"),
+                           "primary")  # fmt: skip
+        self.compare = button("Compare in chat",
+                              "The same prompts, answered by the reference and by this model",
+                              emit("compare_wanted"))  # fmt: skip
+        self.copy = button("Copy command line", "What does the same again, in a terminal",
+                           self.copy_command)  # fmt: skip
+        self.export = button("Export…", "As JSON, CSV or Markdown", emit("export_wanted"))
+        self.delete = button("Delete", "Delete the report (it can be undone)",
+                             emit("delete_wanted"))  # fmt: skip
+        self.compare.hide()
+
+    def _arrange(self) -> None:
+        self.buttons = ButtonRows((self.open, self.compare, self.copy, self.export, self.delete))
+        head = QVBoxLayout()
+        head.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_2)
+        head.setSpacing(SPACE_1)
+        head.addWidget(self.title)
+        head.addWidget(self.about)
+        head.addSpacing(SPACE_1)
+        head.addWidget(self.buttons)
+        self._both = QBoxLayout(QBoxLayout.Direction.TopToBottom)
+        self._both.setSpacing(SPACE_6)
+        figures = QVBoxLayout()
+        figures.addWidget(self.figures)
+        figures.addStretch(1)
+        self._both.addLayout(figures, 1)
+        self._both.addWidget(self.layers, 1)
+        content = QWidget()
+        content.setProperty("bare", True)
+        content.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        column = QVBoxLayout(content)
+        column.setContentsMargins(SPACE_4, SPACE_1, SPACE_4, SPACE_4)
+        column.setSpacing(SPACE_4)
+        column.addWidget(self.tiles)
+        column.addWidget(self.notices)
+        column.addLayout(self._both)
+        column.addWidget(self.worst)
+        column.addWidget(self.answers)
+        column.addStretch(1)
+        self.area = scroll_area(content, "Report")
+        scroll_by_keys(self.area)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, SPACE_1)
+        whole.setSpacing(0)
+        whole.addLayout(head)
+        whole.addWidget(self.area, 1)
+
+    def show_report(self, stored: StoredReport, made: Made) -> None:
+        """Show another one, from its top."""
+        self.stored, self.made = stored, made
+        report = stored.report
+        self.title.set_text(stored.name)
+        self.about.set_text(subtitle(report))
+        self.tiles.show_tiles(tiles_of(report))
+        self.figures.show_rows(*report_rows(report))
+        self.layers.setVisible(bool(made.layers))
+        self.layers.show_rows(made.layers)
+        self.worst.show_worst(report.worst)
+        self.answers.show_answers(report.answers)
+        self.notices.setText("\n".join(report.notices))
+        self.notices.setVisible(bool(report.notices))
+        self.copy.setVisible(bool(made.commands))
+        self.compare.setVisible(self.can_compare and report.reference is not None)
+        self.buttons.arrange()
+        self.area.verticalScrollBar().setValue(0)
+
+    def copy_command(self) -> None:
+        QGuiApplication.clipboard().setText("\n".join(self.made.commands))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        sides = QBoxLayout.Direction
+        is_wide = self.width() >= WIDE
+        self._both.setDirection(sides.LeftToRight if is_wide else sides.TopToBottom)
+
+
+class ElidedTitle(QLabel):
+    """A title that is cut in the middle where it does not fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._text = ""
+        self.setProperty("role", "title")
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_text(self, text: str) -> None:
+        self._text = text
+        self.setToolTip(text)
+        self.setAccessibleName(text)
+        self._cut()
+
+    def full_text(self) -> str:
+        return self._text
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._cut()
+
+    def _cut(self) -> None:
+        middle = Qt.TextElideMode.ElideMiddle
+        self.setText(self.fontMetrics().elidedText(self._text, middle, self.width()))
+
+
+def scroll_area(content: QWidget, name: str) -> QScrollArea:
+    """`content` as wide as there is room, and as high as it needs; `name`: for who hears it."""
+    area = QScrollArea()
+    area.setAccessibleName(name)
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidget(content)
+    return area

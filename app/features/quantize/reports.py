@@ -1,0 +1,249 @@
+"""The reports that are kept: chosen one by one, or several to be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QItemSelectionModel, QObject, Qt, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFileDialog,
+    QHBoxLayout,
+    QInputDialog,
+    QLineEdit,
+    QListWidget,
+    QListWidgetItem,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.fields import wrapped
+from app.features.quantize.kept_reports import Keeper, Made, list_line, subtitle
+from app.link.tasks import Task, run_task
+from app.storage.report_export import SUFFIXES, export
+from app.storage.report_store import Shelf, StoredReport
+from app.storage.trash import Trashed, TrashError
+from engine.errors import ErrorInfo, InferdeckError
+from engine.evaluate import ReportError
+from engine.evaluate.report import EvaluationReport
+from widgets.controls.notice import Toast
+from widgets.theme.theme import SPACE_2
+
+EMPTY = (
+    "No report yet. Quantize a model, or measure one that you have: every report is kept here, "
+    "and can be compared with the others."
+)
+HINT = "Choose two or more (Ctrl or Shift) to compare them."
+_STORED = Qt.ItemDataRole.UserRole
+
+
+class ReportList(QWidget):
+    """`chosen(list of StoredReport)` when the selection changes; `renamed(StoredReport, name)`,
+    `delete_wanted(list)`."""
+
+    chosen = Signal(object)
+    renamed = Signal(object, str)
+    delete_wanted = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._problems: list[str] = []
+        self.list = QListWidget()
+        self.list.setAccessibleName("Reports")
+        self.list.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        self.list.itemSelectionChanged.connect(lambda: self.chosen.emit(self.selection))
+        self.hint = wrapped("small")
+        self.rename = QPushButton("Rename…")
+        self.rename.setToolTip("Give the report another name (F2)")
+        self.rename.clicked.connect(self.ask_name)
+        self.delete = QPushButton("Delete")
+        self.delete.setToolTip("Delete what is chosen (Delete); it can be undone")
+        self.delete.clicked.connect(self._delete)
+        for keys, do in (("F2", self.ask_name), ("Del", self._delete)):
+            shortcut = QShortcut(QKeySequence(keys), self.list)
+            shortcut.setContext(Qt.ShortcutContext.WidgetShortcut)
+            shortcut.activated.connect(do)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addWidget(self.rename)
+        row.addWidget(self.delete)
+        row.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.list, 1)
+        column.addWidget(self.hint)
+        column.addLayout(row)
+        self.chosen.connect(lambda _: self._show_state())
+        self._show_state()
+
+    @property
+    def selection(self) -> list[StoredReport]:
+        """What is chosen, in the order of the list: newest first."""
+        items = [self.list.item(row) for row in range(self.list.count())]
+        return [item.data(_STORED) for item in items if item.isSelected()]
+
+    @property
+    def reports(self) -> list[StoredReport]:
+        return [self.list.item(row).data(_STORED) for row in range(self.list.count())]
+
+    def show_reports(
+        self, reports: Iterable[StoredReport], problems: Iterable[ErrorInfo] = ()
+    ) -> None:
+        """Replace the list; what was chosen stays so, as far as it is still there."""
+        ids = {stored.id for stored in self.selection}
+        self.list.blockSignals(True)
+        self.list.clear()
+        for stored in reports:
+            item = QListWidgetItem(f"{stored.name}\n{list_line(stored.report)}")
+            item.setData(_STORED, stored)
+            item.setToolTip(f"{stored.name}\n{subtitle(stored.report)}")
+            self.list.addItem(item)
+            item.setSelected(stored.id in ids)
+        self.list.blockSignals(False)
+        self._problems = [f"{problem.cause} {problem.remedy}" for problem in problems]
+        self.chosen.emit(self.selection)
+
+    def choose(self, *ids: str) -> None:
+        """As if the user had."""
+        self.list.blockSignals(True)
+        for row in range(self.list.count()):
+            item = self.list.item(row)
+            item.setSelected(item.data(_STORED).id in ids)
+            if ids and item.data(_STORED).id == ids[-1]:
+                self.list.setCurrentItem(item, QItemSelectionModel.SelectionFlag.NoUpdate)
+        self.list.blockSignals(False)
+        self.chosen.emit(self.selection)
+
+    def ask_name(self) -> None:
+        if len(self.selection) != 1:
+            return
+        stored = self.selection[0]
+        name, accepted = QInputDialog.getText(
+            self, "Rename report", "Name", QLineEdit.EchoMode.Normal, stored.name
+        )
+        if accepted and name.strip():
+            self.renamed.emit(stored, name)
+
+    def _delete(self) -> None:
+        if self.selection:
+            self.delete_wanted.emit(self.selection)
+
+    def _show_state(self) -> None:
+        count, chosen = self.list.count(), len(self.selection)
+        self.list.setVisible(count > 0)
+        self.rename.setEnabled(chosen == 1)
+        self.delete.setEnabled(chosen > 0)
+        words = EMPTY if not count else HINT if count > 1 and chosen < 2 else ""
+        self.hint.setText("\n".join([*self._problems, *([words] if words else [])]))
+        self.hint.setVisible(bool(self.hint.text()))
+
+
+class ReportsDesk(QObject):
+    """Between the store, the list and the toast. Failures are said in the toast."""
+
+    def __init__(
+        self, keeper: Keeper, reports: ReportList, toast: Toast, parent: QObject | None = None
+    ) -> None:
+        super().__init__(parent)
+        self._keeper, self._list, self._toast = keeper, reports, toast
+        self._task: Task | None = None
+        reports.renamed.connect(self.rename)
+        reports.delete_wanted.connect(self.delete)
+
+    def reload(self) -> None:
+        """Read the reports, off the GUI thread: the command line writes them as well."""
+        if self._task is not None:
+            self._task.cancel()
+        self._task = run_task(self, self._keeper.list, self._on_shelf, self._say)
+
+    def _on_shelf(self, shelf: Shelf) -> None:
+        self._task = None
+        self._list.show_reports(*shelf)
+
+    def _reload_now(self) -> None:
+        """In this thread: after one change, when the list is to be right at once."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._list.show_reports(*self._keeper.list())
+
+    def keep(self, report: EvaluationReport, commands: tuple[str, ...]) -> StoredReport | None:
+        """A new report; None where it could not be written, which is said."""
+        try:
+            stored = self._keeper.keep(report, commands)
+        except ReportError as error:
+            self._say(error.info())
+            return None
+        self._reload_now()
+        return stored
+
+    def made(self, stored: StoredReport) -> Made:
+        return self._keeper.made(stored)
+
+    def rename(self, stored: StoredReport, name: str) -> None:
+        try:
+            self._keeper.rename(stored, name)
+        except ReportError as error:
+            self._say(error.info())
+        self._reload_now()
+
+    def delete(self, reports: Sequence[StoredReport]) -> None:
+        """Move them aside, and offer to take them back for some seconds."""
+        entries: list[Trashed] = []
+        try:
+            entries.extend(self._keeper.delete(stored) for stored in reports)
+        except TrashError as error:
+            self._say(error.info())
+        self._reload_now()
+        if entries:
+            what = reports[0].name if len(entries) == 1 else f"{len(entries)} reports"
+            self._toast.show_message(
+                f"{what} was deleted." if len(entries) == 1 else f"{what} were deleted.",
+                "Undo",
+                lambda: self._restore(entries),
+                lambda: self._keeper.purge(entries),
+            )
+
+    def _restore(self, entries: Sequence[Trashed]) -> None:
+        try:
+            for entry in entries:
+                self._keeper.restore(entry)
+        except TrashError as error:
+            self._say(error.info())
+        self._reload_now()
+
+    def ask_export(self, reports: Sequence[StoredReport]) -> None:
+        """Ask for a file; its ending says the form."""
+        kinds = ";;".join(f"{name} (*{suffix})" for suffix, name in SUFFIXES.items())
+        name = reports[0].name if len(reports) == 1 else "comparison"
+        safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+        file, kind = QFileDialog.getSaveFileName(
+            self._list.window(), "Export", f"{safe}.json", kinds
+        )
+        if file:
+            self.export(reports, with_suffix(Path(file), kind))
+
+    def export(self, reports: Sequence[StoredReport], file: Path) -> None:
+        try:
+            export([stored.report for stored in reports], file)
+        except InferdeckError as error:
+            self._say(error.info())
+        else:
+            self._toast.show_message(f"Written to {file}.")
+
+    def _say(self, error: ErrorInfo) -> None:
+        self._toast.show_message(f"{error.cause} {error.remedy}".strip())
+
+
+def with_suffix(file: Path, kind: str) -> Path:
+    """The ending of the chosen kind, where the name has none that is known."""
+    if file.suffix.lower() in SUFFIXES:
+        return file
+    suffix = next((s for s in SUFFIXES if f"*{s}" in kind), ".json")
+    return file.with_name(file.name + suffix)

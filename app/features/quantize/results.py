@@ -1,0 +1,214 @@
+"""A run in progress: what is being done, how far it is, what the layers lost so far, a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.comparison_view import ComparisonView
+from app.features.quantize.fields import wrapped
+from app.features.quantize.figures import Tile, TileGrid, percent
+from app.features.quantize.kept_reports import Made
+from app.features.quantize.layers import LayersPanel, rows_of
+from app.features.quantize.plan import recipe_words
+from app.features.quantize.report_view import ElidedTitle, ReportView
+from app.features.quantize.run import Run, RunFigures, elapsed
+from app.storage.report_store import StoredReport
+from app.units import format_bytes
+from widgets.controls.lines import ElidedLine, title_line
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, figure_font
+
+if TYPE_CHECKING:
+    from engine.quantize.recipe import QuantizeResult
+
+
+HIGHEST = 420
+"""Pixels of the layers: bars that are higher say no more."""
+
+
+class RunView(QFrame):
+    """`cancel_wanted` when its button is pressed."""
+
+    cancel_wanted = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Run")
+        self.title = title_line(hugs=False)
+        self.stage = ElidedLine("text_muted")
+        self.figures = QLabel()
+        self.figures.setProperty("role", "muted")
+        self.figures.setFont(figure_font())
+        self.bar = QProgressBar()
+        self.bar.setTextVisible(False)
+        self.bar.setRange(0, 1000)
+        self.bar.setAccessibleName("Progress")
+        self.cancel = QPushButton("Cancel")
+        self.cancel.setToolTip("Stop; nothing half-written stays behind (Esc)")
+        self.cancel.clicked.connect(self.cancel_wanted)
+        self.layers = LayersPanel()
+        self.layers.setMaximumHeight(HIGHEST)
+        self._hint = QLabel("The chat goes on meanwhile, a little slower.")
+        self._hint.setProperty("role", "small")
+        self._arrange()
+
+    def _arrange(self) -> None:
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_3)
+        head.addWidget(self.title, 1)
+        head.addWidget(self.figures)
+        head.addWidget(self.cancel)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_3)
+        column.setSpacing(SPACE_2)
+        column.addLayout(head)
+        column.addWidget(self.bar)
+        column.addWidget(self.stage)
+        column.addSpacing(SPACE_2)
+        column.addWidget(self.layers, 1)
+        column.addStretch(1)
+        column.addWidget(self._hint)
+
+    def show_run(self, run: Run) -> None:
+        """How far it is now."""
+        shown: RunFigures = run.figures()
+        self.title.set_text(shown.title)
+        self.stage.set_text(shown.stage)
+        self.figures.setText(shown.time)
+        if shown.fraction is None:
+            self.bar.setRange(0, 0)
+        else:
+            self.bar.setRange(0, 1000)
+            self.bar.setValue(round(1000 * shown.fraction))
+        self.cancel.setEnabled(not run.is_cancelling)
+        self.cancel.setText("Cancelling…" if run.is_cancelling else "Cancel")
+        self.layers.setVisible(run.has_layers)
+        if run.has_layers:
+            self.layers.show_rows(rows_of(run.layers), run.num_layers)
+
+    def rest(self) -> None:
+        """An indeterminate bar animates, which costs time even when it is hidden."""
+        self.bar.setRange(0, 1000)
+
+
+class MadeView(QFrame):
+    """`open_wanted(path)` and `measure_wanted` when a button is pressed."""
+
+    open_wanted = Signal(str)
+    measure_wanted = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("panel", True)
+        self.setAccessibleName("The model that was made")
+        self._path = ""
+        self.title, self.about = ElidedTitle(), ElidedLine("text_muted")
+        self.tiles, self.layers = TileGrid(), LayersPanel()
+        self.layers.setMaximumHeight(HIGHEST)
+        self.open = QPushButton("Open this model")
+        self.open.setProperty("kind", "primary")
+        self.open.setToolTip("Load it, to chat with it")
+        self.open.clicked.connect(lambda: self.open_wanted.emit(self._path))
+        self.measure = QPushButton("Measure it")
+        self.measure.setToolTip("Perplexity, divergence and the rest, against its source")
+        self.measure.clicked.connect(self.measure_wanted)
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        buttons.addWidget(self.open)
+        buttons.addWidget(self.measure)
+        buttons.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_4, SPACE_3, SPACE_4, SPACE_4)
+        column.setSpacing(SPACE_1)
+        column.addWidget(self.title)
+        column.addWidget(self.about)
+        column.addSpacing(SPACE_1)
+        column.addLayout(buttons)
+        column.addSpacing(SPACE_2)
+        column.addWidget(self.tiles)
+        column.addSpacing(SPACE_2)
+        column.addWidget(self.layers, 1)
+        column.addStretch(1)
+
+    def show_result(self, result: QuantizeResult) -> None:
+        self._path = str(result.output)
+        self.title.set_text(result.output.name)
+        parts = [recipe_words(result.recipe), str(result.output), *result.notes]
+        self.about.set_text(" · ".join(parts))
+        ratio = result.bytes_after / max(1, result.bytes_before)
+        count = sum(len(layer.linears) for layer in result.layers)
+        kept = f"{len(result.kept)} left as they were" if result.kept else "none was left"
+        tiles = [
+            Tile("Size on disk", format_bytes(result.bytes_after),
+                 f"{percent(ratio)} of {format_bytes(result.bytes_before)}", "better"),
+            Tile("Matrices quantized", f"{count:,}", kept,
+                 tip="\n".join(f"{name}: {why}" for name, why in result.kept.items())),
+            Tile("Time", elapsed(result.seconds), _read(result)),
+        ]  # fmt: skip
+        self.tiles.show_tiles(tiles)
+        self.layers.show_rows(rows_of(result.layers))
+
+
+def _read(result: QuantizeResult) -> str:
+    if not result.num_tokens:
+        return "no text was needed"
+    return f"{result.num_sequences:,} sequences, {result.num_tokens:,} tokens"
+
+
+class ResultsSide(QStackedWidget):
+    """One of its views at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run_view, self.made = RunView(), MadeView()
+        self.report, self.comparison = ReportView(), ComparisonView()
+        self.hint = wrapped("muted")
+        self.hint.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._empty = QFrame()
+        self._empty.setProperty("panel", True)
+        inside = QVBoxLayout(self._empty)
+        inside.setContentsMargins(*(4 * (2 * SPACE_4,)))
+        inside.addWidget(self.hint)
+        for view in (self._empty, self.run_view, self.made, self.report, self.comparison):
+            self.addWidget(view)
+        self.currentChanged.connect(self.updateGeometry)
+
+    def minimumSizeHint(self) -> QSize:
+        """Of what is shown: views that wait take no room from the form."""
+        shown = self.currentWidget()
+        return super().minimumSizeHint() if shown is None else shown.minimumSizeHint()
+
+    def show_hint(self, text: str) -> None:
+        """What will appear, and how."""
+        self.hint.setText(text)
+        self.setCurrentWidget(self._empty)
+
+    def show_run(self, run: Run) -> None:
+        self.run_view.show_run(run)
+        self.setCurrentWidget(self.run_view)
+
+    def show_made(self) -> None:
+        """The model that was made last."""
+        self.setCurrentWidget(self.made)
+
+    def show_report(self, stored: StoredReport, made: Made) -> None:
+        self.report.show_report(stored, made)
+        self.setCurrentWidget(self.report)
+
+    def show_reports(self, stored: Sequence[StoredReport]) -> None:
+        """Several, side by side."""
+        self.comparison.show_reports(stored)
+        self.setCurrentWidget(self.comparison)

@@ -1,0 +1,245 @@
+"""Lengths of time as people say them. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.quantize.evaluation import EvaluationPlan
+from app.features.quantize.plan import QuantizePlan, model_name
+from app.features.quantize.work import Job, Outcome, Stage, evaluating, quantizing
+from app.units import format_bytes
+from engine.evaluate import unit_of
+from engine.evaluate.task import CANDIDATE
+
+if TYPE_CHECKING:
+    from engine.evaluate.report import EvaluationReport
+    from engine.quantize.recipe import LayerResult, QuantizeResult
+
+
+def elapsed(seconds: float) -> str:
+    """ "0:07", "12:30", "1:02:03"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def about(seconds: float) -> str:
+    """ "a few seconds", "about 40 s", "about 3 min", "about 2 h 10 min"."""
+    if seconds < 8:
+        return "a few seconds"
+    if seconds < 90:
+        return f"about {round(seconds / 10) * 10 or 10} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"about {minutes} min"
+    return f"about {minutes // 60} h {minutes % 60} min"
+
+
+def left(seconds: float | None) -> str:
+    """ "about 40 s left"; empty where nobody can tell."""
+    return "" if seconds is None else f"{about(seconds)} left"
+
+
+class Pace:
+    """`last`: the kind of work that each side ends with (what follows its name in a stage)."""
+
+    def __init__(self, last: str, has_reference: bool) -> None:
+        self._last, self._has_reference = last, has_reference
+        self._began: dict[str, float] = {}  # seconds at which a stage was first seen, in order
+        self._expected: dict[str, float] = {}  # seconds that a kind of work took, or will take
+
+    def left(self, stage: Stage, seconds: float) -> float | None:
+        """Seconds that are left, `seconds` after the beginning; None where nobody can tell."""
+        side, _, kind = stage.text.partition(": ")
+        if not kind:
+            return None
+        self._note(stage.text, seconds)
+        spent = seconds - self._began[stage.text]
+        rest = self._rest(kind, stage, spent)
+        if rest is None:
+            return None
+        if side == CANDIDATE:
+            is_known = self._has_reference or kind == self._last
+            return rest + self._later() if is_known else None
+        self._expected[kind] = spent + rest
+        return rest + sum(self._expected.values()) if kind == self._last else None
+
+    def _later(self) -> float:
+        """Of the kinds of work that come after all that the candidate has begun."""
+        kinds = list(self._expected)
+        begun = [i for i, kind in enumerate(kinds) if f"{CANDIDATE}: {kind}" in self._began]
+        return sum(self._expected[kind] for kind in kinds[max(begun, default=-1) + 1 :])
+
+    def _note(self, text: str, seconds: float) -> None:
+        """A stage that is seen for the first time ends the one before."""
+        if text in self._began:
+            return
+        if self._began:
+            before = next(reversed(self._began))
+            side, _, kind = before.partition(": ")
+            if side != CANDIDATE:
+                self._expected[kind] = seconds - self._began[before]
+        self._began[text] = seconds
+
+    def _rest(self, kind: str, stage: Stage, spent: float) -> float | None:
+        """Of this stage: by what is done of it, else by how long the other side took."""
+        if stage.total and 0 < stage.done <= stage.total:
+            return spent / stage.done * (stage.total - stage.done)
+        expected = self._expected.get(kind)
+        return None if expected is None else max(0.0, expected - spent)
+
+
+class RunFigures(NamedTuple):
+    """What is shown of a run; `fraction` is None where nobody knows."""
+
+    title: str
+    stage: str
+    time: str
+    fraction: float | None
+
+
+class Run(QObject):
+    """`moved`: figures changed; `made(QuantizeResult)` when a model was written, `measured(report)`
+    when a report is there, `ended(Outcome)` once, of the last part."""
+
+    moved = Signal()
+    made = Signal(object)
+    measured = Signal(object)
+    ended = Signal(object)
+
+    def __init__(
+        self,
+        quantize: QuantizePlan | None,
+        evaluate: EvaluationPlan | None,
+        num_threads: int | None = None,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        assert quantize is not None or evaluate is not None
+        self.quantize, self.evaluate = quantize, evaluate
+        self._num_threads = num_threads
+        self.result: QuantizeResult | None = None
+        self.report: EvaluationReport | None = None
+        self.num_layers = 0
+        self._layers_began: float | None = None
+        self._pace: Pace | None = None
+        self._job: Job | None = None
+
+    def start(self) -> None:
+        if self.quantize is not None:
+            self._begin(Job(quantizing(self.quantize, self._num_threads), self), self._on_made)
+        else:
+            self._measure()
+
+    def _measure(self) -> None:
+        assert self.evaluate is not None
+        self._pace = Pace(self.evaluate.last_work, self.evaluate.configs()[1] is not None)
+        self._begin(Job(evaluating(self.evaluate), self), self._on_measured)
+
+    def _begin(self, job: Job, done: object) -> None:
+        self._job = job
+        job.moved.connect(self.moved)
+        job.ended.connect(done)
+        job.start()
+        self.moved.emit()
+
+    # Its state ---------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> Job:
+        assert self._job is not None, "it was started"
+        return self._job
+
+    @property
+    def is_cancelling(self) -> bool:
+        return self.job.is_cancelling
+
+    @property
+    def is_measuring(self) -> bool:
+        return self.quantize is None or (self.result is not None and self.evaluate is not None)
+
+    @property
+    def has_layers(self) -> bool:
+        return self.quantize is not None and not self.is_measuring
+
+    @property
+    def layers(self) -> Sequence[LayerResult]:
+        return tuple(self.job.progress.layers)
+
+    def cancel(self) -> None:
+        self.job.cancel()
+
+    def stop(self, timeout_s: float) -> bool:
+        """The program ends: cancel, and wait for the thread."""
+        return self.job.join(timeout_s)
+
+    def _on_made(self, outcome: Outcome) -> None:
+        if outcome.result is None:
+            self.ended.emit(outcome)
+            return
+        self.result = outcome.result
+        self.made.emit(outcome.result)
+        if self.evaluate is None:
+            self.ended.emit(outcome)
+        elif self.is_cancelling:  # too late for the model, in time for the rest
+            self.ended.emit(Outcome())
+        else:
+            self._measure()
+
+    def _on_measured(self, outcome: Outcome) -> None:
+        if outcome.result is not None:
+            self.report = outcome.result
+            self.measured.emit(outcome.result)
+        self.ended.emit(outcome)
+
+    # In words ----------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        if not self.is_measuring:
+            assert self.quantize is not None
+            return f"Quantizing {self.quantize.title}"
+        assert self.evaluate is not None
+        return f"Measuring {model_name(self.evaluate.candidate.path)}"
+
+    def figures(self) -> RunFigures:
+        if self.is_cancelling:
+            return RunFigures(self.title, "Stopping", elapsed(self.job.seconds), None)
+        return self._measuring() if self.is_measuring else self._quantizing()
+
+    def _quantizing(self) -> RunFigures:
+        stage, seconds = self.job.progress.stage, self.job.seconds
+        done = len(self.layers)
+        if not stage.total:
+            return RunFigures(self.title, stage.text or "Starting", elapsed(seconds), None)
+        self.num_layers = stage.total
+        if self._layers_began is None:
+            self._layers_began = seconds
+        spent = seconds - self._layers_began
+        rest = spent / done * (stage.total - done) if done else None
+        place = f"Layer {min(done + 1, stage.total)} of {stage.total}"
+        words = (
+            stage.text
+            if done == stage.total
+            else f"{place}: {stage.text[:1].lower()}" + (stage.text[1:])
+        )
+        return RunFigures(self.title, words, _time(seconds, rest), done / stage.total)
+
+    def _measuring(self) -> RunFigures:
+        stage, seconds = self.job.progress.stage, self.job.seconds
+        words = stage.text or "Starting"
+        if stage.total and (unit := unit_of(stage.text)) == "bytes":
+            words += f": {format_bytes(stage.done)} of {format_bytes(stage.total)}"
+        elif stage.total:
+            words += f": {stage.done:,} of {stage.total:,} {unit}"
+        fraction = stage.done / stage.total if stage.total else None
+        rest = self._pace.left(stage, seconds) if self._pace is not None else None
+        return RunFigures(self.title, words, _time(seconds, rest), fraction)
+
+
+def _time(seconds: float, rest: float | None) -> str:
+    """ "0:12 · about 40 s left"."""
+    return " · ".join(part for part in (elapsed(seconds), left(rest)) if part)

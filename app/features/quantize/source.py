@@ -1,0 +1,186 @@
+"""What can be made of a model, known before its weights are read. Imports no Qt.
+
+`read_source` imports torch and transformers: call it off the GUI thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import ErrorInfo
+from engine.quantize.recipe import Recipe, matches
+
+if TYPE_CHECKING:
+    from engine.models.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix of a decoder layer that can be quantized: [rows, columns], `num_bytes` on disk."""
+
+    module: str
+    rows: int
+    columns: int
+    num_bytes: int
+
+    @property
+    def count(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def layer(self) -> str:
+        """The part of the name that says which layer it belongs to: "layers.3"."""
+        before, number, _ = _split(self.module)
+        return f"{before.rpartition('.')[2]}.{number}" if number else before
+
+    @property
+    def kind(self) -> str:
+        """Its name within the layer, the same in every layer; experts are numbered with "*"."""
+        inside = _split(self.module)[2]
+        return ".".join("*" if part.isdecimal() else part for part in inside.split("."))
+
+
+def _split(module: str) -> tuple[str, str, str]:
+    """ "model.layers", "3", "mlp.down_proj" of "model.layers.3.mlp.down_proj"."""
+    parts = module.split(".")
+    for place, part in enumerate(parts):
+        if part.isdecimal():
+            return ".".join(parts[:place]), part, ".".join(parts[place + 1 :])
+    return module, "", module
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A matrix that always stays as it is: embeddings, the output head."""
+
+    module: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """`refusal` says why nothing can be made of the model; it has no matrices then. `dtype`: of
+    most of its weights."""
+
+    path: str
+    name: str
+    dtype: str = ""
+    num_bytes: int = 0
+    num_parameters: int = 0
+    max_positions: int | None = None
+    matrices: tuple[Matrix, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    refusal: ErrorInfo | None = None
+
+    @property
+    def layers(self) -> list[str]:
+        return list(dict.fromkeys(matrix.layer for matrix in self.matrices))
+
+    def quantized(self, exclude: tuple[str, ...]) -> list[Matrix]:
+        """What an exclusion leaves to be quantized."""
+        return [
+            matrix
+            for matrix in self.matrices
+            if not any(matches(matrix.module, pattern) for pattern in exclude)
+        ]
+
+    def unknown(self, exclude: tuple[str, ...]) -> list[str]:
+        """Patterns that name no module of this model."""
+        names = [*(m.module for m in self.matrices), *(k.module for k in self.kept)]
+        return [p for p in exclude if not any(matches(name, p) for name in names)]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleGroup:
+    """Modules that can be left together: those of one kind, or of one layer. `pattern` is what
+    `Recipe.exclude` calls them; None for what always stays."""
+
+    title: str
+    pattern: str | None
+    num_matrices: int
+    num_bytes: int
+
+
+def module_groups(facts: SourceFacts) -> list[ModuleGroup]:
+    """Every kind of matrix, the first and the last layer, and what stays anyway."""
+    by_kind: dict[str, list[Matrix]] = {}
+    for matrix in facts.matrices:
+        by_kind.setdefault(matrix.kind, []).append(matrix)
+    short = [kind.rpartition(".")[2] for kind in by_kind]
+    groups = [
+        _group(_shortest(kind, short), _pattern(kind, short), found)
+        for kind, found in by_kind.items()
+    ]
+    layers = facts.layers
+    for title, layer in (("First layer", layers[0]), ("Last layer", layers[-1])):
+        if len(layers) > 1:
+            found = [m for m in facts.matrices if m.layer == layer]
+            groups.append(_group(f"{title} ({layer})", layer, found))
+    return groups + [ModuleGroup(k.module, None, 1, k.num_bytes) for k in facts.kept]
+
+
+def _group(title: str, pattern: str, found: list[Matrix]) -> ModuleGroup:
+    return ModuleGroup(title, pattern, len(found), sum(m.num_bytes for m in found))
+
+
+def _shortest(kind: str, short: list[str]) -> str:
+    """Without the parts before the last, where that is clear."""
+    last = kind.rpartition(".")[2]
+    return last if short.count(last) == 1 else kind
+
+
+def _pattern(kind: str, short: list[str]) -> str:
+    name = _shortest(kind, short)
+    return f"*.{name}" if "*" in name else name
+
+
+def read_source(path: str) -> SourceFacts:
+    """Read the description of the model at `path`, and what of it a recipe would quantize.
+
+    Raises CheckpointError. A model that is quantized already, or of which nothing can be made, is
+    no error: its `refusal` says so.
+    """
+    from engine.models.architecture import build_on_meta, resolve_class
+    from engine.models.checkpoint import Checkpoint
+    from engine.models.weight_map import map_weights
+    from engine.quantize.targets import find_targets
+
+    checkpoint = Checkpoint.open(path)
+    facts = SourceFacts(
+        path=str(Path(path)), name=checkpoint.name, dtype=checkpoint.dtype,
+        num_bytes=checkpoint.disk_bytes, max_positions=checkpoint.max_position_embeddings,
+    )  # fmt: skip
+    refusal = _refusal(checkpoint)
+    if refusal is not None:
+        return replace(facts, refusal=refusal)
+    resolve_class(checkpoint)
+    model = build_on_meta(checkpoint.config)
+    recipe = Recipe("int8")  # any method will do: what has to be whole is checked with the choice
+    targets = find_targets(checkpoint, model, map_weights(checkpoint, model), recipe)
+    matrices = tuple(
+        Matrix(piece.module, *piece.shape, piece.info.nbytes) for piece in targets.pieces
+    )
+    quantized = {piece.disk_name for piece in targets.pieces}
+    kept = sorted(
+        (
+            Kept(name.removesuffix(".weight"), info.nbytes)
+            for name, info in checkpoint.tensors.items()
+            if name not in quantized and len(info.shape) == 2
+        ),
+        key=lambda found: -found.num_bytes,
+    )
+    return replace(
+        facts, matrices=matrices, kept=tuple(kept), num_parameters=checkpoint.num_parameters
+    )
+
+
+def _refusal(checkpoint: Checkpoint) -> ErrorInfo | None:
+    found = checkpoint.quantization
+    if found is None:
+        return None
+    return ErrorInfo(
+        f"It is quantized already: {found.title}.",
+        "Choose the model of 16 bits that it was made from. Rounding twice adds up the errors.",
+    )

@@ -1,0 +1,85 @@
+"""A form that scrolls, and below it what it comes to, what went wrong, and the button."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from app.features.quantize.fields import breakable, wrapped
+from app.features.quantize.report_view import scroll_area
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font
+
+
+class StartPanel(QWidget):
+    """`start_wanted` when the button is pressed."""
+
+    start_wanted = Signal()
+
+    def __init__(self, form: QWidget, text: str, tip: str) -> None:
+        super().__init__()
+        holder = QWidget()
+        holder.setProperty("bare", True)
+        inner = QVBoxLayout(holder)
+        inner.setContentsMargins(0, 0, SPACE_2, 0)
+        inner.addWidget(form)
+        self._size, self._time = wrapped(), wrapped("small")
+        self._size.setFont(figure_font())
+        self._why = wrapped("small")
+        self.error = wrapped("error")
+        self.error.hide()
+        self.start = QPushButton(text)
+        self.start.setProperty("kind", "primary")
+        self.start.setToolTip(tip)
+        self.start.clicked.connect(self.start_wanted)
+        self.copy = QPushButton("Copy command line")
+        self.copy.setToolTip("What does the same in a terminal")
+        self._command = ""
+        self.copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(self._command))
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        buttons.addWidget(self.start, 1)
+        buttons.addWidget(self.copy)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        self._holder, self._area = holder, scroll_area(holder, "What to make")
+        holder.installEventFilter(self)
+        self._area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # its fields have it
+        column.addWidget(self._area, 1)
+        column.addSpacing(SPACE_1)
+        for widget in (self._size, self._time, self._why, self.error):
+            column.addWidget(widget)
+        column.addLayout(buttons)
+        self.say()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """An area that scrolls does not pass on that the form needs another width."""
+        if watched is self._holder and event.type() is QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().eventFilter(watched, event)
+
+    def minimumSizeHint(self) -> QSize:
+        """As wide as the form needs: it is scrolled up and down, never cut at its side."""
+        hint, bar = super().minimumSizeHint(), self._area.verticalScrollBar().sizeHint().width()
+        return hint.expandedTo(QSize(self._holder.minimumSizeHint().width() + bar, 0))
+
+    def say(self, size: str = "", time: str = "", why: str = "") -> None:
+        """`why`: what is still missing before it can be started."""
+        for label, text in ((self._size, size), (self._time, time), (self._why, why)):
+            label.setText(text)
+            label.setVisible(bool(text))
+
+    @property
+    def words(self) -> str:
+        return "\n".join(x.text() for x in (self._size, self._time, self._why) if x.text())
+
+    def offer(self, can_start: bool, command: str) -> None:
+        """`command`: what would do the same; empty where nothing is chosen yet."""
+        self._command = command
+        self.start.setEnabled(can_start)
+        self.copy.setEnabled(bool(command))
+
+    def show_error(self, text: str) -> None:
+        self.error.setText(breakable(text))
+        self.error.setVisible(bool(text))

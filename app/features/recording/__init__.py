@@ -1,0 +1,1 @@
+"""Recordings of the engine's steps, and what is kept for a crash."""

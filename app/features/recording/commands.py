@@ -1,0 +1,108 @@
+"""Saving and opening recordings from the main window."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import shiboken6
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from app.features.recording import file
+from app.features.recording.recorder import FlightRecorder
+from app.features.recording.window import ReplayWindow
+from app.link.tasks import run_task
+from app.units import format_bytes
+from app.window.commands import Command
+from app.window.notices import Notice, error_notice
+from engine.errors import ErrorInfo
+
+_FILTER = f"Recordings (*{file.SUFFIX})"
+_NOTICE = "recording"
+
+
+class FlightDesk(QObject):
+    """The commands of the flight recorder, and the windows of the recordings that are open."""
+
+    notice = Signal(object)  # Notice
+
+    def __init__(self, recorder: FlightRecorder, window: QWidget) -> None:
+        super().__init__(window)
+        self._recorder, self._window = recorder, window
+        self.windows: list[ReplayWindow] = []
+
+    def commands(self) -> list[Command]:
+        return [
+            Command(
+                "flight.save", "Save recording…", self.ask_and_save, "File", "Ctrl+Shift+S",
+                "download", "flight", is_enabled=lambda: not self._recorder.is_empty,
+            ),
+            Command(
+                "flight.open", "Open recording…", self.ask_and_open, "File", "Ctrl+Alt+O",
+                "play", "flight",
+            ),
+        ]  # fmt: skip
+
+    # Saving ------------------------------------------------------------------------------------
+
+    def ask_and_save(self) -> None:
+        """The last steps of the engine, with settings and machine, into a file of the user's."""
+        name = f"{datetime.now():%Y-%m-%d-%H%M}{file.SUFFIX}"
+        dialog = QFileDialog(self._window, "Save recording", str(Path.home() / name), _FILTER)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix(file.SUFFIX.removeprefix("."))
+        dialog.fileSelected.connect(lambda path: self.save(Path(path)))
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def save(self, path: Path) -> None:
+        frames, seconds = self._recorder.num_frames, self._recorder.seconds
+        self._recorder.save(path, partial(self._saved, path, frames, seconds), self._not_saved)
+
+    def _saved(self, path: Path, frames: int, seconds: float, size: int) -> None:
+        self.notice.emit(
+            Notice(
+                _NOTICE,
+                f"{frames:,} snapshots of {seconds:,.0f} s are saved: {format_bytes(size)}.",
+                f"{path}. It has steps, settings and the machine, and no text of any chat.",
+                actions=(("Open it", lambda: self.open(path)),),
+            )
+        )
+
+    def _not_saved(self, error: ErrorInfo) -> None:
+        self.notice.emit(error_notice(_NOTICE, "The recording was not saved.", error))
+
+    # Opening -----------------------------------------------------------------------------------
+
+    def ask_and_open(self) -> None:
+        dialog = QFileDialog(self._window, "Open recording", str(Path.home()), _FILTER)
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(lambda path: self.open(Path(path)))
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def open(self, path: Path) -> None:
+        """Read a recording in a thread, and show it in a window of its own."""
+        run_task(self, lambda: file.read(path), self._show, self._not_opened)
+
+    def _show(self, recording: file.Recording) -> None:
+        window = ReplayWindow(recording)
+        self.windows.append(window)
+        window.closed.connect(lambda: self._forget(window))
+        window.show()
+
+    def _not_opened(self, error: ErrorInfo) -> None:
+        self.notice.emit(error_notice(_NOTICE, "The recording was not opened.", error))
+
+    def _forget(self, window: ReplayWindow) -> None:
+        if window in self.windows:
+            self.windows.remove(window)
+            window.deleteLater()
+
+    def close(self) -> None:
+        """With the main window, those of its recordings go."""
+        for window in list(self.windows):
+            if shiboken6.isValid(window):
+                window.close()

@@ -1,0 +1,305 @@
+"""Replays a recording: the signals of the engine's bridge, at the pace of then or another."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
+from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSlider, QWidget
+
+from app.link.bridge import EngineState
+from app.wire.merge import merge_snapshots
+from app.wire.recording import Frame
+from engine import messages
+from engine.snapshot import EngineSnapshot
+from widgets.controls.buttons import IconButton
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_2, SPACE_3, figure_font
+
+TICK_MS = 100
+LONGEST_PAUSE_S = 2.0
+"""An engine that rests sends nothing: longer pauses are shortened to this."""
+MOST_MERGED = 600
+"""Snapshots that are handed on after a jump; more than these are merged, so that a jump over an
+hour takes as long as one over minutes."""
+_SLICE_S = 0.02  # of work at a time: the window stays alive during a jump
+
+
+class Player(QObject):
+    """Has the signals that the engine's views listen to. Times are seconds of playing, from 0 to
+    `duration`, with long pauses shortened."""
+
+    outputs = Signal(object)
+    loaded = Signal(object)
+    unloaded = Signal()
+    reconfigured = Signal(object)
+    snapshot = Signal(object)
+    block_inspected = Signal(object)
+    peaks_measured = Signal(object)
+    crashed = Signal(object)
+    state_changed = Signal(object)
+
+    restarted = Signal()  # what was shown is void: frames come from the first on again
+    moved = Signal(float)  # the position
+    playing_changed = Signal(bool)
+    pace_changed = Signal(float)
+
+    def __init__(self, frames: Sequence[Frame], parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._frames = tuple(frames)
+        self._times = playing_times(self._frames)
+        self._next = 0  # index of the frame that is handed on next
+        self._target = 0  # frames before this are handed on by the jump under way
+        self._position = 0.0
+        self._ticked_at = 0.0
+        self._speed = 1.0
+        self._timer = QTimer(self)
+        self._timer.setInterval(TICK_MS)
+        self._timer.setTimerType(Qt.TimerType.CoarseTimer)
+        self._timer.timeout.connect(self._tick)
+        self._jump = QTimer(self)
+        self._jump.setInterval(0)
+        self._jump.timeout.connect(self._jump_on)
+        self._group = 1
+
+    # Commands of the bridge that views send: a recording answers none -----------------------------
+
+    def inspect_block(self, block: int) -> None:
+        """What a block held is not recorded."""
+
+    def abort(self, request_id: str) -> None:
+        """What was done is done."""
+
+    def measure_peaks(self) -> None:
+        """The recording has those of its machine."""
+
+    # Playing ------------------------------------------------------------------------------------
+
+    @property
+    def duration(self) -> float:
+        return self._times[-1] if self._times else 0.0
+
+    @property
+    def position(self) -> float:
+        return self._position
+
+    @property
+    def speed(self) -> float:
+        return self._speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._speed = speed
+        self.pace_changed.emit(self.pace)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of the recording that pass in one of ours: 0 while it stands still."""
+        return self._speed if self.is_playing else 0.0
+
+    @property
+    def is_playing(self) -> bool:
+        return self._timer.isActive()
+
+    @property
+    def is_jumping(self) -> bool:
+        return self._jump.isActive()
+
+    def play(self) -> None:
+        """Go on; from the beginning where the end was reached."""
+        if self._position >= self.duration:
+            self.seek(0.0)
+        if not self.is_playing:
+            self._ticked_at = time.perf_counter()
+            self._timer.start()
+            self.playing_changed.emit(True)
+            self.pace_changed.emit(self.pace)
+
+    def pause(self) -> None:
+        if self.is_playing:
+            self._timer.stop()
+            self.pace_changed.emit(self.pace)
+            self.playing_changed.emit(False)
+
+    def seek(self, position: float) -> None:
+        """Show the state at a position: forward from where it is, backward from the beginning."""
+        self._position = min(max(position, 0.0), self.duration)
+        self._target = bisect_right(self._times, self._position)
+        if self._target < self._next:
+            self._next = 0
+            self.restarted.emit()
+        self._group = max(1, (self._target - self._next) // MOST_MERGED)
+        self._jump.start()
+        self.moved.emit(self._position)
+
+    def step(self, frames: int) -> None:
+        """To the frame so many after (or before) the last one shown."""
+        if self._times:
+            index = min(max(self._next - 1 + frames, 0), len(self._times) - 1)
+            self.seek(self._times[index])
+
+    def stop(self) -> None:
+        self.pause()
+        self._jump.stop()
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        elapsed, self._ticked_at = now - self._ticked_at, now
+        if self.is_jumping:
+            return
+        self._position = min(self._position + elapsed * self._speed, self.duration)
+        self._hand_on(self._next, bisect_right(self._times, self._position))
+        self.moved.emit(self._position)
+        if self._position >= self.duration:
+            self.pause()
+
+    def _jump_on(self) -> None:
+        until = time.perf_counter() + _SLICE_S
+        while self._next < self._target and time.perf_counter() < until:
+            self._hand_on(self._next, min(self._next + self._group, self._target))
+        if self._next >= self._target:
+            self._jump.stop()
+            self.moved.emit(self._position)
+
+    def _hand_on(self, first: int, end: int) -> None:
+        """Frames first to end - 1: snapshots that follow each other as one."""
+        snapshots: list[EngineSnapshot] = []
+        for frame in self._frames[first:end]:
+            if isinstance(frame.event, messages.SnapshotEvent):
+                snapshots.append(frame.event.snapshot)
+            else:
+                self._hand_on_snapshots(snapshots)
+                self._answer(frame.event)
+        self._hand_on_snapshots(snapshots)
+        self._next = max(first, end)
+
+    def _hand_on_snapshots(self, snapshots: list[EngineSnapshot]) -> None:
+        if snapshots:
+            self.snapshot.emit(merge_snapshots(snapshots))
+            snapshots.clear()
+
+    def _answer(self, event: messages.Event) -> None:
+        match event:
+            case messages.OutputEvent():
+                self.outputs.emit([event])
+            case messages.Loaded():
+                self.state_changed.emit(EngineState.READY)
+                self.loaded.emit(event)
+            case messages.Reconfigured():
+                self.reconfigured.emit(event)
+            case messages.PeaksMeasured():
+                self.peaks_measured.emit(event)
+            case messages.Unloaded():
+                self.state_changed.emit(EngineState.EMPTY)
+                self.unloaded.emit()
+            case messages.EngineCrashed():
+                self.state_changed.emit(EngineState.CRASHED)
+                self.crashed.emit(event)
+
+
+def playing_times(frames: Sequence[Frame]) -> list[float]:
+    """When each frame is played: the times of the recording with long pauses shortened."""
+    times: list[float] = []
+    for before, frame in zip([*frames[:1], *frames], frames, strict=False):
+        gap = min(max(0.0, frame.time - before.time), LONGEST_PAUSE_S)
+        times.append((times[-1] if times else 0.0) + gap)
+    return times
+
+
+def request_names(frames: Sequence[Frame]) -> dict[str, str]:
+    """A name for each request, by the order in which they appear: titles are not recorded."""
+    names: dict[str, str] = {}
+    for frame in frames:
+        if isinstance(frame.event, messages.SnapshotEvent):
+            seen = [r.request_id for r in frame.event.snapshot.requests]
+            entries = (e for step in frame.event.snapshot.steps for e in step.entries)
+            seen += [entry.request_id for entry in entries]
+        elif isinstance(frame.event, messages.OutputEvent):
+            seen = [frame.event.request_id]
+        else:
+            continue
+        for request_id in seen:
+            names.setdefault(request_id, f"request {len(names) + 1}")
+    return names
+
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+_TICKS_PER_S = 20
+_KEYS = ("Ctrl+Left", "Ctrl+P", "Ctrl+Right")
+
+
+class PlayBar(QFrame):
+    """Works by keyboard from anywhere in the window; the slider has the arrow keys."""
+
+    def __init__(self, player: Player, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._player = player
+        self.setProperty("panel", True)
+        self.setAccessibleName("Playing the recording")
+        self.play = IconButton("play", "Play (Ctrl+P)", self.toggle)
+        back, on = "One snapshot back (Ctrl+Left)", "One snapshot on (Ctrl+Right)"
+        self.back = IconButton("chevron-left", back, lambda: player.step(-1))
+        self.on = IconButton("chevron-right", on, lambda: player.step(1))
+        for button, keys in zip((self.back, self.play, self.on), _KEYS, strict=True):
+            button.setShortcut(keys)
+        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self.slider.setRange(0, max(1, round(player.duration * _TICKS_PER_S)))
+        self.slider.setPageStep(10 * _TICKS_PER_S)
+        self.slider.setAccessibleName("Place in the recording")
+        self.slider.setToolTip(
+            f"Place in the recording. Pauses of the engine are shortened to {LONGEST_PAUSE_S:g} s."
+        )
+        self.slider.valueChanged.connect(self._on_slider)
+        self.time = QLabel()
+        self.time.setFont(figure_font())
+        self.speed = QComboBox()
+        self.speed.addItems([f"{speed:g}×" for speed in SPEEDS])
+        self.speed.setCurrentIndex(SPEEDS.index(1.0))
+        self.speed.setAccessibleName("Speed")
+        self.speed.setToolTip("Speed of playing")
+        self.speed.currentIndexChanged.connect(self._on_speed)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        row.setSpacing(SPACE_2)
+        for widget in (self.back, self.play, self.on):
+            row.addWidget(widget)
+        row.addWidget(self.slider, 1)
+        row.addWidget(self.time)
+        row.addWidget(self.speed)
+        player.moved.connect(self._show_position)
+        player.playing_changed.connect(self._show_playing)
+        self._show_position(player.position)
+
+    def toggle(self) -> None:
+        """Play, or pause."""
+        if self._player.is_playing:
+            self._player.pause()
+        else:
+            self._player.play()
+
+    def _on_slider(self, value: int) -> None:
+        self._player.seek(value / _TICKS_PER_S)
+
+    def _on_speed(self, index: int) -> None:
+        self._player.speed = SPEEDS[index]
+
+    def _show_playing(self, plays: bool) -> None:
+        text = "Pause (Ctrl+P)" if plays else "Play (Ctrl+P)"
+        set_icon(self.play, "pause" if plays else "play")
+        self.play.setToolTip(text)
+        self.play.setAccessibleName(text)
+
+    def _show_position(self, position: float) -> None:
+        if not self.slider.isSliderDown():
+            self.slider.blockSignals(True)
+            self.slider.setValue(round(position * _TICKS_PER_S))
+            self.slider.blockSignals(False)
+        self.time.setText(f"{_clock(position)} of {_clock(self._player.duration)}")
+
+
+def _clock(seconds: float) -> str:
+    """ "1:05.2"."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes)}:{rest:04.1f}"

@@ -1,0 +1,182 @@
+"""The flight recorder: keeps the last of what the engine did, and writes it to a file when asked.
+
+Frames are gathered as they come (that costs nothing) and packed by the segment in a thread. What
+is too much is forgotten from the oldest segment on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject
+
+from app.features.recording import file
+from app.link.bridge import EngineBridge
+from app.link.tasks import run_task
+from app.window.help_dialogs import versions
+from app.wire.recording import Frame
+from engine import messages
+from engine.errors import ErrorInfo
+from engine.hardware.machine import free_memory, machine_name
+from engine.snapshot import BlockSnapshot, EngineSnapshot, StepRecord
+
+SEGMENT_FRAMES, SEGMENT_BYTES = 64, 2**23
+"""16 s of a busy engine, less of a large batch: Python's collector looks at every sample and every
+token of frames that are not packed yet."""
+MOST_PACKED_BYTES = 2**26
+MOST_FRAME_BYTES = 2**28
+"""Of all frames when they are unpacked: a recording must also fit where it is replayed."""
+MANY_BLOCKS, BLOCKS_INTERVAL_S = 4096, 1.0
+"""The map of a large cache is most of a frame and changes little: it is kept once a second, and
+whenever the engine comes to rest."""
+NUM_LAST_STEPS = 50
+_ENTRY_BYTES, _REQUEST_BYTES = 250, 600
+
+
+@dataclass(slots=True)
+class _Segment:
+    """`before`: what was in force when it began. `packed` is empty until its thread is done; then
+    `frames` are the first and the last alone."""
+
+    num_frames: int
+    frames: tuple[Frame, ...]
+    before: tuple[Frame, ...]
+    num_bytes: int  # unpacked
+    packed: bytes = b""
+
+
+class FlightRecorder(QObject):
+    """Always on; `save` writes what it keeps."""
+
+    def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._segments: deque[_Segment] = deque()
+        self._open: list[Frame] = []
+        self._open_bytes = 0
+        self._in_force: dict[type, Frame] = {}  # Loaded and PeaksMeasured, the last of each
+        self._before_open: tuple[Frame, ...] = ()
+        self._blocks: BlockSnapshot | None = None
+        self._blocks_at = float("-inf")
+        self.last_steps: deque[StepRecord] = deque(maxlen=NUM_LAST_STEPS)
+        bridge.loaded.connect(self._on_loaded)
+        for signal in (bridge.reconfigured, bridge.peaks_measured, bridge.crashed):
+            signal.connect(self._take)
+        bridge.unloaded.connect(lambda: self._take(messages.Unloaded()))
+        bridge.outputs.connect(self._on_outputs)
+        bridge.snapshot.connect(self._on_snapshot)
+
+    # What there is -----------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_frames == 0
+
+    @property
+    def num_frames(self) -> int:
+        return len(self._open) + sum(segment.num_frames for segment in self._segments)
+
+    @property
+    def seconds(self) -> float:
+        """From the first frame that is kept to the last."""
+        frames = [*(s.frames[0] for s in self._segments), *self._open[:1]]
+        last = self._open[-1] if self._open else self._segments[-1].frames[-1] if frames else None
+        return last.time - frames[0].time if last is not None else 0.0
+
+    # Taking ------------------------------------------------------------------------------------
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        self._in_force.pop(messages.PeaksMeasured, None)
+        self._blocks = None
+        self.last_steps.clear()
+        self._take(event)
+
+    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
+        for event in events:
+            if event.finish_reason is not None and event.times is not None:
+                plain = dataclasses.replace(
+                    event, text="", token_ids=(), logprobs=(), error=None, is_first=False
+                )
+                self._take(plain)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.last_steps.extend(snapshot.steps)
+        blocks, count = self._blocks, snapshot.blocks.num_blocks
+        due = snapshot.time - self._blocks_at >= BLOCKS_INTERVAL_S or not snapshot.num_running
+        size = 0
+        if blocks is None or due or count <= MANY_BLOCKS or blocks.num_blocks != count:
+            self._blocks, self._blocks_at = snapshot.blocks, snapshot.time
+            size = sum(getattr(snapshot.blocks, n).nbytes for n in ("owner", "fill", "ref_count"))
+        else:
+            snapshot = dataclasses.replace(snapshot, blocks=blocks)
+        size += _ENTRY_BYTES * sum(len(step.entries) for step in snapshot.steps)
+        size += _REQUEST_BYTES * (1 + len(snapshot.requests))
+        self._take(messages.SnapshotEvent(snapshot), size)
+
+    def _take(self, event: messages.Event, num_bytes: int = _REQUEST_BYTES) -> None:
+        frame = Frame(time.perf_counter(), event)
+        if not self._open:
+            self._before_open = tuple(self._in_force.values())
+        is_known = isinstance(event, messages.PeaksMeasured) and event.peaks is not None
+        if is_known or isinstance(event, messages.Loaded):
+            self._in_force[type(event)] = frame
+        self._open.append(frame)
+        self._open_bytes += num_bytes
+        if len(self._open) >= SEGMENT_FRAMES or self._open_bytes >= SEGMENT_BYTES:
+            self._close_segment()
+
+    def _close_segment(self) -> None:
+        frames = tuple(self._open)
+        segment = _Segment(len(frames), frames, self._before_open, self._open_bytes)
+        self._open, self._open_bytes = [], 0
+        self._segments.append(segment)
+        run_task(self, partial(file.pack, frames), partial(self._packed, segment),
+                 lambda error: None)  # fmt: skip
+
+    def _packed(self, segment: _Segment, packed: bytes) -> None:
+        segment.packed = packed
+        segment.frames = (segment.frames[0], segment.frames[-1])
+        while len(self._segments) > 1 and self._is_too_much():
+            self._segments.popleft()
+
+    def _is_too_much(self) -> bool:
+        packed = sum(len(segment.packed) for segment in self._segments)
+        unpacked = sum(segment.num_bytes for segment in self._segments)
+        return packed > MOST_PACKED_BYTES or unpacked > MOST_FRAME_BYTES
+
+    # Saving ------------------------------------------------------------------------------------
+
+    def save(
+        self, path: Path, done: Callable[[int], None], failed: Callable[[ErrorInfo], None]
+    ) -> None:
+        """Write everything that is kept, in a thread; then `done(size in bytes)` or `failed`."""
+        first = self._segments[0].before if self._segments else self._before_open
+        parts: list[bytes | tuple[Frame, ...]] = [first]
+        parts += [segment.packed or segment.frames for segment in self._segments]
+        parts.append(tuple(self._open))
+
+        def work() -> int:
+            segments = (p if isinstance(p, bytes) else file.pack(p) for p in parts if p)
+            return file.write(path, about_machine(), segments)
+
+        run_task(self, work, done, failed)
+
+
+def about_machine() -> dict[str, Any]:
+    """When, where and with what: of a recording and of a crash report."""
+    _, total = free_memory()
+    now = time.time()
+    return {
+        "created": datetime.fromtimestamp(now).isoformat(timespec="seconds"),
+        "clock": now - time.perf_counter(),  # what makes dates of the times of frames
+        "machine": {"cpu": machine_name(), "memory": total, "threads": os.cpu_count() or 1},
+        "versions": dict(versions()),
+    }

@@ -1,0 +1,203 @@
+"""The window of a recording: the views of the engine, fed from a file. No model is loaded.
+
++---------------------------------------------------+
+| recording: file, date, machine                    |
+| figures                                           |
+| live charts                     | settings and    |
++---------------------------------+ machine         |
+| block map, timeline, ...        |                 |
++---------------------------------------------------+
+| play bar                                          |
++---------------------------------------------------+
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import cast
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.inspect.engine_views import EngineViews
+from app.features.recording.about import AboutTable
+from app.features.recording.file import Recording
+from app.features.recording.player import PlayBar, Player, request_names
+from app.link.bridge import EngineBridge, EngineState
+from app.window.docks import CardDock, DockArea
+from app.window.notices import Notice, NoticeArea
+from engine import messages
+from engine.snapshot import EngineSnapshot, GpuFigures
+from widgets.live.charts import LiveCharts
+from widgets.live.strip import StatStrip
+from widgets.plot.clock import RedrawClock
+from widgets.theme.theme import SPACE_2, SPACE_3
+
+SIZE = (1360, 900)
+_ABOUT_WIDTH, _VIEWS_HEIGHT = 300, 330
+
+
+class ReplayWindow(QMainWindow):
+    """`closed`: nobody needs it any more."""
+
+    closed = Signal()
+
+    def __init__(self, recording: Recording, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.recording = recording
+        self.setWindowTitle(f"Recording {recording.path.name} – Inferdeck")
+        self.resize(*SIZE)
+        self.player = Player(recording.frames, self)
+        clock = RedrawClock(parent=self)
+        self.strip = StatStrip(clock)
+        self.charts = LiveCharts(clock)
+        self._gpus: tuple[GpuFigures, ...] = ()
+        # the player has the signals of the bridge that views listen to
+        self.views = EngineViews(cast(EngineBridge, self.player), clock, self)
+        names = request_names(recording.frames)
+        self.views.set_names(lambda request_id: names.get(request_id, request_id[:8]))
+        self.views.bottleneck.set_recorded()
+        self.views.requests.set_recorded()
+        self.about = AboutTable(recording)
+        self.bar = PlayBar(self.player)
+        self.notices = NoticeArea()
+        self._arrange()
+        self._connect()
+        self._set_pace(0.0)
+        if recording.notice:
+            self.notices.show_notice(Notice("cut", recording.notice, kind="warning"))
+        QTimer.singleShot(0, self, self._begin)
+
+    def _arrange(self) -> None:
+        self.area = DockArea(self.charts)
+        self.about_dock = CardDock("Settings and machine", "about", _padded(self.about))
+        sides = Qt.DockWidgetArea
+        self.area.addDockWidget(sides.RightDockWidgetArea, self.about_dock)
+        docks = [dock for dock, _ in self.views.docks]
+        for dock in docks:
+            self.area.addDockWidget(sides.BottomDockWidgetArea, dock)
+            dock.visibilityChanged.connect(self.charts.clock.wake)
+        for dock, following in pairwise(docks):
+            self.area.tabifyDockWidget(dock, following)
+        docks[0].raise_()
+        whole = QWidget()
+        column = QVBoxLayout(whole)
+        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self._make_sign())
+        column.addWidget(self.notices)
+        column.addWidget(self.strip)
+        column.addWidget(self.area, 1)
+        column.addWidget(self.bar)
+        self.setCentralWidget(whole)
+
+    def _make_sign(self) -> QFrame:
+        """What tells that nothing here happens now."""
+        sign = QFrame()
+        sign.setProperty("notice", "warning")
+        badge, words = QLabel("Recording"), QLabel(_origin(self.recording))
+        badge.setProperty("badge", "cache rebuild")
+        words.setProperty("role", "muted")
+        words.setTextFormat(Qt.TextFormat.PlainText)
+        row = QHBoxLayout(sign)
+        row.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        row.setSpacing(SPACE_3)
+        row.addWidget(badge)
+        row.addWidget(words, 1)
+        sign.setAccessibleName(f"This is a recording: {words.text()}")
+        self.sign = sign
+        return sign
+
+    def _connect(self) -> None:
+        player = self.player
+        player.snapshot.connect(self._on_snapshot)
+        player.loaded.connect(self._on_loaded)
+        player.reconfigured.connect(self._on_reconfigured)
+        player.state_changed.connect(self._on_state)
+        player.restarted.connect(self._forget)
+        player.pace_changed.connect(self._set_pace)
+        player.playing_changed.connect(lambda plays: self._hold())
+        player.moved.connect(lambda position: self._hold())
+        close = QShortcut(QKeySequence("Ctrl+W"), self)
+        close.activated.connect(self.close)
+
+    def _begin(self) -> None:
+        """All of it is shown at first: the end is where people save a recording."""
+        sizes = Qt.Orientation
+        self.area.resizeDocks([self.about_dock], [_ABOUT_WIDTH], sizes.Horizontal)
+        views = self.views.docks[0][0]
+        self.area.resizeDocks([views], [_VIEWS_HEIGHT], sizes.Vertical)
+        self.player.seek(self.player.duration)
+
+    # What the recording says --------------------------------------------------------------------
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.strip.update_snapshot(snapshot)
+        self.charts.update_snapshot(snapshot)
+        if snapshot.gpus != self._gpus:
+            self._gpus = snapshot.gpus
+            self.charts.update_gpus(snapshot.time, snapshot.gpus)
+            self.views.memory.update_gpus(snapshot.gpus)
+        self.about.show_config(snapshot.config)
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        self.charts.clear()
+        self.about.show_config(event.config)
+
+    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        changes = self.about.changes(event.config)
+        if changes:
+            self.charts.mark(changes)
+        self.about.show_config(event.config)
+
+    def _on_state(self, state: EngineState) -> None:
+        if state is EngineState.CRASHED:
+            self.strip.set_state("The engine stopped", "error")
+        elif state is EngineState.EMPTY:
+            self.strip.clear()
+
+    def _forget(self) -> None:
+        """The player goes back to the beginning."""
+        self.strip.clear()
+        self.charts.clear()
+        self.views.clear()
+
+    def _hold(self) -> None:
+        """Where nothing moves, nothing is drawn again."""
+        self.charts.set_paused(False)
+        if not self.player.is_playing and not self.player.is_jumping:
+            self.charts.set_paused(True)
+
+    def _set_pace(self, pace: float) -> None:
+        self.charts.set_speed(pace)
+        self.strip.set_speed(pace)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        self.player.stop()
+        event.accept()
+        self.closed.emit()
+
+
+def _padded(table: QWidget) -> QWidget:
+    whole = QWidget()
+    column = QVBoxLayout(whole)
+    column.setContentsMargins(SPACE_2, 0, SPACE_2, SPACE_2)
+    column.addWidget(table)
+    return whole
+
+
+def _origin(recording: Recording) -> str:
+    model = next(
+        (f.event.model.name for f in recording.frames if isinstance(f.event, messages.Loaded)), ""
+    )
+    created = str(recording.about.get("created", "")).replace("T", " ")
+    parts = [recording.path.name, model, f"saved {created}" if created else ""]
+    return "  ·  ".join(part for part in parts if part)

@@ -1,0 +1,1 @@
+"""The Server page: this window's engine served, and engines elsewhere."""

@@ -1,0 +1,221 @@
+"""The latest calls as a table, newest first: who called what, and how it went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+from PySide6.QtGui import QColor, QResizeEvent
+from PySide6.QtWidgets import QHeaderView, QTableView
+
+from app.clients.look import OUR_PATH
+from app.server.call_log import KEPT, CallLog, CallRecord
+from widgets.controls.tables import HeadingFonts, dress_table
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
+
+Index = QModelIndex | QPersistentModelIndex
+NOTHING = "–"
+
+
+class Column(NamedTuple):
+    title: str
+    text: Callable[[CallRecord], str]
+    width: int
+    is_number: bool = False
+    tip: str = ""
+
+
+COLUMNS = (
+    Column("Time", lambda r: time.strftime("%H:%M:%S", time.localtime(r.at)), 82),
+    Column("Call", lambda r: f"{r.method} {r.path}", 120),
+    Column("Status", lambda r: _status(r), 96, tip="Of the answer, and what went wrong"),
+    Column("Tokens", lambda r: _count(r.num_tokens), 62, True, "Written in reply"),
+    Column("TTFT, ms", lambda r: _ms(r.ttft_s), 78, True,
+           "From the call's first bytes until its first token was on the way"),
+    Column("Total, ms", lambda r: _ms(r.duration_s), 80, True, "From the call to its end"),
+    Column("Client", lambda r: r.client, 136, tip="Address and port of the caller"),
+)  # fmt: skip
+"""How a call went stands where it is seen in a narrow window too."""
+CALL, STATUS = 1, 2
+LEAST_ROWS = 5
+"""That the table has room for, its heading among them."""
+_GIVING = {CALL: 0.5, STATUS: 0.4}
+"""Shares of their width that these give up before the status is out of sight."""
+CALL_WIDTH = 206
+"""Where there is room for it; the status has what is left then."""
+
+POLLS = ("/health", "/metrics", "/v1/models", "/version", f"/{OUR_PATH}")
+"""What programs ask again and again to see how the server is."""
+
+
+def is_poll(record: CallRecord) -> bool:
+    """Whether a call is one of many that say nothing; one that failed does."""
+    return record.method == "GET" and record.path in POLLS and not record.has_failed
+
+
+def _whole(record: CallRecord) -> str:
+    """All of a call: a narrow table cuts its cells."""
+    told = ((column.title, column.text(record)) for column in COLUMNS)
+    return "\n".join(f"{title}: {text}" for title, text in told if text not in ("", NOTHING))
+
+
+def _status(record: CallRecord) -> str:
+    if not record.status:
+        return record.error
+    return f"{record.status}  {record.error}".rstrip()
+
+
+def _count(number: int | None) -> str:
+    return NOTHING if number is None else f"{number:,}"
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return NOTHING
+    return f"{1e3 * seconds:,.1f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+
+
+class CallsTable(QAbstractTableModel):
+    """Takes new calls from the log when it is told to; polls where they are wanted."""
+
+    def __init__(self, log: CallLog, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._log = log
+        self._rows: list[CallRecord] = []  # newest first
+        self._newest = 0  # number of the last call that was looked at
+        self._shows_polls = False
+
+    @property
+    def shows_polls(self) -> bool:
+        return self._shows_polls
+
+    def show_polls(self, wanted: bool) -> None:
+        self._shows_polls = wanted
+        self.beginResetModel()
+        self._rows, self._newest = [], 0
+        self.endResetModel()
+        self.renew()
+
+    def renew(self) -> None:
+        """Show what has come since the last time."""
+        came = self._log.since(self._newest)[::-1]
+        if came:
+            self._newest = came[0].number
+        fresh = [record for record in came if self._shows_polls or not is_poll(record)]
+        if not fresh:
+            return
+        if len(fresh) >= KEPT:
+            self.beginResetModel()
+            self._rows = fresh
+            self.endResetModel()
+            return
+        over = len(self._rows) + len(fresh) - KEPT
+        if over > 0:
+            self.beginRemoveRows(QModelIndex(), len(self._rows) - over, len(self._rows) - 1)
+            del self._rows[-over:]
+            self.endRemoveRows()
+        self.beginInsertRows(QModelIndex(), 0, len(fresh) - 1)
+        self._rows[:0] = fresh
+        self.endInsertRows()
+
+    def record(self, row: int) -> CallRecord:
+        return self._rows[row]
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(COLUMNS)
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:
+        if orientation is not Qt.Orientation.Horizontal:
+            return None
+        column = COLUMNS[section]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return column.title
+            case Qt.ItemDataRole.ToolTipRole:
+                return column.tip or None
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _side(column)
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if not index.isValid():
+            return None
+        record, column = self._rows[index.row()], COLUMNS[index.column()]
+        match role:
+            case Qt.ItemDataRole.DisplayRole:
+                return column.text(record)
+            case Qt.ItemDataRole.ToolTipRole:
+                return _whole(record)
+            case Qt.ItemDataRole.TextAlignmentRole:
+                return _side(column)
+            case Qt.ItemDataRole.FontRole:
+                return figure_font()
+            case Qt.ItemDataRole.ForegroundRole if record.has_failed:
+                return QColor(theme().danger) if index.column() == STATUS else None
+            case Qt.ItemDataRole.AccessibleTextRole:
+                return f"{column.title}: {column.text(record) or NOTHING}"
+        return None
+
+
+def _side(column: Column) -> Qt.AlignmentFlag:
+    across = Qt.AlignmentFlag.AlignRight if column.is_number else Qt.AlignmentFlag.AlignLeft
+    return across | Qt.AlignmentFlag.AlignVCenter
+
+
+def calls_view(model: CallsTable) -> QTableView:
+    view = CallsView()
+    view.setModel(model)
+    dress_table(view, "The latest calls, newest first")
+    view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+    HeadingFonts(view.horizontalHeader(), view.fit)
+    view.fit()
+    return view
+
+
+class CallsView(QTableView):
+    """Its columns follow the room and the size of text, until the user makes one wider."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._widths: list[int] = []  # as they were fitted
+        theme_notifier().changed.connect(self.fit)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self.fit()
+
+    def fit(self) -> None:
+        """What all columns leave is the call's, then the status's; where not even the status is in
+        sight they give way."""
+        row = self.fontMetrics().height() + SPACE_2
+        self.verticalHeader().setDefaultSectionSize(row)
+        self.setMinimumHeight(row * LEAST_ROWS)
+        if self._widths and self._now() != self._widths:
+            return
+        hint = self.horizontalHeader().sectionSizeHint
+        widths = [max(scaled(one.width), hint(n)) for n, one in enumerate(COLUMNS)]
+        room = self.viewport().width()
+        over = sum(widths[: STATUS + 1]) - room
+        for number, share in _GIVING.items():
+            given = min(max(0, over), round(share * widths[number]))
+            widths[number] -= given
+            over -= given
+        left = max(0, room - sum(widths))
+        for_call = min(left, scaled(CALL_WIDTH) - widths[CALL])
+        widths[CALL] += for_call
+        widths[STATUS] += left - for_call
+        for number, width in enumerate(widths):
+            self.setColumnWidth(number, width)
+        self._widths = self._now()  # the heading has a least width
+
+    def _now(self) -> list[int]:
+        return [self.columnWidth(number) for number in range(len(COLUMNS))]

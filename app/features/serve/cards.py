@@ -1,0 +1,175 @@
+"""All engines beside each other: this machine's and those elsewhere, as many in a row as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QVBoxLayout, QWidget
+
+from app.clients.connection import Connection
+from app.clients.target import Probe
+from app.features.quantize.fields import wrapped
+from app.features.quantize.report_view import scroll_area
+from app.features.serve.address_book import ConnectionBook
+from app.features.serve.engine_cards import WIDTH, ConnectionCard, EngineCard, LocalCard
+from app.features.serve.watcher import Watcher
+from app.link.bridge import EngineBridge
+from widgets.theme.theme import SPACE_2, SPACE_4
+
+EMPTY = (
+    "Engines elsewhere appear here beside this one: another Inferdeck, vLLM, SGLang, TensorRT-LLM, "
+    "TGI, llama.cpp, or anything that speaks OpenAI's API. Give one a name and an address at the "
+    "left; then chat with it, and see its figures in the same words."
+)
+IN_USE = "The window uses this engine now"
+USE = "Chat with it, and see it in every view; chats stay"
+
+
+class EngineCards(QWidget):
+    """`use_wanted(connection)`, `back_wanted`; `edit_wanted(its id)`."""
+
+    use_wanted = Signal(object)
+    back_wanted = Signal()
+    edit_wanted = Signal(str)
+
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        book: ConnectionBook,
+        in_use: Callable[[], str],
+    ) -> None:
+        super().__init__()
+        self._bridge, self._book, self._in_use = bridge, book, in_use
+        self._watchers: dict[str, Watcher] = {}
+        self._keys: dict[str, str] = {}  # that the watchers have
+        self.cards: dict[str, ConnectionCard] = {}
+        self.local = LocalCard(bridge)
+        self.local.use_wanted.connect(self.back_wanted)
+        self.empty = wrapped("muted", EMPTY)
+        holder = QWidget()
+        holder.setProperty("bare", True)
+        column = QVBoxLayout(holder)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_4)
+        self._grid = QGridLayout()
+        self._grid.setSpacing(SPACE_2)
+        self._columns = 0
+        column.addLayout(self._grid)
+        note = QFrame()
+        note.setProperty("notice", "info")
+        inside = QVBoxLayout(note)
+        inside.setContentsMargins(SPACE_4, SPACE_4, SPACE_4, SPACE_4)
+        inside.addWidget(self.empty)
+        self._note = note
+        column.addWidget(note)
+        column.addStretch(1)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        area = scroll_area(holder, "Engines")
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the cards' buttons have it
+        whole.addWidget(area)
+        book.changed.connect(self.renew)
+        book.keys.arrived.connect(lambda _: self.renew())
+        self.renew()
+
+    def close_down(self) -> None:
+        for watcher in self._watchers.values():
+            watcher.close()
+
+    def renew(self) -> None:
+        """The cards as the book has them; what has not changed stays as it is."""
+        connections = self._book.connections
+        for gone in set(self._watchers) - {one.id for one in connections}:
+            self._remove(gone)
+        for one in connections:
+            key, known = self._book.key(one), self._watchers.get(one.id)
+            if known is not None and _is_same(known.connection, one) and self._keys[one.id] == key:
+                known.connection = one
+                continue
+            self._remove(one.id)
+            self._add(one, key)
+        self._note.setVisible(not connections)
+        self._columns = 0
+        self._arrange()
+        self._mark()
+        self._watch()
+
+    def _add(self, connection: Connection, key: str) -> None:
+        watcher = self._watchers[connection.id] = Watcher(connection, key, self)
+        watcher.recognised.connect(partial(self._on_recognised, connection.id))
+        self._keys[connection.id] = key
+        card = self.cards[connection.id] = ConnectionCard(watcher)
+        card.use_wanted.connect(partial(self.use_wanted.emit, connection))
+        card.edit_wanted.connect(partial(self.edit_wanted.emit, connection.id))
+        card.watch_toggled.connect(partial(self._on_watch, connection.id))
+
+    def _remove(self, connection_id: str) -> None:
+        watcher = self._watchers.pop(connection_id, None)
+        if watcher is None:
+            return
+        watcher.close()
+        watcher.deleteLater()
+        card = self.cards.pop(connection_id)
+        card.hide()
+        card.deleteLater()
+
+    def _on_recognised(self, connection_id: str, probe: Probe) -> None:
+        self._book.update(connection_id, dialect=probe.dialect, version=probe.version)
+
+    def _on_watch(self, connection_id: str, is_on: bool) -> None:
+        self._book.update(connection_id, is_watched=is_on)
+
+    def _watch(self) -> None:
+        """Those that are to be watched now."""
+        for one in self._book.connections:
+            wanted = one.is_watched or self.isVisible()
+            if not wanted or self._book.keys.is_known(one.key_name):
+                self._watchers[one.id].set_on(wanted)
+            else:
+                self._book.keys.fetch(one.key_name)  # `renew` follows
+
+    def mark(self) -> None:
+        """Another engine is used."""
+        self._mark()
+        self.local.renew()
+
+    def _mark(self) -> None:
+        used, is_here = self._in_use(), not self._bridge.is_remote
+        self.local.set_in_use(is_here, IN_USE if is_here else "Load its model again; chats stay")
+        for connection_id, card in self.cards.items():
+            is_used = connection_id == used
+            card.set_in_use(is_used, IN_USE if is_used else USE)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.local.renew()
+        self._watch()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._watch()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        cards: list[EngineCard] = [self.local]
+        cards += [self.cards[one.id] for one in self._book.connections]
+        columns = max(1, min(3, self.width() // WIDTH))
+        if columns == self._columns:
+            return
+        for column in range(max(columns, self._columns)):
+            self._grid.setColumnStretch(column, int(column < columns))
+        self._columns = columns
+        for place, card in enumerate(cards):
+            self._grid.addWidget(card, *divmod(place, columns))
+
+
+def _is_same(one: Connection, other: Connection) -> bool:
+    """Whether both are the same server under the same name, watched or not."""
+    return replace(one, is_watched=other.is_watched) == other

@@ -1,0 +1,284 @@
+"""The list of connections, and the fields of the one that is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QLabel,
+    QListWidget,
+    QListWidgetItem,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.clients.connection import (
+    Connection,
+    Problem,
+    check,
+    new_connection,
+    suggested_name,
+    without_credentials,
+)
+from app.clients.target import Probe, Target
+from app.features.serve.address_book import ConnectionBook
+from app.features.serve.connection_form import ConnectionForm
+from app.features.serve.parts import ScrolledForm
+from app.link.tasks import Task, run_task
+from engine.errors import ErrorInfo
+from widgets.controls.notice import Toast
+from widgets.theme.theme import SPACE_1, SPACE_2, restyle
+
+ROWS = 5
+EMPTY = "No connection yet"
+MOVED = "The key that stood in the address was moved here."
+
+
+class ConnectionsPanel(QWidget):
+    """`toast`: where a deletion can be taken back."""
+
+    saved = Signal(object)  # Connection
+
+    def __init__(self, book: ConnectionBook, toast: Toast) -> None:
+        super().__init__()
+        self._book, self._toast = book, toast
+        self._chosen = ""  # id; "" for a new one
+        self._task: Task | None = None
+        self._found: tuple[Target, Probe] | None = None  # who answered last
+        self.list = QListWidget()
+        self.list.setAccessibleName("Connections")
+        self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + SPACE_2)
+        self.add = QPushButton("New")
+        self.add.setToolTip("Name another engine")
+        self.delete_button = QPushButton("Delete")
+        self.delete_button.setToolTip("Take it off the list; it can be brought back (Delete)")
+        self.form = ConnectionForm()
+        self._build()
+        self.list.currentRowChanged.connect(self._on_row)
+        self.add.clicked.connect(self.begin)
+        self.delete_button.clicked.connect(self.delete)
+        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
+        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self.delete)
+        self.form.edited.connect(self._on_edited)
+        self.form.test_wanted.connect(self.test)
+        self.form.save_wanted.connect(self.save)
+        book.changed.connect(self._fill)
+        book.keys.arrived.connect(self._on_key)
+        book.keys.problem_changed.connect(self._renew)
+        self._fill()
+
+    def _build(self) -> None:
+        self.title = QLabel()
+        self.title.setProperty("role", "title")
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        buttons.addWidget(self.title, 1)
+        buttons.addWidget(self.add)
+        buttons.addWidget(self.delete_button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        column.addWidget(self.list)
+        column.addSpacing(SPACE_1)
+        column.addLayout(buttons)
+        column.addWidget(ScrolledForm(self.form, "Engine"), 1)
+
+    # What the user does ------------------------------------------------------------------------
+
+    @property
+    def chosen(self) -> Connection | None:
+        return self._book.find(self._chosen)
+
+    def choose(self, connection_id: str) -> None:
+        """Show one of the list."""
+        ids = [one.id for one in self._book.connections]
+        if connection_id in ids:
+            self.list.setCurrentRow(ids.index(connection_id))
+
+    def begin(self) -> None:
+        """Empty fields for another one."""
+        self.list.setCurrentRow(-1)
+        self._show(None)
+        self.form.name.setFocus()
+
+    def test(self) -> None:
+        """Ask who is there, as it is written now."""
+        if self._take_credentials():
+            return
+        _, url, key, _ = self.form.values
+        address = [p for p in check("-", url, ()) if p.field == "base_url"]
+        if address:
+            self.form.show_problems(address)
+            return
+        if self._task is not None:
+            self._task.cancel()
+        target = Target(url, key or None)
+        self.form.say(f"Asking {url}", "loading")
+        self.form.test.setEnabled(False)
+        self._task = run_task(
+            self, lambda: _probe(target), partial(self._on_probe, target), self._on_no_probe
+        )
+
+    def save(self) -> None:
+        """Keep what is written, where nothing is wrong with it; then ask who is there."""
+        if self._take_credentials():
+            return
+        name, url, key, model = self.form.values
+        others = self._book.beside(self._chosen)
+        if url and not name:
+            name = suggested_name(url, others)
+            self.form.name.setText(name)
+        problems = check(name, url, others)
+        if problems:
+            self._renew(problems)
+            return
+        known = self.chosen
+        made = _with(known or new_connection(name, url), name, url, model)
+        found = self._found
+        is_found = found is not None and found[0] == Target(url, key or None)
+        if found is not None and is_found:
+            made = _recognised(made, found[1])
+        self._chosen = made.id
+        self._book.keep(made, key)
+        self._fill()
+        self._renew()
+        self.saved.emit(made)
+        if not is_found:
+            self.test()
+
+    def delete(self) -> None:
+        """Take the chosen one off the list; it can be brought back for a while."""
+        gone = self.chosen
+        if gone is None:
+            return
+        place = self._book.delete(gone.id)
+        self._toast.show_message(
+            f"The connection “{gone.name}” was deleted.", "Undo",
+            partial(self._bring_back, gone, place), partial(self._book.forget_key, gone),
+        )  # fmt: skip
+
+    def _bring_back(self, connection: Connection, place: int) -> None:
+        self._book.bring_back(connection, place)
+        self.choose(connection.id)
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """The list as the book has it; what is chosen stays so."""
+        self.list.blockSignals(True)
+        self.list.clear()
+        for one in self._book.connections:
+            item = QListWidgetItem(one.name, self.list)
+            item.setToolTip(f"{one.base_url}\n{one.kind}")
+        if not self._book.connections:
+            QListWidgetItem(EMPTY, self.list).setFlags(Qt.ItemFlag.NoItemFlags)
+        ids = [one.id for one in self._book.connections]
+        row = ids.index(self._chosen) if self._chosen in ids else -1
+        self.list.setCurrentRow(row)
+        self.list.blockSignals(False)
+        if row < 0 and self._chosen:
+            self._show(None)
+        self._renew()
+
+    def _on_row(self, row: int) -> None:
+        connections = self._book.connections
+        if 0 <= row < len(connections):
+            self._show(connections[row])
+
+    def _show(self, connection: Connection | None) -> None:
+        if self._task is not None:
+            self._forget_test()
+        self._found = None
+        self._chosen = connection.id if connection is not None else ""
+        if connection is None:
+            self.form.show_values("", "", "", "")
+        else:
+            key = self._book.key(connection)
+            self.form.show_values(connection.name, connection.base_url, key, connection.model)
+            self._book.keys.fetch(connection.key_name)
+        self._renew()
+
+    def _on_key(self, name: str) -> None:
+        chosen = self.chosen
+        if chosen is not None and chosen.key_name == name and not self.form.key.isModified():
+            self.form.show_key(self._book.key(chosen))
+
+    def _on_edited(self) -> None:
+        if self._task is not None:
+            self._forget_test()
+        self.form.say("", "idle")
+        self._renew()
+
+    def _forget_test(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self.form.say("", "idle")
+        self.form.test.setEnabled(True)
+
+    def _take_credentials(self) -> bool:
+        """A key in the address goes to its own field, for the user to see."""
+        _, url, key, _ = self.form.values
+        clean, found = without_credentials(url)
+        if clean == url:
+            return False
+        self.form.url.setText(clean)
+        if found and not key:
+            self.form.key.setText(found)
+        self.form.show_problems((), MOVED)
+        return True
+
+    def _renew(self, problems: list[Problem] | None = None) -> None:
+        name, url, key, model = self.form.values
+        chosen = self.chosen
+        self.title.setText(chosen.name if chosen is not None else "Another engine")
+        self.form.show_problems(problems or (), self._book.keys.problem if key else "")
+        self.delete_button.setEnabled(chosen is not None)
+        written = chosen is None or (name, url, key, model) != (
+            chosen.name, chosen.base_url, self._book.key(chosen), chosen.model
+        )  # fmt: skip
+        self.form.save.setText("Save" if chosen is not None else "Add")
+        self.form.save.setEnabled(bool(url) and written)
+        restyle(self.form.save, kind="primary" if self.form.save.isEnabled() else "")
+
+    # Asking ------------------------------------------------------------------------------------
+
+    def _on_probe(self, target: Target, probe: Probe) -> None:
+        self._task = None
+        self.form.test.setEnabled(True)
+        self._found = target, probe
+        self.form.show_probe(probe)
+        chosen = self.chosen
+        if chosen is not None and chosen.base_url == target.base_url:
+            self._book.keep(_recognised(chosen, probe))
+
+    def _on_no_probe(self, error: ErrorInfo) -> None:
+        self._task = None
+        self.form.test.setEnabled(True)
+        self.form.say(error.cause, "error", error.remedy)
+
+
+def _probe(target: Target) -> Probe:
+    """In a task: httpx takes a moment to load, and servers to answer."""
+    from app.clients.probe import probe
+
+    return probe(target)
+
+
+def _with(connection: Connection, name: str, url: str, model: str) -> Connection:
+    is_same = connection.base_url == url
+    return replace(
+        connection, name=name, base_url=url, model=model,
+        dialect=connection.dialect if is_same else None,
+        version=connection.version if is_same else "",
+    )  # fmt: skip
+
+
+def _recognised(connection: Connection, probe: Probe) -> Connection:
+    return replace(connection, dialect=probe.dialect, version=probe.version)

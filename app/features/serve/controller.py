@@ -1,0 +1,309 @@
+"""Starts and stops the server of the window's engine. Nothing here holds up the window.
+
+GUI thread     start, stop  -- task -->  ApiServer (a thread of its own)
+engine thread  on_event  -- listener of the bridge -->  EngineGate
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.clients.target import LinkChanged
+from app.features.serve.address_book import KeyDesk
+from app.features.serve.addresses import is_this_server, next_free_port, url_of
+from app.link.bridge import EngineBridge, EngineState
+from app.link.tasks import run_task
+from app.server.call import origin_of
+from app.server.call_log import CallLog
+from app.server.gate import EngineGate
+from app.server.options import ServingChoice
+from app.storage.model_sources import is_starter
+from engine import messages
+from engine.errors import ErrorInfo, InferdeckError, describe
+from engine.snapshot import EngineSnapshot, FinishReason, ModelInfo, RequestState
+
+if TYPE_CHECKING:
+    from app.server.server import ApiServer
+
+log = logging.getLogger(__name__)
+
+STARTER_NAME = "starter"  # the name of its folder says nothing
+KEY = "server"
+"""The name of the server's own key in the keyring."""
+
+WATCH_MS = 500
+ELSEWHERE = ErrorInfo(
+    "The window uses an engine that runs elsewhere.",
+    "Go back to the engine of this machine to serve it.",
+)
+ENDED = ErrorInfo("The server ended by itself.", "The log says why. Start it again.")
+
+
+class ServingState(StrEnum):
+    OFF = "stopped"
+    STARTING = "starting"
+    ON = "serving"
+    STOPPING = "stopping"
+
+
+class Figures(NamedTuple):
+    """How busy the server is. windows: attached from elsewhere. running,
+    waiting: requests of its clients in the engine; aborted: those that ended unfinished since the
+    program started."""
+
+    calls_per_s: float = 0.0
+    connections: int = 0
+    windows: int = 0
+    running: int = 0
+    waiting: int = 0
+    aborted: int = 0
+    total: int = 0
+
+
+class _Outcome(NamedTuple):
+    server: ApiServer | None
+    error: ErrorInfo | None = None
+    free_port: int | None = None
+
+
+class ServingDesk(QObject):
+    """`changed`: state, problem or what clients get; `moved`: the figures, while it serves."""
+
+    changed = Signal()
+    moved = Signal()
+
+    def __init__(self, bridge: EngineBridge, keys: KeyDesk, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bridge, self._keys = bridge, keys
+        self.state = ServingState.OFF
+        self.choice = ServingChoice()  # that was started with
+        self.problem: ErrorInfo | None = None
+        self.free_port: int | None = None
+        """To be offered where the port of the last attempt was in use."""
+        self.calls = CallLog()
+        self._gate = EngineGate(bridge.pass_on)
+        self._server: ApiServer | None = None
+        self._waits_for_key = False
+        self._running = self._waiting = self._aborted = 0
+        self._watch = QTimer(self)
+        self._watch.setInterval(WATCH_MS)
+        self._watch.timeout.connect(self._look)
+        bridge.add_listener(self._on_engine_event)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.outputs.connect(self._on_outputs)
+        bridge.state_changed.connect(lambda state: self.changed.emit())
+        bridge.unloaded.connect(self._on_unloaded)
+        bridge.link_changed.connect(self._on_link)
+        keys.arrived.connect(self._on_key)
+
+    # What the user does ------------------------------------------------------------------------
+
+    @property
+    def is_on(self) -> bool:
+        return self.state is ServingState.ON
+
+    @property
+    def can_start(self) -> bool:
+        return self.state is ServingState.OFF
+
+    def start(self, choice: ServingChoice) -> None:
+        """Serve as chosen; `changed` tells when it does, or `problem` why not."""
+        if not self.can_start:
+            return
+        self.choice, self.problem, self.free_port = choice, None, None
+        if self._is_elsewhere:
+            self._refuse(ELSEWHERE)
+            return
+        self._set(ServingState.STARTING)
+        self._waits_for_key = True
+        self._keys.fetch(KEY)
+
+    def stop(self) -> None:
+        """Take no more calls, let running replies end for a few seconds. Again: abort them."""
+        server = self._server
+        if server is None:
+            return
+        if self.state is ServingState.STOPPING:
+            server.hurry()
+        elif self.state is ServingState.ON:
+            self._watch.stop()
+            self._set(ServingState.STOPPING)
+            run_task(self, server.stop, self._on_stopped, self._on_not_stopped)
+
+    def close_down(self) -> None:
+        """The program ends: what runs is aborted."""
+        self._watch.stop()
+        server, self._server = self._server, None
+        self.state = ServingState.OFF
+        if server is not None:
+            server.hurry()
+            if not server.stop():
+                log.error("the server's thread did not end")
+
+    # What is so --------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The address that other programs are given, without a path."""
+        port = int(self._server.url.rsplit(":", 1)[1]) if self._server else self.choice.port
+        return url_of(self.choice.host, port)
+
+    def is_own(self, base_url: str) -> bool:
+        """Whether an address is that of this server, while it serves."""
+        return self._server is not None and is_this_server(base_url, self.url)
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model; "" while there is none."""
+        model = self._gate.model
+        return (self.choice.model_name or model.name) if model is not None else ""
+
+    @property
+    def figures(self) -> Figures:
+        server = self._server
+        return Figures(
+            self.calls.rate(),
+            server.num_connections if server is not None else 0,
+            server.num_windows if server is not None else 0,
+            self._running,
+            self._waiting,
+            self._aborted,
+            self.calls.total,
+        )
+
+    @property
+    def health(self) -> tuple[str, bool]:
+        """What clients get now, in words, and whether it is what they want."""
+        match self._bridge.state:
+            case EngineState.READY:
+                return f"Clients get {self.model_name or 'the model'}.", True
+            case EngineState.LOADING:
+                return (
+                    "A model is being opened. Until then clients get 503 with Retry-After; "
+                    "/health says the same.", False,
+                )  # fmt: skip
+            case EngineState.CRASHED:
+                return "The engine stopped: clients get 503 until it is restarted.", False
+            case _:
+                return "No model is open: clients get 503 with Retry-After until one is.", False
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return self._bridge.is_remote
+
+    # Starting and stopping ---------------------------------------------------------------------
+
+    def _on_key(self, name: str) -> None:
+        if name != KEY or not self._waits_for_key:
+            return
+        self._waits_for_key = False
+        choice, key = self.choice, self._keys.key(KEY)
+        run_task(self, lambda: self._serve(choice, key), self._on_outcome, self._on_failed)
+
+    def _serve(self, choice: ServingChoice, key: str) -> _Outcome:
+        """In a task: the server's libraries take a moment to load."""
+        from app.server.server import ApiServer, PortInUseError
+
+        try:
+            server = ApiServer(self._gate, choice.options(key), self.calls)
+            server.bind()
+            self._server = server  # whoever ends the program now, stops it
+            server.start()
+        except PortInUseError as error:
+            free = next_free_port(choice.host, choice.port)
+            info = describe(error)._replace(
+                remedy="Stop the program that listens there, or take another port."
+            )
+            return _Outcome(None, info, free)
+        except InferdeckError as error:
+            info = describe(error)
+            return _Outcome(None, info._replace(remedy=info.remedy.replace(" with --port", "")))
+        return _Outcome(server)
+
+    def _on_outcome(self, outcome: _Outcome) -> None:
+        self._server = outcome.server
+        if outcome.server is None:
+            self.free_port = outcome.free_port
+            self._refuse(outcome.error or ENDED)
+            return
+        self._watch.start()
+        self._set(ServingState.ON)
+
+    def _on_failed(self, error: ErrorInfo) -> None:
+        self._server = None
+        self._refuse(error)
+
+    def _on_stopped(self, has_ended: bool) -> None:
+        if has_ended:
+            self._server = None
+            self._set(ServingState.OFF)
+        else:
+            self._on_not_stopped(ErrorInfo("The server did not end.", "Stop it again."))
+
+    def _on_not_stopped(self, error: ErrorInfo) -> None:
+        self.problem = error
+        self._watch.start()
+        self._set(ServingState.ON)
+
+    def _refuse(self, error: ErrorInfo) -> None:
+        self.problem = error
+        self._set(ServingState.OFF)
+
+    def _set(self, state: ServingState) -> None:
+        self.state = state
+        self.changed.emit()
+
+    # What happens ------------------------------------------------------------------------------
+
+    def _on_engine_event(self, event: messages.Event) -> None:
+        """On the engine's thread."""
+        if isinstance(event, messages.Loaded) or (
+            isinstance(event, messages.Reconfigured) and event.model is not None
+        ):
+            event = dataclasses.replace(event, model=_named(event.model))
+        self._gate.on_event(event)
+
+    def _on_unloaded(self) -> None:
+        if self._bridge.engine is None:  # left for another: it says nothing of it by itself
+            self._gate.on_left()
+
+    def _on_link(self, link: LinkChanged | None) -> None:
+        """The window turned to an engine elsewhere, or came back to one of ours."""
+        if link is not None and not self._is_elsewhere:
+            return
+        if link is not None and self.state is ServingState.ON:
+            self.problem = ELSEWHERE
+            self.stop()
+        self.changed.emit()
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        if self._server is not None:
+            own = [r.state for r in snapshot.requests if origin_of(r.request_id) is not None]
+            self._running = sum(state is RequestState.RUNNING for state in own)
+            self._waiting = len(own) - self._running
+
+    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
+        if self._server is not None:
+            self._aborted += sum(
+                event.finish_reason is FinishReason.ABORT
+                and origin_of(event.request_id) is not None
+                for event in events
+            )
+
+    def _look(self) -> None:
+        server = self._server
+        if server is not None and not server.is_running:
+            self._watch.stop()
+            self._server = None
+            self._refuse(ENDED)
+        self.moved.emit()
+
+
+def _named(model: ModelInfo | None) -> ModelInfo:
+    assert model is not None
+    return dataclasses.replace(model, name=STARTER_NAME) if is_starter(model.path) else model

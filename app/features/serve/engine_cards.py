@@ -1,0 +1,249 @@
+"""One engine as a card: where it is, how it stands, its figures in the same words as all others."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF, QSize, QTimer, Signal
+from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.clients.target import LinkState
+from app.features.serve.parts import Figure, FigureRow, StateLine
+from app.features.serve.watcher import TREND, Watcher
+from app.link.bridge import EngineBridge
+from engine.snapshot import EngineSnapshot, RequestState
+from widgets.controls.button_rows import ButtonRows
+from widgets.controls.lines import ElidedLine, title_line
+from widgets.controls.text import EngineTime
+from widgets.live.figures import NOTHING, StateKind, StatFigures, StatTrends, draw_sparkline
+from widgets.live.figures import state_words as words_of
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle, theme, theme_notifier
+
+FIGURES = (
+    Figure("running", "Running", "not told", "Requests that the engine computes now"),
+    Figure("waiting", "Waiting", "not told", "Requests that wait for a slot or for blocks"),
+    Figure("kv", "KV usage", "not told", "Share of the KV cache that requests hold"),
+    Figure("tokens", "Tokens a second", "00,000.0", "Written for all clients, since the last look"),
+    Figure("ttft", "TTFT p50, ms", "00,000.0", "Arrival to first token, of all clients, since the "
+           "last look"),
+    Figure("itl", "ITL p50, ms", "0,000.0", "Gap between tokens, of all clients, since the last "
+           "look"),
+)  # fmt: skip
+LOCAL_FIGURES = tuple(
+    figure._replace(tip=figure.tip.replace("since the last look", "of the last 2 minutes"))
+    for figure in FIGURES
+)
+KINDS: dict[LinkState, StateKind] = {
+    LinkState.LIVE: "busy",
+    LinkState.CONNECTING: "loading",
+    LinkState.RECONNECTING: "error",
+    LinkState.STALE: "error",
+    LinkState.CLOSED: "idle",
+}
+WIDTH = 340
+LINE_HEIGHT = 26
+
+
+class TrendLine(QWidget):
+    """Tokens a second, over the last minute."""
+
+    def __init__(self, trends: StatTrends, key: str) -> None:
+        super().__init__()
+        self._trends, self._key = trends, key
+        self.setToolTip("Tokens a second, over the last minute")
+        self.setAccessibleName("Tokens a second, over the last minute")
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        theme_notifier().changed.connect(self.update)
+
+    def sizeHint(self) -> QSize:
+        return QSize(120, LINE_HEIGHT)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(theme().color("border"))
+        painter.drawLine(0, self.height() - 1, self.width(), self.height() - 1)
+        place = QRectF(0, 2, self.width(), self.height() - 4)
+        places, values = self._trends.points(self._key)
+        color = QColor(theme().line_color("tokens_out"))
+        draw_sparkline(painter, place, places, values, 1.0, color)
+        painter.end()
+
+
+class EngineCard(QFrame):
+    """What the cards of all engines have; `in_use`: the window is on this one."""
+
+    use_wanted = Signal()
+
+    def __init__(
+        self, title: str, place: str, kind: str, use: str, trends: StatTrends, key: str,
+        figures: tuple[Figure, ...] = FIGURES,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.setProperty("panel", True)
+        self.setAccessibleName(title)
+        self.title = title_line(title)
+        self.kind = QLabel(kind)
+        self.kind.setProperty("badge", "neutral")
+        self.mark = QLabel("in use")
+        self.mark.setProperty("badge", "live")
+        self.mark.hide()
+        self.place = ElidedLine("text_muted")
+        self.place.set_text(place)
+        self.state = StateLine()
+        self.figures = FigureRow(f"Figures of {title}", figures, width=92)
+        self.trend = TrendLine(trends, key)
+        self.use = QPushButton(use)
+        self.use.clicked.connect(self.use_wanted)
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.title)
+        head.addWidget(self.kind)
+        head.addStretch(1)
+        head.addWidget(self.mark)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_3)
+        column.setSpacing(SPACE_1)
+        column.addLayout(head)
+        for widget in (self.place, self.state):
+            column.addWidget(widget)
+        column.addSpacing(SPACE_1)
+        column.addWidget(self.figures)
+        column.addWidget(self.trend)
+        column.addStretch(1)
+        column.addSpacing(SPACE_1)
+        self.foot = ButtonRows((self.use,))
+        column.addWidget(self.foot)
+
+    def set_in_use(self, in_use: bool, tip: str) -> None:
+        self.mark.setVisible(in_use)
+        self.use.setEnabled(not in_use)
+        self.use.setToolTip(tip)
+        restyle(self.use, kind="" if in_use else "primary")
+
+
+class ConnectionCard(EngineCard):
+    """`watch_toggled`: its figures are wanted all the time, or while they are seen alone."""
+
+    edit_wanted = Signal()
+    watch_toggled = Signal(bool)
+
+    def __init__(self, watcher: Watcher) -> None:
+        connection = watcher.connection
+        super().__init__(
+            connection.name, connection.base_url, connection.kind, "Chat and tune here",
+            watcher.trends, TREND,
+        )  # fmt: skip
+        self.watcher = watcher
+        self.watch = QCheckBox("Always watch")
+        self.watch.setToolTip(
+            "Read its figures every 2 s all the time; else only while this page is shown"
+        )
+        self.watch.setChecked(connection.is_watched)
+        self.watch.toggled.connect(self.watch_toggled)
+        self.edit = QPushButton("Edit")
+        self.edit.setProperty("kind", "flat")
+        self.edit.setToolTip(f"Change {connection.name}")
+        self.edit.clicked.connect(self.edit_wanted)
+        self.foot.add(self.watch)
+        self.foot.add(self.edit)
+        watcher.changed.connect(self.renew)
+        self.renew()
+
+    def renew(self) -> None:
+        watcher = self.watcher
+        figures, state = watcher.figures, watcher.state
+        words = watcher.words or state.value
+        if state is LinkState.LIVE and figures is not None:
+            words = f"{state.value} · {1e3 * figures.round_trip_s:,.1f} ms"
+            if not figures.has_metrics:
+                words += " · it shows no metrics"
+        self.state.say(words, KINDS[state])
+        self.figures.show_values(figures.texts() if figures is not None else {})
+        self.figures.set_muted(state is not LinkState.LIVE)
+        self.trend.update()
+
+
+EVERY_MS = 500
+TITLE = "This machine"
+
+
+class LocalCard(EngineCard):
+    """Follows the bridge while the engine behind it is the one of this machine."""
+
+    def __init__(self, bridge: EngineBridge, parent: QWidget | None = None) -> None:
+        self._taken = StatFigures()
+        super().__init__(
+            TITLE, "the engine of this window", "Inferdeck", "Back to this machine",
+            self._taken.trends, "output", LOCAL_FIGURES,
+        )  # fmt: skip
+        self._bridge = bridge
+        self._time = EngineTime()
+        self._snapshot: EngineSnapshot | None = None
+        self._every = QTimer(self)  # rates come to rest when nothing comes any more
+        self._every.setInterval(EVERY_MS)
+        self._every.timeout.connect(self._show)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.state_changed.connect(lambda state: self.renew())
+        self.renew()
+
+    def renew(self) -> None:
+        """What is known by now."""
+        bridge = self._bridge
+        if not bridge.is_remote and bridge.is_ready and bridge.model is not None:
+            self.place.set_text(f"{bridge.model.name}, in this window")
+            return
+        self._snapshot = None
+        self._taken.clear()
+        self.figures.show_values({})
+        self.place.set_text("the engine of this window")
+        away = "not loaded while another engine is used"
+        self.state.say(away if bridge.is_remote else bridge.state.value, "idle")
+        self.trend.update()
+
+    def set_in_use(self, in_use: bool, tip: str) -> None:
+        super().set_in_use(in_use, tip)
+        self.use.setVisible(not in_use)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._every.start()
+        self._show()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._every.stop()
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        if not self._bridge.is_remote:
+            self._time.synchronise(snapshot.time)
+            self._taken.update(snapshot)
+            self._snapshot = snapshot
+
+    def _show(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        states = [request.state for request in snapshot.requests]
+        running = states.count(RequestState.RUNNING)
+        values = self._taken.values(self._time.now())
+        self.state.say(*words_of(snapshot))
+        self.figures.show_values(
+            {
+                "running": f"{running:,}",
+                "waiting": f"{len(states) - running:,}",
+                "kv": f"{100 * snapshot.kv_usage:.0f}\u00a0%",
+                "tokens": values["output"].text,
+                "ttft": values["ttft"].text,
+                "itl": values["itl"].text.partition(" / ")[0] or NOTHING,
+            }
+        )
+        self.trend.update()

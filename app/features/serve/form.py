@@ -1,0 +1,227 @@
+"""Buttons that copy, and say that they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QLocale, QSignalBlocker, Qt, QTimer, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QGridLayout,
+    QLineEdit,
+    QPushButton,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.fields import Field
+from app.server.options import RANGES, Problem, ServingChoice, new_key
+from widgets.controls.lines import SecretLine
+from widgets.theme.theme import SPACE_2, SPACE_3, figure_font, restyle
+
+COPIED_MS = 1500
+
+
+class CopyButton(QPushButton):
+    """Copies what `text` gives at that moment."""
+
+    def __init__(self, name: str, text: Callable[[], str], label: str = "Copy") -> None:
+        super().__init__(label)
+        self.setAccessibleName(name)
+        self.setToolTip(name)
+        self._text, self._label = text, label
+        self._again = QTimer(self)
+        self._again.setSingleShot(True)
+        self._again.setInterval(COPIED_MS)
+        self._again.timeout.connect(lambda: self.setText(label))
+        self.clicked.connect(self.copy)
+
+    def copy(self) -> None:
+        QGuiApplication.clipboard().setText(self._text())
+        self.setText("Copied")
+        self._again.start()
+
+
+_NUMBERS = (
+    ("max_queued", "Waiting requests", "", "",
+     "Requests beyond those that the engine runs at once; more get 429"),
+    ("max_connections", "Open connections", "", "", "More get 503"),
+    ("max_output_tokens", "Tokens of a reply", "", "as fits",
+     "Most tokens of one reply; whoever asks for more gets 400. As fits: the context is the limit"),
+    ("max_body_mib", "Largest request", " MiB", "", "A larger body gets 413"),
+)  # fmt: skip
+
+
+class ServingForm(QWidget):
+    """`changed`: the choice, or the key. `key_edited(key)`: to be kept."""
+
+    changed = Signal()
+    key_edited = Signal(str)
+    at_start_toggled = Signal(bool)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._make_fields()
+        self._arrange()
+        self._connect()
+
+    def _make_fields(self) -> None:
+        self.address = QComboBox()
+        self.address.addItem("This machine only", False)
+        self.address.addItem("The network", True)
+        self.address.setAccessibleName("Who can reach it")
+        self.address.setToolTip(
+            "127.0.0.1, for programs of this machine; or all addresses of it, for others too, with "
+            "an API key"
+        )
+        self.port = _number("port", "Port", "", "")
+        self.port.setGroupSeparatorShown(False)
+        self.key = SecretLine("API key")
+        self.reveal = self.key.reveal
+        self.copy_key = CopyButton("Copy the API key", lambda: self.key.text())
+        self.generate = QPushButton("New")
+        self.generate.setToolTip("Make a key that nobody guesses; the one before is not valid then")
+        self.model_name = QLineEdit()
+        self.model_name.setPlaceholderText("the name of the model's folder")
+        self.model_name.setAccessibleName("Served name")
+        self.origins = QLineEdit()
+        self.origins.setPlaceholderText("none; such as http://localhost:3000")
+        self.origins.setAccessibleName("Web pages that may call")
+        self.numbers = {
+            name: _number(name, title, unit, special) for name, title, unit, special, _ in _NUMBERS
+        }
+        self.control = QCheckBox("Windows elsewhere may change settings")
+        self.control.setToolTip(
+            "Another Inferdeck that attaches here may turn the engine's knobs and close the model; "
+            "else it looks on and asks"
+        )
+        self.at_start = QCheckBox("Start with the program")
+        self.at_start.setToolTip("Serve from the start of the program on, with what is chosen here")
+
+    def _arrange(self) -> None:
+        where = QGridLayout()
+        where.setContentsMargins(0, 0, 0, 0)
+        where.setHorizontalSpacing(SPACE_2)
+        top = Qt.AlignmentFlag.AlignTop
+        where.addWidget(Field("Who can reach it", self.address), 0, 0, top)
+        where.addWidget(Field("Port", self.port), 0, 1, top)
+        where.setColumnStretch(0, 1)
+        self.key_field = Field("API key", self.key, self.reveal, self.copy_key, self.generate)
+        self.name_field = Field(
+            "Served name", self.model_name, tip="What clients call the model, whichever is open"
+        )
+        self.origins_field = Field(
+            "Web pages that may call", self.origins,
+            tip="Origins of pages in a browser, with commas between them; other pages are refused",
+        )  # fmt: skip
+        limits = QGridLayout()
+        limits.setContentsMargins(0, 0, 0, 0)
+        limits.setSpacing(SPACE_2)
+        for place, (name, title, _, _, tip) in enumerate(_NUMBERS):
+            limits.addWidget(Field(title, self.numbers[name], tip=tip), *divmod(place, 2))
+        limits.setColumnStretch(0, 1)
+        limits.setColumnStretch(1, 1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_3)
+        column.addLayout(where)
+        column.addWidget(self.key_field)
+        column.addWidget(self.name_field)
+        column.addLayout(limits)
+        column.addWidget(self.origins_field)
+        column.addWidget(self.control)
+        column.addWidget(self.at_start)
+        column.addStretch(1)
+
+    def _connect(self) -> None:
+        self.address.currentIndexChanged.connect(lambda _: self.changed.emit())
+        for number in (self.port, *self.numbers.values()):
+            number.valueChanged.connect(lambda _: self.changed.emit())
+        for line in (self.model_name, self.origins):
+            line.editingFinished.connect(self.changed)
+        self.key.editingFinished.connect(self._on_key)
+        self.key.textEdited.connect(lambda _: self.changed.emit())
+        self.generate.clicked.connect(self.make_key)
+        self.control.toggled.connect(lambda _: self.changed.emit())
+        self.at_start.toggled.connect(self.at_start_toggled)
+
+    # What is chosen ----------------------------------------------------------------------------
+
+    @property
+    def choice(self) -> ServingChoice:
+        numbers = {name: field.value() for name, field in self.numbers.items()}
+        origins = [part.strip().rstrip("/") for part in self.origins.text().split(",")]
+        return ServingChoice(
+            is_public=bool(self.address.currentData()),
+            port=self.port.value(),
+            model_name=self.model_name.text().strip(),
+            origins=tuple(part for part in origins if part),
+            allows_control=self.control.isChecked(),
+            **numbers,
+        )
+
+    def show_choice(self, choice: ServingChoice) -> None:
+        """Show it, without a signal."""
+        with QSignalBlocker(self):
+            self.address.setCurrentIndex(int(choice.is_public))
+            self.port.setValue(choice.port)
+            self.control.setChecked(choice.allows_control)
+            self.model_name.setText(choice.model_name)
+            self.origins.setText(", ".join(choice.origins))
+            for name, field in self.numbers.items():
+                field.setValue(getattr(choice, name))
+
+    def show_key(self, key: str) -> None:
+        if key != self.key.text():
+            self.key.setText(key)
+        self.copy_key.setEnabled(bool(key))
+
+    def make_key(self) -> None:
+        """Another key, in place of the one before."""
+        self.show_key(new_key())
+        self._on_key()
+
+    def show_problems(self, problems: list[Problem], key_note: str) -> None:
+        """Under the field that each is about. `key_note`: what else to know of the key."""
+        fields = {
+            "key": (self.key_field, self.key), "origins": (self.origins_field, self.origins),
+            "model_name": (self.name_field, self.model_name),
+        }  # fmt: skip
+        said = {problem.field: problem.text for problem in problems}
+        for name, (field, line) in fields.items():
+            text = said.get(name, "")
+            if bool(line.property("invalid")) != bool(text):
+                restyle(line, invalid=bool(text))
+            if text:
+                field.say(text, "error")
+            else:
+                field.say(key_note if name == "key" else "")
+
+    def set_running(self, is_running: bool) -> None:
+        """While it serves, what it was started with stands still."""
+        fields = (self.address, self.port, self.model_name, self.origins, self.generate,
+                  self.control, *self.numbers.values())  # fmt: skip
+        for field in fields:
+            field.setEnabled(not is_running)
+        self.key.setReadOnly(is_running)
+
+    def _on_key(self) -> None:
+        self.copy_key.setEnabled(bool(self.key.text()))
+        self.key_edited.emit(self.key.text())
+        self.changed.emit()
+
+
+def _number(name: str, title: str, unit: str, special: str) -> QSpinBox:
+    field = QSpinBox()
+    field.setRange(*RANGES[name])
+    field.setLocale(QLocale.c())
+    field.setGroupSeparatorShown(True)
+    field.setKeyboardTracking(False)
+    field.setFont(figure_font())
+    field.setSuffix(unit)
+    field.setSpecialValueText(special)
+    field.setAccessibleName(title)
+    return field

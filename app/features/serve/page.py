@@ -1,0 +1,253 @@
+"""The form, and below it the button that starts and stops: kept in the settings when it changes."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QPushButton, QStackedWidget, QVBoxLayout, QWidget
+
+from app.features.models.session import ModelSession
+from app.features.quantize.fields import wrapped
+from app.features.serve.address_book import ConnectionBook, KeyDesk
+from app.features.serve.cards import EngineCards
+from app.features.serve.connections_panel import ConnectionsPanel
+from app.features.serve.controller import KEY, ServingDesk, ServingState
+from app.features.serve.form import ServingForm
+from app.features.serve.parts import Scrolled, ScrolledForm
+from app.features.serve.switch import ATTACH, HERE, MENU, SECTION, SUBMENU, EngineSwitch
+from app.features.serve.view import ServingView
+from app.link.bridge import EngineBridge
+from app.server.options import ServingChoice
+from app.window.commands import Command
+from app.window.settings_store import SettingsStore
+from widgets.controls.frames import PageFrame, scroll_by_keys
+from widgets.controls.key_names import set_key_tip
+from widgets.controls.notice import Toast
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, restyle
+
+TOGGLE = "server.toggle"
+BUTTONS = {
+    ServingState.OFF: "Start server",
+    ServingState.STARTING: "Starting…",
+    ServingState.ON: "Stop server",
+    ServingState.STOPPING: "Stop at once",
+}
+TIPS = {
+    ServingState.OFF: "Serve this window's engine to other programs",
+    ServingState.STARTING: "The server's libraries are being loaded",
+    ServingState.ON: "Take no more calls; running replies may end for 5 s",
+    ServingState.STOPPING: "Abort the replies that still run",
+}
+
+
+class ServingPanel(QWidget):
+    """`chosen(ServingChoice)`: to be remembered. `renewed`: choice or key has changed."""
+
+    chosen = Signal(object)
+    renewed = Signal()
+
+    def __init__(
+        self, desk: ServingDesk, keys: KeyDesk, choice: ServingChoice, *, starts_itself: bool
+    ) -> None:
+        super().__init__()
+        self._desk, self._keys, self._choice = desk, keys, choice
+        self.form = ServingForm()
+        self.form.show_choice(choice)
+        self.form.at_start.setChecked(starts_itself)
+        self.button = QPushButton()
+        self.note = wrapped("small")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_1)
+        column.addWidget(ScrolledForm(self.form, "Settings of the server"), 1)
+        column.addWidget(self.note)
+        column.addWidget(self.button)
+        self.button.clicked.connect(self.toggle)
+        self.form.changed.connect(self._on_form)
+        self.form.key_edited.connect(lambda key: keys.put(KEY, key))
+        keys.arrived.connect(self._on_key)
+        keys.problem_changed.connect(self._renew)
+        desk.changed.connect(self._renew)
+        self._renew()
+
+    @property
+    def choice(self) -> ServingChoice:
+        return self._choice
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self.form.key.text())
+
+    @property
+    def can_toggle(self) -> bool:
+        return self.button.isEnabled()
+
+    def toggle(self) -> None:
+        """Start, or stop; while it stops, stop at once."""
+        if self._desk.can_start:
+            if not self._choice.problems(self.form.key.text()):
+                self._keys.put(KEY, self.form.key.text())
+                self._desk.start(self._choice)
+        else:
+            self._desk.stop()
+
+    def take_port(self, port: int) -> None:
+        """Serve at another port than the one that was in use."""
+        self.form.port.setValue(port)
+        self.toggle()
+
+    def _on_form(self) -> None:
+        if self.form.choice != self._choice:
+            self._choice = self.form.choice
+            self.chosen.emit(self._choice)
+        self._renew()
+
+    def _on_key(self, name: str) -> None:
+        if name == KEY:
+            self.form.show_key(self._keys.key(KEY))
+            self._renew()
+
+    def _renew(self) -> None:
+        state, key = self._desk.state, self.form.key.text()
+        problems = self._choice.problems(key)
+        self.form.show_problems(problems, self._keys.problem if key else "")
+        self.form.set_running(state is not ServingState.OFF)
+        self.button.setText(BUTTONS[state])
+        set_key_tip(self.button, TIPS[state], TOGGLE)
+        is_off = state is ServingState.OFF
+        set_icon(self.button, *(("play", "accent_text") if is_off else ("stop", "text")))
+        restyle(self.button, kind="primary" if is_off else "")
+        self.button.setEnabled(state is not ServingState.STARTING and not (is_off and problems))
+        self.note.setText("" if is_off else "Stop the server to change where and how it serves.")
+        self.note.setVisible(not is_off)
+        self.renewed.emit()
+
+
+LEFT_WIDTH, NARROW = 400, 700
+AT_START = "serve_at_start"
+SERVE, OTHERS = range(2)
+"""The page's tabs."""
+
+
+class ServerPage(QWidget):
+    """`wants_front`: it is to be shown; `requests_wanted`: so is the view of requests."""
+
+    wants_front = Signal()
+    requests_wanted = Signal()
+    commands_changed = Signal()
+
+    def __init__(
+        self, bridge: EngineBridge, settings: SettingsStore, session: ModelSession
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self.keys = KeyDesk(parent=self)
+        self.serving = ServingDesk(bridge, self.keys, self)
+        self.panel = ServingPanel(
+            self.serving, self.keys, settings.serving,
+            starts_itself=settings.preferences.get(AT_START),
+        )  # fmt: skip
+        self.view = ServingView(self.serving)
+        self.book = ConnectionBook(settings, self.keys, self)
+        self.switch = EngineSwitch(bridge, session, self.book, self.serving.is_own, self)
+        self.cards = EngineCards(bridge, self.book, lambda: self.switch.used_id)
+        self.toast = Toast(self)
+        self.connections = ConnectionsPanel(self.book, self.toast)
+        self._build()
+        self._connect()
+        self._show_choice()
+
+    def _build(self) -> None:
+        self._right = QStackedWidget()
+        area = Scrolled(self.view, "The server")
+        scroll_by_keys(area)
+        self._right.addWidget(area)
+        self._right.addWidget(self.cards)
+        forms = (("Serve this engine", self.panel), ("Other engines", self.connections))
+        self._frame = PageFrame(
+            "Serve this engine, or use another", forms, self._right,
+            left_width=LEFT_WIDTH, narrow=NARROW,
+        )  # fmt: skip
+        self.tabs = self._frame.tabs
+        self.tabs.currentChanged.connect(self._right.setCurrentIndex)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(self._frame)
+
+    def _connect(self) -> None:
+        settings, panel = self._settings, self.panel
+        panel.chosen.connect(self._remember)
+        panel.renewed.connect(self._show_choice)
+        panel.form.at_start_toggled.connect(lambda on: settings.preferences.set(AT_START, on))
+        settings.preferences.changed.connect(self._on_preference)
+        self.view.free_port_wanted.connect(panel.take_port)
+        self.view.requests_wanted.connect(self.requests_wanted)
+        self.serving.changed.connect(self.commands_changed)
+        self.cards.use_wanted.connect(self.switch.use)
+        self.cards.back_wanted.connect(self.switch.back)
+        self.cards.edit_wanted.connect(self.edit)
+        self.switch.edit_wanted.connect(self.edit)
+        self.switch.changed.connect(self.cards.mark)
+
+    # For the window ----------------------------------------------------------------------------
+
+    def commands(self) -> list[Command]:
+        """What the page adds to the menus."""
+        return [
+            Command(
+                TOGGLE, "Start or stop the server", self.panel.toggle, "Tune", icon="server",
+                section="server", is_checked=lambda: self.serving.is_on,
+                is_enabled=lambda: self.panel.can_toggle,
+            ),
+            Command(
+                HERE, "Back to this machine's engine", self.switch.back, MENU, section=SECTION,
+                choice="engine", submenu=SUBMENU, is_checked=lambda: not self.switch.is_elsewhere,
+            ),
+            Command(
+                ATTACH, "Attach to an engine…", self.begin_connection, MENU, section=SECTION,
+                submenu=SUBMENU,
+            ),
+        ]  # fmt: skip
+
+    def start(self) -> None:
+        """The window is on the screen."""
+        if self._settings.preferences.get(AT_START):
+            self.serving.start(self.panel.choice)
+
+    def close_down(self) -> None:
+        """The program ends."""
+        self.toast.dismiss()
+        self.cards.close_down()
+        self.serving.close_down()
+
+    def edit(self, connection_id: str) -> None:
+        """Come to the front with the fields of a connection."""
+        self.show_tab(OTHERS)
+        self.connections.choose(connection_id)
+
+    def begin_connection(self) -> None:
+        """Come to the front with empty fields for another engine."""
+        self.show_tab(OTHERS)
+        self.connections.begin()
+
+    def show_tab(self, tab: int) -> None:
+        """Come to the front with one of the tabs."""
+        self.wants_front.emit()
+        self.tabs.setCurrentIndex(tab)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.keys.fetch(KEY)
+
+    # -------------------------------------------------------------------------------------------
+
+    def _remember(self, choice: ServingChoice) -> None:
+        self._settings.serving = choice
+
+    def _show_choice(self) -> None:
+        self.view.show_choice(self.panel.choice, has_key=self.panel.has_key)
+
+    def _on_preference(self, name: str) -> None:
+        if name == AT_START:
+            self.panel.form.at_start.setChecked(self._settings.preferences.get(AT_START))

@@ -1,0 +1,194 @@
+"""Figures side by side, each under its name: as many in a row as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QFont, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QScrollArea,
+    QSizePolicy,
+    QStyle,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.live.figures import StateKind
+from widgets.theme.theme import SPACE_2, SPACE_4, figure_font, restyle, theme, theme_notifier
+
+NOTHING = "–"
+
+
+class Figure(NamedTuple):
+    """`widest`: a text as wide as the figure may become; nothing moves when it does."""
+
+    key: str
+    label: str
+    widest: str
+    tip: str
+
+
+class FigureRow(QWidget):
+    def __init__(self, name: str, figures: Sequence[Figure], *, width: int = 104) -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self._width, self._columns = width, 0
+        self._cells = {figure.key: _Cell(figure) for figure in figures}
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(SPACE_4)
+        self._grid.setVerticalSpacing(SPACE_2)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        self._arrange(len(self._cells))
+
+    def show_values(self, values: dict[str, str]) -> None:
+        """Texts by key; what is not named has no value now."""
+        for key, cell in self._cells.items():
+            cell.show_value(values.get(key, NOTHING))
+
+    def value(self, key: str) -> str:
+        """What is shown."""
+        return self._cells[key].value.text()
+
+    def set_muted(self, is_muted: bool) -> None:
+        """Whether the figures are old."""
+        for cell in self._cells.values():
+            restyle(cell.value, role="muted" if is_muted else "")
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        count = len(self._cells)
+        least = max(self._width, *(cell.minimumSizeHint().width() for cell in self._cells.values()))
+        columns = max(1, min(count, (self.width() + SPACE_4) // (least + SPACE_4)))
+        rows = -(-count // columns)
+        self._arrange(-(-count // rows))  # rows of the same length
+
+    def _arrange(self, columns: int) -> None:
+        if columns == self._columns:
+            return
+        for column in range(max(columns, self._columns) + 1):
+            self._grid.setColumnStretch(column, int(column < columns))
+        self._columns = columns
+        for place, cell in enumerate(self._cells.values()):
+            self._grid.addWidget(cell, *divmod(place, columns))
+
+
+class _Cell(QWidget):
+    def __init__(self, figure: Figure) -> None:
+        super().__init__()
+        self._figure = figure
+        self.setToolTip(figure.tip)
+        label = QLabel(figure.label)
+        label.setProperty("role", "small")
+        self.value = QLabel(NOTHING)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(label)
+        column.addWidget(self.value)
+        theme_notifier().changed.connect(self._fit)
+        self._fit()
+
+    def show_value(self, text: str) -> None:
+        if text != self.value.text():
+            self.value.setText(text)
+            self.setAccessibleName(f"{self._figure.label}: {text}")
+
+    def _fit(self) -> None:
+        self.value.setFont(figure_font("body", QFont.Weight.DemiBold))
+        self.value.ensurePolished()
+        self.value.setMinimumWidth(self.value.fontMetrics().horizontalAdvance(self._figure.widest))
+
+
+_DOT = 8
+
+
+class Dot(QWidget):
+    def __init__(self) -> None:
+        super().__init__()
+        self._kind: StateKind = "idle"
+        self.setFixedSize(QSize(_DOT + 2, _DOT + 2))
+        theme_notifier().changed.connect(self.update)
+
+    def set_kind(self, kind: StateKind) -> None:
+        if kind != self._kind:
+            self._kind = kind
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(theme().color(f"state_{self._kind}"))
+        painter.drawEllipse(QRectF(1, 1, _DOT, _DOT))
+        painter.end()
+
+
+class StateLine(QWidget):
+    """`role` of the words, as a label has it."""
+
+    def __init__(self, role: str = "") -> None:
+        super().__init__()
+        self._dot, self._label = Dot(), QLabel()
+        self._label.setTextFormat(Qt.TextFormat.PlainText)
+        self._label.setWordWrap(True)
+        self._label.setProperty("role", role)
+        self._label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(SPACE_2)
+        row.addWidget(self._dot)
+        row.addWidget(self._label, 1)
+
+    def say(self, text: str, kind: StateKind) -> None:
+        self._dot.set_kind(kind)
+        if text != self._label.text():
+            self._label.setText(text)
+            self.setAccessibleName(text)
+
+    @property
+    def wanted_width(self) -> int:
+        """Pixels that the words take in one line."""
+        words = self._label.fontMetrics().horizontalAdvance(self._label.text())
+        return self._dot.width() + SPACE_2 + words
+
+    def text(self) -> str:
+        return self._label.text()
+
+
+class Scrolled(QScrollArea):
+    """`name`: for who hears it. Its fields have the keyboard; see `scroll_by_keys` where it has
+    none."""
+
+    def __init__(self, inside: QWidget, name: str) -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self._inside = inside
+        inside.setProperty("bare", True)
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWidget(inside)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+
+    def minimumSizeHint(self) -> QSize:
+        bar = self.style().pixelMetric(QStyle.PixelMetric.PM_ScrollBarExtent)
+        width = self._inside.minimumSizeHint().width() + bar
+        return QSize(width, super().minimumSizeHint().height())
+
+
+class ScrolledForm(Scrolled):
+    """A form keeps its height where there is more room."""
+
+    def __init__(self, form: QWidget, name: str) -> None:
+        holder = QWidget()
+        inside = QVBoxLayout(holder)
+        inside.setContentsMargins(0, 0, SPACE_2, 0)
+        inside.addWidget(form)
+        inside.addStretch(1)
+        super().__init__(holder, name)

@@ -1,0 +1,296 @@
+"""The server as it runs: where, for whom, how busy, the latest calls; and how to call it.
+
++--------------------------------------------------+
+| o Serving          http://127.0.0.1:8000  [Copy] |
+| Clients get starter.                             |
+| calls/s  connections  running  waiting  aborted  |
++--------------------------------------------------+
+| curl | Python | ...                       [Copy] |
++--------------------------------------------------+
+| the latest calls                                 |
++--------------------------------------------------+
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QCheckBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QPushButton,
+    QStackedLayout,
+    QTabBar,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.quantize.fields import wrapped
+from app.features.serve.addresses import Example, examples, url_of
+from app.features.serve.calls_table import POLLS, CallsTable, calls_view
+from app.features.serve.controller import ServingDesk, ServingState
+from app.features.serve.form import CopyButton
+from app.features.serve.parts import Figure, FigureRow, StateLine
+from app.server.options import ServingChoice
+from widgets.controls.lines import title_line
+from widgets.live.figures import StateKind
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, mono_font, theme_notifier
+
+FIGURES = (
+    Figure("rate", "Calls a second", "0,000.0", "Calls that ended, over the last 10 s"),
+    Figure("connections", "Connections", "00,000", "Connections that clients have open"),
+    Figure("windows", "Windows", "000", "Windows elsewhere that watch this engine"),
+    Figure("running", "Running", "0,000", "Requests of clients that the engine computes now"),
+    Figure("waiting", "Waiting", "0,000", "Requests of clients that wait for a slot or for blocks"),
+    Figure("aborted", "Aborted", "00,000", "Requests of clients that ended unfinished: the client "
+           "hung up, or the model was closed"),
+    Figure("total", "Calls", "000,000", "Calls since the program started"),
+)  # fmt: skip
+OFF = (
+    "Other programs can use the engine of this window: one model, one cache, and their requests "
+    "appear in every view beside your chats."
+)
+NO_CALLS = (
+    "Every call appears here when it ends: who, what, its status, tokens and times. Polls are left "
+    "out while they are hidden."
+)
+STATES: dict[ServingState, tuple[str, StateKind]] = {
+    ServingState.OFF: ("Not serving", "idle"),
+    ServingState.STARTING: ("Starting", "loading"),
+    ServingState.ON: ("Serving", "busy"),
+    ServingState.STOPPING: ("Stopping; running replies may end", "loading"),
+}
+REQUESTS = ("Requests in the engine", "Requests")  # and where that has no room
+UNKNOWN_MODEL = "MODEL"
+EXAMPLE_LINES = 8
+
+
+class ServingView(QWidget):
+    """`free_port_wanted(port)`; `requests_wanted`: the view of requests is to come to the front."""
+
+    free_port_wanted = Signal(int)
+    requests_wanted = Signal()
+
+    def __init__(self, desk: ServingDesk) -> None:
+        super().__init__()
+        self._desk = desk
+        self._choice, self._has_key = ServingChoice(), False
+        self._examples: list[Example] = []
+        self.model = CallsTable(desk.calls, self)
+        self.table = calls_view(self.model)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self._make_status())
+        column.addWidget(self._make_examples())
+        column.addWidget(self._make_calls(), 1)
+        desk.changed.connect(self.renew)
+        desk.moved.connect(self._renew_figures)
+        self.renew()
+
+    def _make_status(self) -> QFrame:
+        self.state = StateLine("title")
+        self.url = QLabel()
+        self.url.setFont(mono_font())
+        self.url.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextSelectableByMouse
+            | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self.url.setAccessibleName("Address of the server")
+        self.copy_url = CopyButton("Copy the address", self.url.text)
+        self.health = wrapped("muted")
+        self.error = wrapped("error")
+        self.take_port = QPushButton()
+        self.take_port.setToolTip("Serve there instead")
+        self.take_port.clicked.connect(self._on_take_port)
+        self.figures = FigureRow("How busy the server is", FIGURES, width=88)
+        self._where = QHBoxLayout()
+        self._where.setSpacing(SPACE_2)
+        self._where.addWidget(self.url, 1)
+        self._where.addWidget(self.copy_url)
+        head = self._head = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.state, 1)
+        head.addLayout(self._where)
+        trouble = QHBoxLayout()
+        trouble.setSpacing(SPACE_2)
+        trouble.addWidget(self.error, 1)
+        trouble.addWidget(self.take_port)
+        self.figures.setContentsMargins(0, SPACE_1, 0, SPACE_1)
+        return _card(head, self.health, trouble, self.figures)
+
+    def _make_examples(self) -> QFrame:
+        self.example_tabs = QTabBar()
+        self.example_tabs.setAccessibleName("Ways to call the server")
+        self.example_tabs.setExpanding(False)
+        self.example = QPlainTextEdit()
+        self.example.setReadOnly(True)
+        self.example.setProperty("bare", True)
+        self.example.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.example.setTabChangesFocus(True)
+        self.example.setAccessibleName("Example of a call")
+        self.copy_example = CopyButton("Copy this example", lambda: self.example.toPlainText())
+        self.example_about = QLabel()
+        self.example_about.setProperty("role", "small")
+        self.example_tabs.currentChanged.connect(lambda _: self._show_example())
+        theme_notifier().changed.connect(self._fit_example)
+        self._fit_example()
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.example_tabs)
+        head.addStretch(1)
+        head.addWidget(self.copy_example)
+        return _card(head, self.example_about, self.example)
+
+    def _make_calls(self) -> QFrame:
+        title = title_line("Latest calls")
+        self.show_requests = QPushButton(REQUESTS[0])
+        self.show_requests.setAccessibleName(REQUESTS[0])
+        self.show_requests.setProperty("kind", "link")
+        self.show_requests.setToolTip("The view of all requests, of chats and of clients")
+        self.show_requests.clicked.connect(self.requests_wanted)
+        self.hide_polls = QCheckBox("Hide polls")
+        self.hide_polls.setChecked(True)
+        self.hide_polls.setToolTip(
+            "Leave out what programs ask again and again to see how the server is: "
+            f"{', '.join(POLLS)}. One that fails is shown."
+        )
+        self.hide_polls.toggled.connect(self._on_hide_polls)
+        head = self._calls_head = QHBoxLayout()
+        head.setSpacing(SPACE_3)
+        head.addWidget(title)
+        head.addStretch(1)
+        head.addWidget(self.hide_polls)
+        head.addWidget(self.show_requests)
+        empty = wrapped("small", NO_CALLS)
+        empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        stage = QWidget()
+        self._stage = QStackedLayout(stage)
+        self._stage.addWidget(empty)
+        self._stage.addWidget(self.table)
+        card = _card(head)
+        layout = card.layout()
+        assert isinstance(layout, QVBoxLayout)
+        layout.addWidget(stage, 1)
+        return card
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def show_choice(self, choice: ServingChoice, *, has_key: bool) -> None:
+        """What it would be started with."""
+        self._choice, self._has_key = choice, has_key
+        self.renew()
+
+    def renew(self) -> None:
+        desk = self._desk
+        self.state.say(*STATES[desk.state])
+        is_on = desk.is_on
+        choice = desk.choice if is_on else self._choice
+        url = desk.url if is_on else url_of(choice.host, choice.port)
+        self.url.setText(url)
+        self.url.setVisible(is_on)
+        self.copy_url.setVisible(is_on)
+        self.health.setText(desk.health[0] if is_on else OFF)
+        problem = desk.problem
+        self.error.setText(f"{problem.cause} {problem.remedy}".strip() if problem else "")
+        self.error.setVisible(problem is not None)
+        port = desk.free_port
+        self.take_port.setVisible(port is not None and problem is not None)
+        self.take_port.setText(f"Take port {port}")
+        self.figures.setVisible(desk.state in (ServingState.ON, ServingState.STOPPING))
+        model = desk.model_name if is_on else (choice.model_name or desk.model_name)
+        self._show_examples(examples(url, model or UNKNOWN_MODEL, has_key=self._has_key))
+        self._fit_heads()
+        self._renew_figures()
+
+    def _renew_figures(self) -> None:
+        figures = self._desk.figures
+        self.figures.show_values(
+            {
+                "rate": f"{figures.calls_per_s:,.1f}",
+                "connections": f"{figures.connections:,}",
+                "windows": f"{figures.windows:,}",
+                "running": f"{figures.running:,}",
+                "waiting": f"{figures.waiting:,}",
+                "aborted": f"{figures.aborted:,}",
+                "total": f"{figures.total:,}",
+            }
+        )
+        if self.isVisible():
+            self.model.renew()
+        self._stage.setCurrentIndex(int(self.model.rowCount() > 0))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._renew_figures()
+
+    def minimumSizeHint(self) -> QSize:
+        """As narrow as the address, which has a line to itself then."""
+        width = self._where.minimumSize().width() + 2 * SPACE_3
+        return QSize(width, super().minimumSizeHint().height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_heads()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit_heads()  # a word, or the size of text, is another
+        return super().event(event)
+
+    def _fit_heads(self) -> None:
+        """The address stands below the state where it has no room beside it."""
+        room = self.width() - 2 * SPACE_3
+        wanted = self.state.wanted_width + 2 * SPACE_2 + self._where.minimumSize().width()
+        directions = QBoxLayout.Direction
+        is_narrow = self._desk.is_on and wanted > room
+        self._head.setDirection(directions.TopToBottom if is_narrow else directions.LeftToRight)
+        now, advance = self.show_requests.text(), self.show_requests.fontMetrics().horizontalAdvance
+        least = self._calls_head.minimumSize().width() - advance(now)
+        fitting = (text for text in REQUESTS if least + advance(text) <= room)
+        self.show_requests.setText(next(fitting, REQUESTS[-1]))
+
+    def _show_examples(self, found: list[Example]) -> None:
+        if found == self._examples:
+            return
+        self._examples = found
+        while self.example_tabs.count() < len(found):
+            self.example_tabs.addTab(found[self.example_tabs.count()].title)
+        self._show_example()
+
+    def _show_example(self) -> None:
+        if self._examples:
+            shown = self._examples[max(0, self.example_tabs.currentIndex())]
+            self.example.setPlainText(shown.text)
+            self.example_about.setText(shown.about)
+
+    def _fit_example(self) -> None:
+        self.example.setFont(mono_font("small"))
+        height = self.example.fontMetrics().lineSpacing() * EXAMPLE_LINES
+        self.example.setFixedHeight(height + SPACE_3)
+
+    def _on_hide_polls(self, hides: bool) -> None:
+        self.model.show_polls(not hides)
+        self._renew_figures()
+
+    def _on_take_port(self) -> None:
+        if self._desk.free_port is not None:
+            self.free_port_wanted.emit(self._desk.free_port)
+
+
+def _card(*parts: QWidget | QBoxLayout) -> QFrame:
+    card = QFrame()
+    card.setProperty("panel", True)
+    column = QVBoxLayout(card)
+    column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+    column.setSpacing(SPACE_1)
+    for part in parts:
+        if isinstance(part, QBoxLayout):
+            column.addLayout(part)
+        else:
+            column.addWidget(part)
+    return card

@@ -1,0 +1,211 @@
+"""What the engine did lately, kept so that two stretches of time can be compared. No Qt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from engine.snapshot import EngineSnapshot, Sample
+from widgets.plot.series import FEWEST_FOR_P99, MINUS, Floats, Mark, RingBuffer, figure, number
+
+_TTFT_KEPT, _ITL_KEPT, _STATES_KEPT = 16_384, 262_144, 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of the samples of one stretch. None: there is none; p99 of fewer than 100 is None too."""
+
+    num_samples: int = 0
+    p50: float | None = None
+    p99: float | None = None
+    largest: float | None = None
+
+    @classmethod
+    def of(cls, values: Floats) -> Figures:
+        if not len(values):
+            return cls()
+        p99 = float(np.percentile(values, 99)) if len(values) >= FEWEST_FOR_P99 else None
+        return cls(len(values), float(np.median(values)), p99, float(values.max()))
+
+
+class TuneHistory:
+    """Latency samples, tokens and KV usage: the newest of each, a bounded number of them.
+
+    Times are the engine's. `complete_since` says how far back nothing was dropped.
+    """
+
+    def __init__(self) -> None:
+        self._ttft = RingBuffer(_TTFT_KEPT)
+        self._itl = RingBuffer(_ITL_KEPT)
+        self._kv_usage = RingBuffer(_STATES_KEPT)
+        self.complete_since = -math.inf
+
+    def update(self, snapshot: EngineSnapshot) -> None:
+        """Take what is new in a snapshot. Cheap."""
+        for ring, samples in ((self._ttft, snapshot.ttft), (self._itl, snapshot.itl)):
+            _extend(ring, samples)
+            if len(ring) == ring.capacity:
+                self.complete_since = max(self.complete_since, float(ring.times[0]))
+        for step in snapshot.steps:  # what is held and given back between two states counts too
+            if step.kv_usage is not None:
+                self._kv_usage.append(min(step.end, snapshot.time), step.kv_usage * 100)
+        self._kv_usage.append(snapshot.time, snapshot.kv_usage * 100)
+
+    @property
+    def began(self) -> float:
+        """When the first state was seen that is still known; infinity before any."""
+        times = self._kv_usage.times
+        return max(float(times[0]), self.complete_since) if len(times) else math.inf
+
+    def figures(self, start: float, end: float) -> dict[str, Figures]:
+        """Of the stretch from `start` to `end`: "ttft" and "itl" in ms, "tokens" generated per
+        second in its whole seconds, "kv_usage" in percent at every step and state."""
+        return {
+            "ttft": Figures.of(self._ttft.between(start, end)),
+            "itl": Figures.of(self._itl.between(start, end)),
+            "tokens": Figures.of(self._tokens_per_second(start, end)),
+            "kv_usage": Figures.of(self._states(start, end)),
+        }
+
+    def _tokens_per_second(self, start: float, end: float) -> Floats:
+        """Every token is one sample of TTFT or of ITL, taken when it came."""
+        seconds = math.floor(end - start + 1e-9)
+        if seconds < 1 or not self.began < end:
+            return np.empty(0)
+        edges = start + np.arange(seconds + 1)
+        found = [np.searchsorted(ring.times, edges) for ring in (self._ttft, self._itl)]
+        return np.diff(found[0] + found[1]).astype(float)
+
+    def _states(self, start: float, end: float) -> Floats:
+        found = self._kv_usage.between(start, end)
+        before = self._kv_usage.at(start)  # holds until the next
+        return found if before is None else np.append(before[1], found)
+
+
+def _extend(ring: RingBuffer, samples: tuple[Sample, ...]) -> None:
+    if samples:
+        ring.extend([s.time for s in samples], [s.value * 1e3 for s in samples])
+
+
+REACH_S = 60.0
+"""How far before and after a mark is compared, where no other mark is nearer."""
+LITTLE_PERCENT = 3.0
+"""A smaller change is neither better nor worse."""
+NOTHING = "–"
+
+
+class Metric(NamedTuple):
+    """`better`: -1 where less is better, 1 where more is, 0 where neither."""
+
+    key: str
+    label: str
+    unit: str
+    better: int
+    tip: str
+
+
+METRICS = (
+    Metric("ttft", "TTFT", "ms", -1, "Arrival to first token"),
+    Metric("itl", "ITL", "ms", -1, "Gap between output tokens, pooled over all requests"),
+    Metric("tokens", "Output", "tok/s", 1, "Tokens generated in each whole second"),
+    Metric("kv_usage", "KV usage", "%", 0, "Blocks that requests hold, at every step"),
+)
+
+
+class Stretch(NamedTuple):
+    """From `start` to `end`, seconds of the engine's clock."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.end - self.start, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric in both stretches."""
+
+    metric: Metric
+    a: Figures
+    b: Figures
+
+    @property
+    def p50_change(self) -> float | None:
+        return change(self.a.p50, self.b.p50)
+
+    @property
+    def p99_change(self) -> float | None:
+        return change(self.a.p99, self.b.p99)
+
+
+def change(before: float | None, after: float | None) -> float | None:
+    """In percent of `before`; None where either is missing, or where `before` is 0."""
+    return 100 * (after - before) / before if before and after is not None else None
+
+
+def compare(history: TuneHistory, a: Stretch, b: Stretch) -> list[Row]:
+    """All metrics in stretch `a` and in stretch `b`."""
+    first, second = history.figures(*a), history.figures(*b)
+    return [Row(metric, first[metric.key], second[metric.key]) for metric in METRICS]
+
+
+def around(mark: Mark, marks: Sequence[Mark], began: float, now: float) -> tuple[Stretch, Stretch]:
+    """The stretches before and after `mark`: as far as the next other mark, `REACH_S` at most,
+    and no further than from `began` to `now`."""
+    before = max((m.time for m in marks if m.time < mark.time), default=began)
+    after = min((m.time for m in marks if m.time > mark.time), default=now)
+    start = min(max(before, began, mark.time - REACH_S), mark.time)
+    end = max(min(after, now, mark.time + REACH_S), mark.time)
+    return Stretch(start, mark.time), Stretch(mark.time, end)
+
+
+def value_text(value: float | None) -> str:
+    return NOTHING if value is None else figure(value)
+
+
+def change_text(percent: float | None) -> str:
+    """+12 %, −3.4 %, 0 %."""
+    if percent is None:
+        return NOTHING
+    text = number(abs(percent), 0 if abs(percent) >= 9.95 else 1)
+    if not float(text.replace(",", "")):
+        return "0 %"
+    return f"{MINUS if percent < 0 else '+'}{text} %"
+
+
+def tone(metric: Metric, percent: float | None) -> str:
+    """Role of the text: "better", "worse", or "" where it is neither."""
+    if percent is None or not metric.better or abs(percent) < LITTLE_PERCENT:
+        return ""
+    return "better" if percent * metric.better > 0 else "worse"
+
+
+def in_brief(rows: Sequence[Row]) -> str:
+    """The medians in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
+    return " · ".join(
+        f"{row.metric.label} {value_text(row.a.p50)} → {value_text(row.b.p50)} {row.metric.unit} "
+        f"({change_text(row.p50_change)})"
+        for row in rows
+        if row.a.p50 is not None or row.b.p50 is not None
+    )
+
+
+def as_text(rows: Sequence[Row], a: Stretch, b: Stretch) -> str:
+    """The comparison with tabs between, as spreadsheets take it."""
+    head = ("metric", "unit", "A p50", "B p50", "change", "A p99", "B p99", "change", "A n", "B n")
+    lines = [f"A {a.seconds:.1f} s, B {b.seconds:.1f} s", "\t".join(head)]
+    for row in rows:
+        cells = (
+            row.metric.label, row.metric.unit,
+            value_text(row.a.p50), value_text(row.b.p50), change_text(row.p50_change),
+            value_text(row.a.p99), value_text(row.b.p99), change_text(row.p99_change),
+            str(row.a.num_samples), str(row.b.num_samples),
+        )  # fmt: skip
+        lines.append("\t".join(cells))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,341 @@
+"""The figures of two ranges, a metric a line.
+
+        p50                  p99                 samples
+        A    B    change     A    B    change    A    B
+TTFT    84   151  +80 %      120  –    –         212  64
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QFont, QGuiApplication, QShowEvent
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.features.tune.comparison import (
+    METRICS,
+    Figures,
+    Metric,
+    Row,
+    Stretch,
+    TuneHistory,
+    around,
+    as_text,
+    change_text,
+    compare,
+    in_brief,
+    tone,
+    value_text,
+)
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.lines import ElidedLine, title_line
+from widgets.plot.marks import MarkLog, Span, SpanLog
+from widgets.plot.series import FEWEST_FOR_P99, Mark, MarkKind, number
+from widgets.theme.theme import (
+    SPACE_1,
+    SPACE_2,
+    SPACE_3,
+    SPACE_6,
+    figure_font,
+    restyle,
+    theme_notifier,
+)
+
+_GROUPS = (("p50", 3), ("p99", 3), ("samples", 2))
+_HEADS = ("A", "B", "change", "A", "B", "change", "A", "B")
+MOST_WIDTH = 900
+_GAPS = (2, 6, 10)
+"""Columns that are only distance, in front of each group."""
+
+
+def _column(index: int) -> int:
+    """The grid's column of the value number `index`."""
+    return 3 + index + (index > 2) + (index > 5)
+
+
+class CompareTable(QWidget):
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Figures of both ranges")
+        self.cells: dict[str, list[QLabel]] = {}
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, SPACE_1, 0)
+        self._grid.setHorizontalSpacing(SPACE_3)
+        self._grid.setVerticalSpacing(1)
+        self._make_heads()
+        for line, metric in enumerate(METRICS, 2):
+            self._make_line(line, metric)
+        for gap in _GAPS:
+            self._grid.setColumnMinimumWidth(gap, SPACE_6 - SPACE_3)
+        self.setMaximumWidth(MOST_WIDTH)
+        for index in range(len(_HEADS)):
+            self._grid.setColumnStretch(_column(index), 1)
+        self._take_fonts()
+        theme_notifier().changed.connect(self._take_fonts)
+
+    def _make_heads(self) -> None:
+        first = 0
+        for text, width in _GROUPS:
+            label = _small(text)
+            label.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+            columns = _column(first + width - 1) - _column(first) + 1
+            self._grid.addWidget(label, 0, _column(first), 1, columns)
+            first += width
+        for index, text in enumerate(_HEADS):
+            self._grid.addWidget(_small(text), 1, _column(index))
+
+    def _make_line(self, line: int, metric: Metric) -> None:
+        name, unit = QLabel(metric.label), QLabel(metric.unit)
+        name.setToolTip(metric.tip)
+        unit.setProperty("role", "small")
+        self._grid.addWidget(name, line, 0)
+        self._grid.addWidget(unit, line, 1)
+        cells = [QLabel() for _ in _HEADS]
+        for index, cell in enumerate(cells):
+            cell.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+            cell.setAccessibleName(f"{metric.label} {_group(index)} {_HEADS[index]}")
+            self._grid.addWidget(cell, line, _column(index))
+        self.cells[metric.key] = cells
+
+    def _take_fonts(self) -> None:
+        for cells in self.cells.values():
+            for index, cell in enumerate(cells):
+                is_change = _HEADS[index] == "change"
+                weight = QFont.Weight.DemiBold if is_change else QFont.Weight.Normal
+                cell.setFont(figure_font("body", weight))
+
+    def show_rows(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            metric, a, b = row.metric, row.a, row.b
+            texts = (
+                value_text(a.p50), value_text(b.p50), change_text(row.p50_change),
+                value_text(a.p99), value_text(b.p99), change_text(row.p99_change),
+                number(a.num_samples, 0), number(b.num_samples, 0),
+            )  # fmt: skip
+            cells = self.cells[metric.key]
+            for cell, text in zip(cells, texts, strict=True):
+                if cell.text() != text:
+                    cell.setText(text)
+            for index, percent in ((2, row.p50_change), (5, row.p99_change)):
+                role = tone(metric, percent)
+                if cells[index].property("role") != role:
+                    restyle(cells[index], role=role)
+                words = {"better": "Better", "worse": "Worse"}.get(role, "")
+                cells[index].setToolTip(words)
+            for index, figures in ((3, a), (4, b)):
+                cells[index].setToolTip(_why_no_p99(figures))
+
+
+def _small(text: str) -> QLabel:
+    label = QLabel(text)
+    label.setProperty("role", "small")
+    label.setAlignment(Qt.AlignmentFlag.AlignRight)
+    return label
+
+
+def _group(index: int) -> str:
+    return "p50" if index < 3 else "p99" if index < 6 else "samples"
+
+
+def _why_no_p99(figures: Figures) -> str:
+    if figures.p99 is not None or figures.largest is None:
+        return ""
+    return (
+        f"{figures.num_samples} samples have no 99th percentile ({FEWEST_FOR_P99} would); their "
+        f"largest is {value_text(figures.largest)}"
+    )
+
+
+SHOW_MS = 1000
+LATEST, PICKED = "latest", "picked"
+HINT = "Change a setting, or drag over one stretch of a chart and then over another."
+HINT_SECOND = "Range A is chosen: drag over another stretch for range B."
+
+
+class CompareView(QFrame):
+    """Shows on the charts, by `spans`, what it compares. `now` gives the charts' clock."""
+
+    def __init__(
+        self,
+        history: TuneHistory,
+        marks: MarkLog,
+        spans: SpanLog,
+        now: Callable[[], float],
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Comparison of two ranges")
+        self._history, self._marks, self._spans, self._now = history, marks, spans, now
+        self._picked: list[Stretch] = []
+        self.rows: list[Row] = []
+        self.stretches: tuple[Stretch, Stretch] | None = None
+        self._is_brief = False
+        self._build()
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(SHOW_MS)
+        self._timer.timeout.connect(self.refresh)
+        marks.changed.connect(self._on_marks)
+        self._on_marks()
+
+    def _build(self) -> None:
+        title = title_line("Before and after")
+        self.source = ElidedCombo()
+        self.source.setAccessibleName("What is compared")
+        self.source.setToolTip(
+            "Before and after a change, or two ranges dragged on the charts\n"
+            "(with the keyboard: Enter on a chart begins and ends a range, the arrows move)"
+        )
+        self.source.setMinimumContentsLength(18)
+        self.source.setSizeAdjustPolicy(
+            QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
+        )
+        self.source.activated.connect(lambda: self.refresh())
+        self.note = ElidedLine("text_muted")
+        self.copy_button = QPushButton("Copy")
+        self.copy_button.setProperty("kind", "flat")
+        self.copy_button.setToolTip("Copy the comparison as a table")
+        self.copy_button.clicked.connect(self.copy)
+        self.clear_button = QPushButton("Clear ranges")
+        self.clear_button.setProperty("kind", "flat")
+        self.clear_button.setToolTip("Forget the ranges dragged on the charts")
+        self.clear_button.clicked.connect(self.clear)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addWidget(title)
+        row.addSpacing(SPACE_1)
+        row.addWidget(self.source)
+        row.addWidget(self.note, 1)
+        row.addWidget(self.clear_button)
+        row.addWidget(self.copy_button)
+        self.table = CompareTable()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
+        column.setSpacing(SPACE_1)
+        self.brief = ElidedLine()
+        column.addLayout(row)
+        column.addWidget(self.brief)
+        column.addWidget(self.table)
+
+    # What the user does ------------------------------------------------------------------------
+
+    def pick(self, start: float, end: float) -> None:
+        """A stretch was dragged: it is A, or B after it; a third begins anew."""
+        if len(self._picked) == 2:
+            self._picked.clear()
+        self._picked.append(Stretch(start, end))
+        if len(self._picked) == 2:
+            self._picked.sort()
+        self._choose(PICKED)
+
+    def clear(self) -> None:
+        self._picked.clear()
+        self._choose(LATEST)
+
+    def compare_mark(self, mark: Mark) -> None:
+        """Before and after `mark`."""
+        self._choose(mark)
+
+    def copy(self) -> None:
+        if self.stretches is not None:
+            QGuiApplication.clipboard().setText(as_text(self.rows, *self.stretches))
+
+    # Choosing ----------------------------------------------------------------------------------
+
+    def _choose(self, source: object) -> None:
+        for index in range(self.source.count()):
+            if self.source.itemData(index) == source:
+                self.source.setCurrentIndex(index)
+        self.refresh()
+
+    def _on_marks(self) -> None:
+        """List them again, newest first; what was chosen stays."""
+        chosen = self.source.currentData()
+        self.source.clear()
+        self.source.addItem("The latest change", LATEST)
+        self.source.addItem("Dragged ranges", PICKED)
+        away = time.time() - self._now()
+        for mark in reversed(self._marks.marks):
+            clock = time.strftime("%H:%M:%S", time.localtime(mark.time + away))
+            self.source.addItem(f"{clock}  {mark.text}", mark)
+        self._choose(chosen if chosen is not None else LATEST)
+
+    @property
+    def _mark(self) -> Mark | None:
+        """The mark that is looked at."""
+        chosen = self.source.currentData()
+        if isinstance(chosen, Mark):
+            return chosen
+        changes = [mark for mark in self._marks.marks if mark.kind is not MarkKind.LOAD]
+        return changes[-1] if changes else None
+
+    def _find(self) -> tuple[Stretch, Stretch] | None:
+        if self.source.currentData() == PICKED:
+            return (self._picked[0], self._picked[1]) if len(self._picked) == 2 else None
+        mark, now = self._mark, self._now()
+        if mark is None or self._history.began > now:
+            return None
+        return around(mark, self._marks.marks, self._history.began, now)
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def set_brief(self, brief: bool) -> None:
+        """The medians in one line, in place of the table."""
+        if brief != self._is_brief:
+            self._is_brief = brief
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Work it out again; as long as range B grows, once a second while it is seen."""
+        found = self.stretches = self._find()
+        self.rows = compare(self._history, *found) if found is not None else []
+        self.table.setVisible(found is not None and not self._is_brief)
+        self.table.show_rows(self.rows)
+        self.copy_button.setEnabled(found is not None)
+        self.clear_button.setVisible(bool(self._picked))
+        self.note.set_text(self._words())
+        self.brief.setVisible(found is not None and self._is_brief)
+        self.brief.set_text(in_brief(self.rows))
+        self._show_spans()
+        if self.isVisible() and found is not None and self._grows(found[1]):
+            self._timer.start()
+
+    def _grows(self, b: Stretch) -> bool:
+        return self.source.currentData() != PICKED and b.end >= self._now() - SHOW_MS / 1e3
+
+    def _words(self) -> str:
+        if self.stretches is None:
+            return HINT_SECOND if self._picked else HINT
+        a, b = self.stretches
+        words = f"A {a.seconds:.0f} s · B {b.seconds:.0f} s"
+        if self._mark is not None and self.source.currentData() == LATEST:
+            words = f"{self._mark.text} · {words}"
+        if a.start < self._history.complete_since:
+            words += " · of range A only a part is still known"
+        return words
+
+    def _show_spans(self) -> None:
+        found = self.stretches or tuple(self._picked)
+        names = (("A", "text_muted"), ("B", "accent"))
+        self._spans.show(
+            *(
+                Span(label, stretch.start, stretch.end, color)
+                for (label, color), stretch in zip(names, found, strict=False)
+            )
+        )
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.refresh()

@@ -1,0 +1,220 @@
+"""What could draft for the model that is open, and what a chosen draft model or head would bring.
+
+The models in known places are looked at in a thread: for the method draft_model those of the same
+vocabulary and at most half the size, for eagle3 heads that were made for the model. A folder that
+is chosen is checked the same way before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFileDialog
+
+from app.link.tasks import Task, run_task
+from app.paths import starter_draft, starter_head
+from app.storage.model_sources import ModelSource, SourceKind, hugging_face_sources, recent_sources
+from app.units import format_bytes, format_count
+from engine.config import EngineConfig
+from engine.errors import ErrorInfo, InferdeckError
+from widgets.controls.paths import PathControl
+
+METHOD, MODEL = "speculative_method", "speculative_model"
+WITH_MODEL = ("draft_model", "eagle3")
+"""Methods that need a draft model or a head."""
+
+_LARGEST = 0.5  # of the model's parameters; a larger draft takes too long to pay
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that can draft. Bytes: of its weights, and of its KV for each token."""
+
+    path: str
+    title: str
+    num_parameters: int
+    share: float  # of the model's parameters
+    weights: int
+    kv_bytes_per_token: int
+    is_head: bool = False
+
+    @property
+    def words(self) -> str:
+        smaller = f"{1 / self.share:.0f}x smaller" if self.share < 0.67 else "not much smaller"
+        fits = "made for this model" if self.is_head else "same vocabulary"
+        return (
+            f"{fits} · {format_count(self.num_parameters)} parameters, {smaller} · "
+            f"{format_bytes(self.weights)} and {format_bytes(self.kv_bytes_per_token)} a token"
+        )
+
+
+def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candidate:
+    """`path` as what drafts by `method` for the model that runs with `config`. Raises
+    InferdeckError where it cannot. Reads no weights; imports torch: call it off the GUI thread."""
+    import torch
+
+    from engine.memory.model_sizes import head_sizes, model_sizes
+    from engine.models.checkpoint import Checkpoint
+    from engine.speculation.draft_source import check_draft, check_head, draft_dtype
+    from engine.speculation.eagle3.shape import read_shape
+    from engine.text.tokenizer import Tokenizer
+
+    is_dummy = config.load_format == "dummy"
+    wanted = config.replace(speculative_method=method, speculative_model=path)
+    target = Checkpoint.open(config.model, dummy=is_dummy)
+    if method == "eagle3":
+        head = check_head(wanted, target)
+        count = read_shape(head, target).num_parameters
+        sizes = head_sizes(head, target, getattr(torch, config.dtype))
+    else:
+        tokenizer = Tokenizer.from_folder(target.path, allow_missing=is_dummy)
+        draft = check_draft(wanted, target, tokenizer)
+        count = draft.num_parameters
+        sizes = model_sizes(draft, getattr(torch, draft_dtype(wanted, draft)))
+    return Candidate(
+        path=path,
+        title=title,
+        num_parameters=count,
+        share=count / target.num_parameters,
+        weights=sizes.weights,
+        kv_bytes_per_token=sizes.kv_bytes_per_token(config.kv_dtype),
+        is_head=method == "eagle3",
+    )
+
+
+def find_candidates(
+    sources: Sequence[ModelSource], config: EngineConfig, method: str
+) -> list[Candidate]:
+    """Those of `sources` that could draft well, smallest first. Call it off the GUI thread."""
+    found = []
+    for source in [*sources, *hugging_face_sources()]:
+        try:
+            candidate = look_at(source.path, source.title, config, method)
+        except (InferdeckError, OSError):
+            continue
+        if candidate.share <= _LARGEST:
+            found.append(candidate)
+    return sorted(found, key=lambda candidate: candidate.num_parameters)
+
+
+class DraftModels(QObject):
+    """Fills the row of the draft model, and says what is known of the one that is chosen.
+
+    `recent`: gives the models that were open before. Nothing is searched before it is asked for.
+    """
+
+    checked = Signal(str, str)  # words, tone of a SettingRow's hint
+    found = Signal()  # the search has ended: see `recommended`
+
+    def __init__(
+        self,
+        control: PathControl,
+        recent: Callable[[], Sequence[tuple[str, str, str]]],
+        parent: QObject,
+    ) -> None:
+        super().__init__(parent)
+        self._control = control
+        self._recent = recent
+        self._config: EngineConfig | None = None
+        self._method = WITH_MODEL[0]
+        self._search: Task | None = None
+        self._check: Task | None = None
+        self._known: dict[str, dict[str, Candidate]] = {}  # by method and path
+        control.browse_wanted.connect(self._browse)
+
+    def show_model(self, config: EngineConfig) -> None:
+        """A model is open."""
+        self._config = config
+        self._known.clear()
+        self._control.set_known([])
+        self._stop_search()
+
+    def search(self, method: str) -> None:
+        """Look for what could draft by `method`, in a thread."""
+        config = self._config
+        if config is None or method not in WITH_MODEL:
+            return
+        if method != self._method:
+            self._stop_search()
+        self._method = method
+        if method in self._known:
+            self._show_known()
+            return
+        if self._search is not None:
+            return
+        what = "heads made for this model" if method == "eagle3" else "models of this vocabulary"
+        self.checked.emit(f"looking for {what}…", "small")
+        sources = [*_starter_sources(), *recent_sources(self._recent())]
+        self._search = run_task(
+            self,
+            lambda: find_candidates(sources, config, method),
+            self._show_found,
+            lambda error: self._show_found([]),
+        )
+
+    @property
+    def recommended(self) -> str | None:
+        """The smallest that is known to draft for the model that is open by the method chosen."""
+        return next(iter(self._known.get(self._method, {})), None)
+
+    def knows(self, path: str | None) -> bool:
+        """Whether `path` is known to draft by the method chosen."""
+        return path in self._known.get(self._method, {})
+
+    def describe(self, path: str | None) -> None:
+        """Say by `checked` what is known of a draft model that the user chose."""
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
+        config, method = self._config, self._method
+        if path is None or config is None:
+            self.checked.emit("", "small")
+        elif path in self._known.get(method, {}):
+            self.checked.emit(self._known[method][path].words, "small")
+        else:
+            self.checked.emit("checking whether it fits this model…", "small")
+            self._check = run_task(
+                self, lambda: look_at(path, path, config, method), self._described, self._refused
+            )
+
+    def _stop_search(self) -> None:
+        if self._search is not None:
+            self._search.cancel()
+            self._search = None
+
+    def _show_found(self, candidates: list[Candidate]) -> None:
+        self._search = None
+        own = self._known.setdefault(self._method, {})
+        own |= {candidate.path: candidate for candidate in candidates}
+        self._show_known()
+
+    def _show_known(self) -> None:
+        own = self._known[self._method]
+        self._control.set_known([(c.path, c.title) for c in own.values()])
+        what = "head for this model" if self._method == "eagle3" else "smaller model"
+        nothing = f"no {what} was found in the places that are known: choose a folder"
+        self.checked.emit("" if own else nothing, "small")
+        self.found.emit()
+
+    def _described(self, candidate: Candidate) -> None:
+        self._known.setdefault(self._method, {})[candidate.path] = candidate
+        self.checked.emit(candidate.words, "small")
+
+    def _refused(self, error: ErrorInfo) -> None:
+        self.checked.emit(f"{error.cause} {error.remedy}".strip(), "error")
+
+    def _browse(self) -> None:
+        window = self._control.window()
+        folder = QFileDialog.getExistingDirectory(window, "Choose a draft model")
+        if folder:
+            self._control.choose(folder)
+
+
+def _starter_sources() -> list[ModelSource]:
+    kind = SourceKind.STARTER
+    return [
+        ModelSource(kind, str(starter_draft()), "Starter draft model"),
+        ModelSource(kind, str(starter_head()), "Starter EAGLE-3 head"),
+    ]

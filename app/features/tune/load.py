@@ -1,0 +1,322 @@
+"""A background load: requests of a workload preset, sent to the engine that the chats use.
+
+    closed loop:  `concurrency` in flight; one that ends makes room for the next
+    open loop:    they come at a Poisson rate, whatever the engine is doing
+
+Their lengths, and when they come, follow from the seed; their tokens are others at every start,
+so that none finds its own prompt in the prefix cache. They are ordinary requests, so
+whoever shows requests shows these; `name_of` says which they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
+
+from app.bench.load import Pace
+from app.bench.workload import (
+    BenchRequest,
+    special_token_ids,
+    stand_in_ids,
+    text_of,
+    usable_token_ids,
+)
+from app.features.tune.load_plan import LoadCounts, LoadPlan, LoadState, tokens_asked, why_not
+from app.link.bridge import EngineBridge, EngineState
+from app.link.tasks import Task, run_task
+from engine import messages
+from engine.errors import ErrorInfo
+from engine.sampling_params import SamplingParams
+from engine.snapshot import EngineSnapshot, FinishReason
+
+PREFIX = "load-"
+MOST_IN_FLIGHT = 512
+"""An open loop that the engine cannot keep up with drops arrivals beyond this."""
+MOST_AT_ONCE = 16
+FAILURES_TO_STOP = 3
+"""So many in a row, and the load ends: the next would fail too."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    tokens_left: int
+    hung_up: bool = False
+
+
+class BackgroundLoad(QObject):
+    """`changed`: the state or the counts. `happened` says in short, and in whole, that it began,
+    ended or goes on at another pace: for a mark."""
+
+    changed = Signal()
+    happened = Signal(str, str)
+
+    def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self.state = LoadState.IDLE
+        self.counts = LoadCounts()
+        self.plan: LoadPlan | None = None
+        self.problem: ErrorInfo | None = None  # why it ended by itself, or did not begin
+        self._began_at = 0.0
+        self._lasted_s = 0.0
+        self._number = 0  # of the request sent last, over all runs
+        self._num_runs = 0
+        self._failures = 0
+        self._in_flight: dict[str, _Flight] = {}
+        self._requests: Iterator[BenchRequest] = iter(())
+        self._arrivals: Iterator[float] = iter(())
+        self._arrivals_from = self._next_due = 0.0
+        self._task: Task | None = None
+        self._vocabulary: tuple[str, list[int]] = ("", [])
+        self._capacity: int | None = None  # tokens of the KV cache
+        self._clock = QTimer(self)
+        self._clock.setSingleShot(True)
+        self._clock.setTimerType(Qt.TimerType.PreciseTimer)
+        self._clock.timeout.connect(self._send_more)
+        bridge.outputs.connect(self._on_outputs)
+        bridge.request_failed.connect(self._on_failed)
+        bridge.state_changed.connect(self._on_state)
+        bridge.snapshot.connect(self._on_snapshot)
+
+    @property
+    def is_on(self) -> bool:
+        return self.state is not LoadState.IDLE
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been running, or ran."""
+        running = self.state is LoadState.RUNNING
+        return time.perf_counter() - self._began_at if running else self._lasted_s
+
+    def name_of(self, request_id: str) -> str | None:
+        """ "load 12" for a request of this, None for others."""
+        return request_id.replace("-", " ") if request_id.startswith(PREFIX) else None
+
+    # What the user does ------------------------------------------------------------------------
+
+    def start(self, plan: LoadPlan) -> None:
+        """Begin; `problem` says why not where that cannot be."""
+        if self.is_on:
+            return
+        self.problem = self._check(plan)
+        self.counts = LoadCounts()
+        self.plan = plan
+        if self.problem is not None:
+            self.changed.emit()
+            return
+        self.state = LoadState.PREPARING
+        model = self._bridge.model
+        assert model is not None
+        path, size = model.path, model.vocab_size
+        if not model.is_described:  # elsewhere: its token ids are not known
+            self._run((path, stand_in_ids()))
+            return
+        # the files of an engine elsewhere are not here: any token may be among its prompts
+        is_here = self._bridge.offers is None
+        if self._vocabulary[0] == path:
+            self._run(self._vocabulary)
+        else:
+            self._task = run_task(
+                self,
+                lambda: (
+                    path,
+                    usable_token_ids(size, special_token_ids(Path(path)) if is_here else set()),
+                ),
+                self._run,
+                self._give_up,
+            )
+        self.changed.emit()
+
+    def stop(self) -> None:
+        """End it now; what is in flight is aborted."""
+        self._end(None)
+
+    def set_pace(self, pace: Pace) -> None:
+        """Another concurrency or rate, also while it runs. More in flight than wanted now end in
+        their own time."""
+        if self.plan is None or pace == self.plan.pace:
+            return
+        self.plan = replace(self.plan, pace=pace)
+        if self.state is LoadState.RUNNING:
+            self.happened.emit(self.plan.in_short, self.plan.words)
+            self._begin_arrivals()
+            self.changed.emit()
+
+    # Sending -----------------------------------------------------------------------------------
+
+    def _check(self, plan: LoadPlan) -> ErrorInfo | None:
+        """Why a request of the plan could not be served."""
+        config, memory = self._bridge.config, self._bridge.plan
+        if not self._bridge.is_ready or config is None or memory is None:
+            return ErrorInfo("No model is loaded.", "Open a model first.")
+        capacity = self._capacity or memory.num_blocks * config.block_size or None
+        return why_not(plan.workload, config, capacity)
+
+    def _run(self, vocabulary: tuple[str, list[int]]) -> None:
+        self._task = None
+        if self.state is not LoadState.PREPARING or self.plan is None:
+            return
+        self._vocabulary = vocabulary
+        self.state = LoadState.RUNNING
+        self._began_at = time.perf_counter()
+        self._failures = 0
+        plan = self.plan
+        self._num_runs += 1
+        self._requests = plan.workload.stream(
+            plan.variant, vocabulary[1], plan.seed, self._num_runs
+        )
+        self.happened.emit(plan.in_short, plan.words)
+        self._begin_arrivals()
+        self.changed.emit()
+
+    def _begin_arrivals(self) -> None:
+        self._clock.stop()
+        assert self.plan is not None
+        if self.plan.pace.request_rate is None:
+            self._fill()
+            return
+        self._arrivals = self.plan.pace.arrivals(self.plan.seed)
+        self._arrivals_from = time.perf_counter()
+        self._next_due = self._arrivals_from + next(self._arrivals)
+        self._send_due()
+
+    def _send_more(self) -> None:
+        if self.plan is not None and self.plan.pace.request_rate is not None:
+            self._send_due()
+        else:
+            self._fill()
+
+    def _send_due(self) -> None:
+        """Open loop: everything whose time has come, then wait for the next."""
+        now = time.perf_counter()
+        while self._next_due <= now:
+            if len(self._in_flight) < MOST_IN_FLIGHT:
+                self._send()
+            else:
+                self._count(dropped=1)
+            self._next_due = self._arrivals_from + next(self._arrivals)
+        self._clock.start(max(round((self._next_due - now) * 1e3), 1))
+
+    def _fill(self) -> None:
+        """Closed loop: as many in flight as wanted; long prompts take a moment to make, so many
+        of them come in parts."""
+        assert self.plan is not None
+        missing = (self.plan.pace.concurrency or 0) - len(self._in_flight)
+        for _ in range(min(missing, MOST_AT_ONCE)):
+            self._send()
+        if missing > MOST_AT_ONCE:
+            self._clock.start(0)
+
+    def _send(self) -> None:
+        request = next(self._requests)
+        self._number += 1
+        request_id = f"{PREFIX}{self._number}"
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=tokens_asked(self._bridge.config, request.output_len, request.max_tokens),
+            ignore_eos=True,
+        )
+        self._in_flight[request_id] = _Flight(request.output_len)
+        model, ids = self._bridge.model, request.prompt_token_ids
+        is_known = model is None or model.is_described
+        self._bridge.add_request(request_id, ids if is_known else text_of(ids), params)
+        self._count()
+
+    # What the engine says ----------------------------------------------------------------------
+
+    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
+        if not self._in_flight:
+            return
+        ended = 0
+        for event in events:
+            flight = self._in_flight.get(event.request_id)
+            if flight is None:
+                continue
+            flight.tokens_left -= len(event.token_ids)
+            if event.finish_reason is not None:
+                del self._in_flight[event.request_id]
+                self._book(event, flight)
+                ended += 1
+            elif flight.tokens_left <= 0 and not flight.hung_up:
+                flight.hung_up = True
+                self._bridge.abort(event.request_id)
+        if ended:
+            self._after_end()
+
+    def _book(self, event: messages.OutputEvent, flight: _Flight) -> None:
+        if event.finish_reason is FinishReason.ERROR:
+            self._book_failure(event.error or ErrorInfo("A request ended without a token."))
+        elif event.finish_reason is FinishReason.ABORT and not flight.hung_up:
+            self._count(aborted=1)
+        else:
+            self._failures = 0
+            self._count(completed=1)
+
+    def _on_failed(self, event: messages.RequestFailed) -> None:
+        if self._in_flight.pop(event.request_id, None) is not None:
+            self._book_failure(event.error)
+            self._after_end()
+
+    def _book_failure(self, error: ErrorInfo) -> None:
+        self._failures += 1
+        self._count(failed=1)
+        if self._failures >= FAILURES_TO_STOP and self.is_on:
+            self._end(error)
+
+    def _after_end(self) -> None:
+        if self.state is LoadState.RUNNING and self._bridge.is_ready:
+            self._fill()
+        self.changed.emit()
+
+    def _on_state(self, state: EngineState) -> None:
+        if state is EngineState.READY:
+            return
+        self._capacity = None
+        if self.is_on:
+            reason = {
+                EngineState.LOADING: "Another model is being opened.",
+                EngineState.EMPTY: "The model was unloaded.",
+                EngineState.CRASHED: "The engine stopped.",
+            }[state]
+            remedy = "Start it again when a model is there."
+            self._end(ErrorInfo(f"The load ended. {reason}", remedy))
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self._capacity = snapshot.blocks.num_blocks * snapshot.blocks.block_size or None
+
+    # -------------------------------------------------------------------------------------------
+
+    def _give_up(self, error: ErrorInfo) -> None:
+        self._task = None
+        self._end(error)
+
+    def _end(self, problem: ErrorInfo | None) -> None:
+        if not self.is_on:
+            return
+        was_running = self.state is LoadState.RUNNING
+        self._lasted_s = self.seconds if was_running else 0.0
+        self.state, self.problem = LoadState.IDLE, problem
+        self._clock.stop()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        flights, self._in_flight = self._in_flight, {}
+        for request_id in flights:
+            self._bridge.abort(request_id)
+        self._count(aborted=len(flights))
+        if was_running and self.plan is not None:
+            self.happened.emit("load ended", f"{self.plan.words}: ended")
+        self.changed.emit()
+
+    def _count(
+        self, completed: int = 0, failed: int = 0, aborted: int = 0, dropped: int = 0
+    ) -> None:
+        before = self.counts
+        self.counts = LoadCounts(
+            len(self._in_flight), before.completed + completed, before.failed + failed,
+            before.aborted + aborted, before.dropped + dropped,
+        )  # fmt: skip

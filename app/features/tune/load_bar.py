@@ -1,0 +1,332 @@
+"""The controls of the background load: what is sent, how fast, start and stop, and the counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from PySide6.QtCore import QEvent, QLocale, QSize, Qt, QTimer
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QComboBox,
+    QDoubleSpinBox,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QSizePolicy,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.bench.load import Pace
+from app.bench.workload import Workload, preset, preset_names
+from app.features.tune.load import MOST_IN_FLIGHT, BackgroundLoad
+from app.features.tune.load_plan import LoadPlan, LoadState
+from app.link.bridge import EngineBridge
+from app.window.settings_store import LoadChoice, SettingsStore
+from widgets.controls.combo import ElidedCombo
+from widgets.controls.key_names import set_key_tip
+from widgets.controls.lines import ElidedLine
+from widgets.theme.fonts import scaled
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, restyle, theme_notifier
+
+SHOW_MS = 250
+PACE_DELAY_MS = 300
+"""A number that is stepped through is sent when the hand rests: each is a mark on the charts."""
+WORKLOAD_WIDTH, FIELD_WIDTH, BUTTON_WIDTH = 360, 76, 104
+START, STOP = "Start load", "Stop load"
+MOST_CONCURRENT = 256
+MOST_PER_SECOND = 200.0
+CLOSED, OPEN = "closed", "open"
+
+
+class Choice(NamedTuple):
+    """A workload in one of its variants."""
+
+    workload: Workload
+    variant: str
+
+    @property
+    def title(self) -> str:
+        if len(self.workload.variants) == 1:
+            return self.workload.title
+        return f"{self.workload.title} · {self.variant} prompts"
+
+    @property
+    def tip(self) -> str:
+        work = self.workload
+        return (
+            f"{work.description}\n\nPrompt {work.input} tokens, reply {work.output} tokens; "
+            f"{work.variants[self.variant]:,} tokens shared by all prompts."
+        )
+
+
+def choices() -> list[Choice]:
+    """Every preset in each of its variants."""
+    workloads = [preset(name) for name in preset_names()]
+    return [Choice(work, variant) for work in workloads for variant in work.variants]
+
+
+class LoadBar(QFrame):
+    """One card: a row of controls, and a line that says what the load does, or why it does not."""
+
+    def __init__(
+        self,
+        load: BackgroundLoad,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self.setAccessibleName("Background load")
+        self._load, self._bridge, self._settings = load, bridge, settings
+        self._choices = choices()
+        self._make_controls()
+        self._arrange()
+        self._recall(settings.load_choice)
+        self._due = QTimer(self)
+        self._due.setSingleShot(True)
+        self._due.setInterval(SHOW_MS)
+        self._due.timeout.connect(self._show_counts)
+        self._pace_due = QTimer(self)
+        self._pace_due.setSingleShot(True)
+        self._pace_due.setInterval(PACE_DELAY_MS)
+        self._pace_due.timeout.connect(lambda: load.set_pace(self.pace))
+        self.workload.currentIndexChanged.connect(self._on_workload)
+        self.pacing.currentIndexChanged.connect(self._on_pace)
+        self.concurrency.valueChanged.connect(self._on_pace)
+        self.rate.valueChanged.connect(self._on_pace)
+        self.button.clicked.connect(self.toggle)
+        load.changed.connect(self._on_load)
+        bridge.state_changed.connect(lambda state: self._show_state())
+        self._show_state()
+
+    # Building ----------------------------------------------------------------------------------
+
+    def _make_controls(self) -> None:
+        self.workload = ElidedCombo()
+        for choice in self._choices:
+            self.workload.addItem(choice.title)
+            tip = Qt.ItemDataRole.ToolTipRole
+            self.workload.setItemData(self.workload.count() - 1, choice.tip, tip)
+        self.workload.setMinimumContentsLength(14)
+        self.workload.setMaximumWidth(WORKLOAD_WIDTH)
+        self.workload.setSizeAdjustPolicy(
+            QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon
+        )
+        self.workload.setAccessibleName("Workload")
+        self.pacing = ElidedCombo()
+        self.pacing.addItem("at a time", CLOSED)
+        self.pacing.addItem("a second", OPEN)
+        self.pacing.setAccessibleName("How requests come")
+        self.pacing.setToolTip(
+            "at a time: as many requests in flight, all the time; one that ends makes room for the "
+            "next.\na second: requests come at random times with this mean rate, whatever the "
+            "engine is doing (Poisson)."
+        )
+        self.concurrency = QSpinBox()
+        self.concurrency.setRange(1, MOST_CONCURRENT)
+        self.concurrency.setValue(8)
+        self.concurrency.setAccessibleName("Requests in flight")
+        self.concurrency.setToolTip("Requests in flight; may be changed while the load runs")
+        self.rate = QDoubleSpinBox()
+        self.rate.setLocale(QLocale.c())
+        self.rate.setDecimals(1)
+        self.rate.setSingleStep(0.5)
+        self.rate.setRange(0.1, MOST_PER_SECOND)
+        self.rate.setValue(1.0)
+        self.rate.setAccessibleName("Requests a second")
+        self.rate.setToolTip("Requests a second; may be changed while the load runs")
+        for field in (self.concurrency, self.rate):
+            field.setKeyboardTracking(False)
+            field.setFont(figure_font())
+        self.button = QPushButton(START)
+        self.button.setProperty("kind", "primary")
+        self._fit_fields()
+        theme_notifier().changed.connect(self._fit_fields)
+        self.status = ElidedLine("text_muted")
+        self.problem = QLabel()
+        self.problem.setProperty("role", "error")
+        self.problem.setWordWrap(True)
+        self.problem.hide()
+
+    def _arrange(self) -> None:
+        self._title = QLabel("Background load")
+        self._title.setProperty("role", "title")
+        self._title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
+        what = QHBoxLayout()
+        what.setSpacing(SPACE_2)
+        what.addWidget(self._title)
+        what.addWidget(self.workload, 1)
+        numbers = QGridLayout()  # one place for either number
+        numbers.setContentsMargins(0, 0, 0, 0)
+        numbers.addWidget(self.concurrency, 0, 0)
+        numbers.addWidget(self.rate, 0, 0)
+        self._how = QHBoxLayout()
+        self._how.setSpacing(SPACE_2)
+        self._how.addLayout(numbers)
+        self._how.addWidget(self.pacing)
+        self._how.addWidget(self.button)
+        self._how.addStretch(1)
+        row = self._row = QBoxLayout(QBoxLayout.Direction.LeftToRight)
+        row.setSpacing(SPACE_2)
+        row.addLayout(what, 2)
+        row.addLayout(self._how, 1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        column.setSpacing(SPACE_1)
+        column.addLayout(row)
+        column.addWidget(self.status)
+        column.addWidget(self.problem)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._fit()  # a word, or the size of text, is another
+        return super().event(event)
+
+    def _fit(self) -> None:
+        """What is sent stands above how it is sent where both have no room; the title gives way."""
+        self._fit_fields()  # a style is known late
+        room = self.width() - 2 * SPACE_3
+        what = self.workload.minimumSizeHint().width()
+        both = what + SPACE_2 + self._how.minimumSize().width()
+        is_one_row, directions = both <= room, QBoxLayout.Direction
+        self._row.setDirection(directions.LeftToRight if is_one_row else directions.TopToBottom)
+        self.workload.setMaximumWidth(WORKLOAD_WIDTH if is_one_row else max(WORKLOAD_WIDTH, room))
+        self._title.setVisible(both + SPACE_2 + self._title.sizeHint().width() <= room)
+
+    def _fit_fields(self) -> None:
+        """Widths that what they say, or another word, does not change."""
+        for field in (self.concurrency, self.rate):
+            field.setFixedWidth(scaled(FIELD_WIDTH))
+        least, words = scaled(BUTTON_WIDTH), self.button.fontMetrics().horizontalAdvance
+        beside = self.button.sizeHint().width() - words(self.button.text())
+        self.button.setMinimumWidth(max(least, beside + max(words(START), words(STOP))))
+
+    def minimumSizeHint(self) -> QSize:
+        """As narrow as without the title: it gives way."""
+        return QSize(0, super().minimumSizeHint().height())
+
+    # What is chosen ----------------------------------------------------------------------------
+
+    @property
+    def choice(self) -> Choice:
+        return self._choices[self.workload.currentIndex()]
+
+    @property
+    def pace(self) -> Pace:
+        if self.pacing.currentData() == OPEN:
+            return Pace(request_rate=round(self.rate.value(), 1))
+        return Pace(concurrency=self.concurrency.value())
+
+    def plan(self) -> LoadPlan:
+        return LoadPlan(self.choice.workload, self.choice.variant, self.pace)
+
+    def choose(self, workload: str, variant: str | None = None) -> None:
+        """Choose a workload by its name, in its first variant where none is given."""
+        for index, choice in enumerate(self._choices):
+            if choice.workload.name == workload and variant in (None, choice.variant):
+                self.workload.setCurrentIndex(index)
+                return
+
+    def toggle(self) -> None:
+        """Start the load, or stop it."""
+        if self._load.is_on:
+            self._load.stop()
+        else:
+            self._load.start(self.plan())
+
+    def _recall(self, stored: LoadChoice) -> None:
+        self.choose(stored.workload, stored.variant)
+        self.concurrency.setValue(stored.concurrency)
+        self.rate.setValue(stored.request_rate)
+        self.pacing.setCurrentIndex(self.pacing.findData(OPEN if stored.is_open else CLOSED))
+        self._show_pace()
+
+    def _on_workload(self) -> None:
+        self._remember()
+        self._load.problem = None
+        self._show_state()
+
+    def _on_pace(self) -> None:
+        self._show_pace()
+        self._remember()
+        self._pace_due.start()
+
+    def _remember(self) -> None:
+        self._settings.load_choice = LoadChoice(
+            self.choice.workload.name, self.choice.variant, self.concurrency.value(),
+            self.rate.value(), self.pacing.currentData() == OPEN,
+        )  # fmt: skip
+
+    # Showing -----------------------------------------------------------------------------------
+
+    def _show_pace(self) -> None:
+        is_open = self.pacing.currentData() == OPEN
+        self.rate.setVisible(is_open)
+        self.concurrency.setVisible(not is_open)
+
+    def _on_load(self) -> None:
+        if self._load.state is LoadState.RUNNING and self._shows_running:
+            if not self._due.isActive():
+                self._due.start()
+        else:
+            self._show_state()
+
+    @property
+    def _shows_running(self) -> bool:
+        return self.button.text() == STOP
+
+    def _show_state(self) -> None:
+        """Everything: the button, what may be chosen, the line below."""
+        is_on = self._load.is_on
+        self.button.setText(STOP if is_on else START)
+        tip = (
+            "Stop sending, and abort what is in flight" if is_on
+            else "Send requests of this workload to the engine, until you stop"
+        )  # fmt: skip
+        set_key_tip(self.button, tip, "tune.load")
+        set_icon(self.button, *(("stop", "text") if is_on else ("play", "accent_text")))
+        restyle(self.button, kind="" if is_on else "primary")
+        self.button.setEnabled(is_on or self._bridge.is_ready)
+        self.workload.setEnabled(not is_on)
+        self.workload.setToolTip(self.choice.tip)
+        problem = self._load.problem
+        self.problem.setVisible(problem is not None)
+        self.status.setVisible(problem is None)
+        self.problem.setText(f"{problem.cause} {problem.remedy}" if problem is not None else "")
+        self._show_counts()
+
+    def _show_counts(self) -> None:
+        load, counts = self._load, self._load.counts
+        if load.state is LoadState.PREPARING:
+            self.status.set_text("reading the model's vocabulary")
+            return
+        if load.plan is None or (not load.is_on and not load.seconds):
+            self.status.set_text(
+                "A load runs through the same engine as the chats: start one, turn a knob, and "
+                "see what it does."
+                if self._bridge.is_ready
+                else "Open a model to put a load on it."
+            )
+            return
+        parts = [
+            f"{counts.in_flight:,} in flight" if load.is_on else "stopped",
+            f"{counts.completed:,} completed",
+            f"{counts.failed:,} failed",
+        ]
+        if counts.aborted:
+            parts.append(f"{counts.aborted:,} aborted")
+        if counts.dropped:
+            parts.append(f"{counts.dropped:,} dropped: {MOST_IN_FLIGHT} were in flight")
+        minutes, seconds = divmod(int(load.seconds), 60)
+        self.status.set_text(" · ".join([*parts, f"{minutes}:{seconds:02d} min"]))

@@ -1,0 +1,108 @@
+"""The Tune page: the load on top, the charts that the knobs move, and before against after.
+
+    +-----------------------------------+
+    | background load                   |
+    +-----------------------------------+
+    | live charts                       |
+    +-----------------------------------+
+    | before and after, as numbers      |
+    +-----------------------------------+
+
+The knobs themselves are the engine settings, which lie at the left of this page.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from app.features.tune.comparison import TuneHistory
+from app.features.tune.comparison_view import CompareView
+from app.features.tune.load import BackgroundLoad
+from app.features.tune.load_bar import LoadBar
+from app.link.bridge import EngineBridge
+from app.window.commands import Command
+from app.window.settings_store import SettingsStore
+from engine.snapshot import EngineSnapshot
+from widgets.live.charts import LiveCharts
+from widgets.plot.clock import RedrawClock
+from widgets.plot.marks import MarkLog, SpanLog
+from widgets.plot.series import MarkKind
+from widgets.theme.theme import SPACE_2
+
+ORDER = ("ttft", "itl", "tokens", "memory", "requests", "cache")
+LEAST_FOR_TABLE = 440
+"""Pixels of height below which the comparison is one line: the charts come first."""
+
+
+class TunePage(QWidget):
+    """`commands_changed`: one of the commands may have become possible, or checked."""
+
+    commands_changed = Signal()
+
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        settings: SettingsStore,
+        clock: RedrawClock,
+        marks: MarkLog,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.load = BackgroundLoad(bridge, self)
+        self.history = TuneHistory()
+        self.spans = SpanLog(self)
+        self.load_bar = LoadBar(self.load, bridge, settings)
+        self.charts = LiveCharts(clock, marks, ORDER)
+        self.charts.enable_picking(self.spans)
+        self.comparison = CompareView(self.history, marks, self.spans, lambda: self.charts.now)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.load_bar)
+        column.addWidget(self.charts, 1)
+        column.addWidget(self.comparison)
+        self.charts.span_picked.connect(self.comparison.pick)
+        self.load.happened.connect(self._mark_load)
+        bridge.past.connect(self._on_past)
+        bridge.snapshot.connect(self._on_snapshot)
+        bridge.state_changed.connect(lambda state: self.commands_changed.emit())
+
+    def commands(self) -> list[Command]:
+        """What the page adds to the menus."""
+        return [
+            Command(
+                "tune.load", "Background load", self.load_bar.toggle, "Tune", "Ctrl+Alt+L", "play",
+                "load", is_checked=lambda: self.load.is_on,
+                is_enabled=lambda: self.load_bar.button.isEnabled(),
+            ),
+            Command(
+                "tune.copy_comparison", "Copy the comparison", self.comparison.copy, "Tune",
+                section="compare", is_enabled=lambda: self.comparison.stretches is not None,
+            ),
+            Command(
+                "tune.clear_ranges", "Clear ranges", self.comparison.clear, "Tune",
+                section="compare",
+            ),
+        ]  # fmt: skip
+
+    def close_load(self) -> None:
+        """The window closes: send nothing more."""
+        self.load.stop()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.comparison.set_brief(self.height() < LEAST_FOR_TABLE)
+
+    def _mark_load(self, text: str, words: str) -> None:
+        self.charts.mark(text, MarkKind.LOAD, (f"Load: {words}",))
+        self.commands_changed.emit()
+
+    def _on_past(self, snapshots: tuple[EngineSnapshot, ...]) -> None:
+        for snapshot in snapshots:
+            self._on_snapshot(snapshot)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self.history.update(snapshot)
+        self.charts.update_snapshot(snapshot)

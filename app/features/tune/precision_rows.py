@@ -1,0 +1,210 @@
+"""The precision among the engine's settings: what each choice weighs, what is not possible with
+this checkpoint and what would be, and how long a change will take.
+
+What is chosen stands in the panel's `SettingsModel`; this knows what to say of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.features.models.precision import (
+    DTYPE,
+    GROUP,
+    HEAD,
+    QUANTIZE,
+    WEIGHTS,
+    Checkpoint,
+    Expected,
+    Memory,
+    SwitchTimes,
+    look_at,
+)
+from app.link.bridge import EngineBridge, EngineState
+from app.link.tasks import Task, run_task
+from app.units import format_bytes
+from engine import messages
+from engine.config import Change, EngineConfig
+from engine.errors import ErrorInfo
+from widgets.controls.setting_row import SettingRow
+
+LOOK_DELAY_MS = 300
+OF_IT = (WEIGHTS, GROUP, HEAD, DTYPE)
+WAYS = {
+    "source": "Open the model it was made from…",
+    "quantize": "Make an AWQ or GPTQ checkpoint…",
+    "open": "Open an AWQ or GPTQ checkpoint…",
+}
+
+
+class Kept:
+    """Times that are forgotten with the program."""
+
+    def __init__(self) -> None:
+        self.switch_times: Mapping[str, float] = {}
+
+
+class PrecisionGuide(QObject):
+    """`changed`: there is more to say. `way_out(kind)`: the user wants what leads to a precision
+    that this checkpoint does not have; a key of WAYS."""
+
+    changed = Signal()
+    way_out = Signal(str)
+
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        rows: Mapping[str, SettingRow],
+        memory: Memory | None,
+        parent: QObject,
+    ) -> None:
+        super().__init__(parent)
+        self._rows = {name: rows[name] for name in OF_IT}
+        self.times = SwitchTimes(memory or Kept())
+        self.can_quantize = False  # whether there is a page for it
+        self._bridge = bridge
+        self._checkpoint: Checkpoint | None = None
+        self._problem = ""
+        self._asked: EngineConfig | None = None
+        self._task: Task | None = None
+        self._load_began: float | None = None
+        self._wait = QTimer(self)  # a slider that is dragged is looked at where it rests
+        self._wait.setSingleShot(True)
+        self._wait.setInterval(LOOK_DELAY_MS)
+        self._wait.timeout.connect(self._look_now)
+        bridge.state_changed.connect(self._on_state)
+        bridge.load_progress.connect(self._on_progress)
+        bridge.loaded.connect(self._on_loaded)
+        bridge.reconfigured.connect(self._on_reconfigured)
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """What is known of the loaded one; None until it was looked at."""
+        return self._checkpoint
+
+    def show(self, applied: EngineConfig | None, shown: Mapping[str, Any]) -> None:
+        """The settings in force, and those of OF_IT as the panel shows them."""
+        if applied is None:
+            self._forget()
+            return
+        dtype = applied.dtype if shown[DTYPE] == "auto" else shown[DTYPE]
+        wanted = applied.replace(**{GROUP: shown[GROUP], DTYPE: dtype})
+        if not _same_shape(wanted, self._asked):
+            self._look(wanted)
+        known = self._checkpoint
+        if known is None:
+            return
+        choices = known.of_weights(shown[HEAD], dtype)
+        self._rows[WEIGHTS].describe_choices([(c.value, c.text, c.refusal) for c in choices])
+        heads = known.of_head(shown[WEIGHTS])
+        self._rows[HEAD].describe_choices([(c.value, c.text, c.refusal) for c in heads])
+        way = known.way_out
+        if way == QUANTIZE and not self.can_quantize:
+            way = "open"
+        self._rows[WEIGHTS].set_action(WAYS[way], lambda: self.way_out.emit(way))
+
+    def matters(self, name: str, weights: str) -> bool:
+        """Whether a setting does anything while weights are held as `weights`."""
+        return name != GROUP or weights == "int4"
+
+    def only_with(self, name: str) -> str:
+        return "only with int4 weights"
+
+    def hint(self, name: str) -> str:
+        """What is said below a setting's control beside its consequence now."""
+        if name != WEIGHTS:
+            return ""
+        return self._problem or (self._checkpoint.limits if self._checkpoint is not None else "")
+
+    def named(self, name: str, value: object) -> str:
+        """A value of weights or head in the words of its box; "" where it has none."""
+        known, config = self._checkpoint, self._bridge.config
+        if known is None or config is None or name not in (WEIGHTS, HEAD):
+            return ""
+        if name == WEIGHTS:
+            found = known.of_weights(config.quantization_head, config.dtype)
+        else:
+            found = known.of_head(config.quantization)
+        return next((c.text.partition(" · ")[0] for c in found if c.value == value), "")
+
+    def expected(self, config: EngineConfig) -> Expected | None:
+        """How long loading again with `config` will take."""
+        return self.times.expected(config, self._checkpoint)
+
+    def words_of(self, config: EngineConfig) -> str:
+        """What is said of a change that loads the model again, before it is made."""
+        expected = self.expected(config)
+        takes = f"Takes {expected.words}; " if expected is not None else ""
+        text = f"{takes}requests pause and resume."
+        known = self._checkpoint
+        size = known.bytes_of(config.quantization, config.quantization_head) if known else None
+        if size is not None and self._bridge.model is not None:
+            now = format_bytes(self._bridge.model.weights_bytes)
+            text += f" Weights {now} → {format_bytes(size)}."
+        return text[0].upper() + text[1:]
+
+    # Looking at the checkpoint, off the GUI thread ---------------------------------------------
+
+    def _look(self, config: EngineConfig) -> None:
+        if self._asked is None or self._asked.model != config.model:
+            self._checkpoint = None
+        self._asked = config
+        self._wait.start()
+
+    def _look_now(self) -> None:
+        config = self._asked
+        if config is None or "engine.host.resolve" not in sys.modules:
+            return  # no engine of this process has loaded anything, nor what is needed to look
+        if self._bridge.offers is not None:
+            return  # the files are elsewhere
+        if self._task is not None:
+            self._task.cancel()
+        self._task = run_task(self, lambda: look_at(config), self._found, self._not_found)
+
+    def _found(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint, self._problem, self._task = checkpoint, "", None
+        self.changed.emit()
+
+    def _not_found(self, error: ErrorInfo) -> None:
+        self._problem, self._task = f"sizes are not known: {error.cause}", None
+        self.changed.emit()
+
+    def _forget(self) -> None:
+        self._wait.stop()
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._checkpoint = self._asked = None
+        self._problem = ""
+        self._rows[WEIGHTS].set_action("", lambda: None)
+
+    # Measuring -----------------------------------------------------------------------------------
+
+    def _on_state(self, state: EngineState) -> None:
+        if state is EngineState.LOADING:
+            self._load_began = None
+
+    def _on_progress(self, progress: messages.LoadProgress) -> None:
+        if self._load_began is None and self._bridge.state is EngineState.LOADING:
+            self._load_began = time.perf_counter()  # libraries are imported by now
+
+    def _on_loaded(self, event: messages.Loaded) -> None:
+        if self._load_began is not None and not self._bridge.is_remote:
+            self.times.learn_load(event.config, time.perf_counter() - self._load_began)
+        self._load_began = None
+
+    def _on_reconfigured(self, event: messages.Reconfigured) -> None:
+        if event.change is Change.RELOAD and not self._bridge.is_remote:
+            self.times.learn(event.config, event.seconds)
+
+
+def _same_shape(wanted: EngineConfig, known: EngineConfig | None) -> bool:
+    """Whether both have the same weights and sizes."""
+    if known is None:
+        return False
+    names = ("model", "load_format", GROUP, DTYPE)
+    return all(getattr(wanted, name) == getattr(known, name) for name in names)

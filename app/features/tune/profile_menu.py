@@ -1,0 +1,109 @@
+"""The menu of profiles: choose one, save what is set now as one, delete one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QInputDialog, QMenu, QWidget
+
+from app.storage.profiles import Profile, ProfileError, ProfileStore
+from app.window.notices import Notice, error_notice
+
+NOTICE = "profile"
+
+
+class ProfileMenu(QMenu):
+    """`chosen(Profile)`; `reset`: back to the defaults. `settings` gives what is set now, or None
+    where no model is open."""
+
+    chosen = Signal(object)
+    reset = Signal()
+    notice = Signal(object)  # Notice
+
+    def __init__(
+        self,
+        store: ProfileStore,
+        settings: Callable[[], Mapping[str, Any] | None],
+        parent: QWidget | None = None,
+        *,
+        refusal: Callable[[], str] = str,
+    ) -> None:
+        """`refusal`: why settings may not be changed; "" where they may."""
+        super().__init__("Profiles", parent)
+        self._store, self._settings, self._refusal = store, settings, refusal
+        self.setToolTipsVisible(True)
+        self.aboutToShow.connect(self.fill)
+
+    def fill(self) -> None:
+        """Make the entries anew."""
+        self.clear()
+        now = self._settings()
+        first = self.addAction("Defaults", self.reset.emit)
+        refusal = self._refusal()
+        first.setToolTip(refusal or "Back to the defaults in everything that you changed.")
+        first.setEnabled(bool(now) and not refusal)
+        self.addSeparator()
+        for profile in self._store.profiles:
+            action = self.addAction(_plain(profile.name))
+            action.setCheckable(True)
+            action.setChecked(now is not None and dict(profile.settings) == dict(now))
+            action.setEnabled(now is not None and not refusal)
+            action.setToolTip(refusal or summary(profile))
+            action.triggered.connect(partial(self._choose, profile))
+        if not self._store.profiles:
+            self.addAction("No profile is saved yet").setEnabled(False)
+        self.addSeparator()
+        self.addAction("Save settings as a profile…", self.ask_name).setEnabled(now is not None)
+        delete = self.addMenu("Delete a profile")
+        delete.setEnabled(bool(self._store.profiles))
+        for profile in self._store.profiles:
+            delete.addAction(_plain(profile.name)).triggered.connect(partial(self._delete, profile))
+
+    def ask_name(self) -> None:
+        """Ask under what name the settings are to be saved."""
+        dialog = QInputDialog(self.parentWidget())
+        dialog.setWindowTitle("Save settings as a profile")
+        dialog.setLabelText("Name (a profile of the same name is replaced):")
+        dialog.setOkButtonText("Save")
+        dialog.textValueSelected.connect(self.save)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def save(self, name: str) -> None:
+        """Keep what is set now under `name`."""
+        settings = self._settings()
+        if settings is not None:
+            self._store_profile(Profile(name, dict(settings)))
+
+    def _choose(self, profile: Profile, *_: object) -> None:
+        self.chosen.emit(profile)
+
+    def _delete(self, profile: Profile, *_: object) -> None:
+        try:
+            self._store.delete(profile.name)
+        except ProfileError as error:
+            self.notice.emit(error_notice(NOTICE, "", error.info()))
+            return
+        undo = ("Undo", partial(self._store_profile, profile))
+        text = f"The profile “{profile.name}” was deleted."
+        self.notice.emit(Notice(NOTICE, text, actions=(undo,)))
+
+    def _store_profile(self, profile: Profile) -> None:
+        try:
+            self._store.save(profile)
+        except ProfileError as error:
+            self.notice.emit(error_notice(NOTICE, "", error.info()))
+
+
+def summary(profile: Profile) -> str:
+    """What it changes, a setting a line."""
+    lines = [f"{name}: {value}" for name, value in profile.settings.items()]
+    lines += [f"{name}: not known to this version" for name in profile.unknown]
+    return "\n".join(lines) or "the defaults"
+
+
+def _plain(text: str) -> str:
+    return text.replace("&", "&&")

@@ -1,0 +1,289 @@
+"""What all translations of the settings have in common.
+
+Only what a server has with the same meaning is written; what it lacks is named, not dropped
+silently: also a setting that was added later and that no table knows yet.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.config import SETTINGS, EngineConfig
+from engine.hardware.device_map import ALL
+from engine.hardware.devices import CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the engine found. `capacity`: tokens that the KV cache holds; `dtype`: what the
+    precision came to where it was left to the engine; `host_layers`: so many are computed by the
+    CPU beside a GPU."""
+
+    capacity: int | None = None
+    dtype: str = ""
+    host_layers: int = 0
+
+
+NO_FACTS = Facts()
+
+ELSEWHERE = ("model", "device", "num_threads", "adaptive_threads")
+"""Not a choice of tuning: the model is an argument of its own, device and threads belong to the
+machine that serves."""
+
+VERIFY = "Chosen with another engine, maybe on another machine: verify what they give there."
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """`text`: for a POSIX shell. `missing`: settings with their values that the server has no
+    equivalent of. `notes`: where an equivalent is not quite the same."""
+
+    server: str
+    text: str
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def comments(self) -> str:
+        """Everything that is not the command, in words."""
+        lines = [*self.notes, VERIFY]
+        if self.missing:
+            lines.insert(0, f"{self.server} has no equivalent of: {', '.join(self.missing)}.")
+        return "\n".join(lines)
+
+    @property
+    def as_script(self) -> str:
+        """The command, and below it the comments as such."""
+        comments = "".join(f"# {line}\n" for line in self.comments.splitlines())
+        return f"{self.text}\n{comments}"
+
+
+def without_equivalent(config: EngineConfig, known: Collection[str]) -> tuple[str, ...]:
+    """ "Batching (static)" of every setting that was changed and is not among `known`."""
+    return tuple(
+        f"{setting.label} ({as_words(getattr(config, name))})"
+        for name, setting in SETTINGS.items()
+        if name not in known and name not in ELSEWHERE and is_changed(config, name)
+        and (name, getattr(config, name)) != ("gpu_layers", ALL)  # as it is in every server
+    )  # fmt: skip
+
+
+def division_note(facts: Facts, server: str) -> list[str]:
+    """Where the model is larger than the GPU that it runs on here."""
+    if not facts.host_layers:
+        return []
+    layers = "layer" if facts.host_layers == 1 else f"{facts.host_layers} layers"
+    return [f"The CPU computes the first {layers} here; {server} computes all of them on GPUs."]
+
+
+def ranks_note(config: EngineConfig, server: str) -> list[str]:
+    """Where ranks are groups of CPU threads here."""
+    count = config.tensor_parallel_size
+    if count == 1 or config.device != CPU:
+        return []
+    return [f"The {count} ranks are groups of CPU threads here; {server} takes {count} GPUs."]
+
+
+def precision_note(config: EngineConfig, facts: Facts) -> list[str]:
+    """What the precision came to here, where a server is to choose it as well."""
+    if config.dtype != "auto" or not facts.dtype:
+        return []
+    return [f"Precision is left to the server; here it came to {facts.dtype}."]
+
+
+def is_changed(config: EngineConfig, name: str) -> bool:
+    return bool(getattr(config, name) != SETTINGS[name].default)
+
+
+def as_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+def command_line(words: Sequence[object]) -> str:
+    """Words for a POSIX shell, one option a line."""
+    quoted = [shlex.quote(str(word)) for word in words]
+    lines: list[str] = []
+    for word in quoted:
+        if lines and not word.startswith("--"):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return " \\\n  ".join(lines)
+
+
+SETTING = "kv_cache_dtype"
+KV_VLLM = {"fp8": "fp8_per_token_head", "int8": "int8_per_token_head"}
+KV_SGLANG = {"fp8": "fp8_e4m3"}
+KV_TENSORRT_LLM = {"fp8": "fp8"}
+
+
+def word(config: EngineConfig, names: Mapping[str, str]) -> str | None:
+    """The server's name of what keys and values are stored in; None where it is the model's
+    precision, or where the server lacks it."""
+    keys, values = config.kv_dtype
+    return names.get(keys) if keys == values else None
+
+
+def known_kv(config: EngineConfig, names: Mapping[str, str]) -> tuple[str, ...]:
+    """The setting, where it needs no mention."""
+    is_said = word(config, names) is not None or not config.kv_dtype.is_quantized
+    return (SETTING,) if is_said else ()
+
+
+def vllm_notes(config: EngineConfig) -> list[str]:
+    name = word(config, KV_VLLM)
+    if name is None:
+        return []
+    older = " (older ones have fp8_e4m3, with one scale a layer)" if name == KV_VLLM["fp8"] else ""
+    return [f"--kv-cache-dtype {name} needs a recent vLLM{older}."]
+
+
+def scale_notes(config: EngineConfig, names: Mapping[str, str]) -> list[str]:
+    """For servers whose cache has one scale a layer."""
+    if word(config, names) is None:
+        return []
+    return [
+        "KV precision: one scale a layer there, 1.0 unless the checkpoint brings it, and one for "
+        "each token and head here: measure the quality there."
+    ]
+
+
+WEIGHT_SETTINGS = ("quantization", "quantization_group_size")
+STORED = ("auto", "none", "awq", "gptq", "compressed-tensors", "bitsandbytes")
+"""Plain, or as a checkpoint stores it: nothing to say to a server."""
+
+WEIGHTS_VLLM: Mapping[str, tuple[str, ...]] = {
+    "fp8": ("--quantization", "fp8"),
+    "nf4": ("--quantization", "bitsandbytes"),
+}
+WEIGHTS_SGLANG: Mapping[str, tuple[str, ...]] = {
+    "int8": ("--torchao-config", "int8wo"),
+    "fp8": ("--quantization", "fp8"),
+}
+WEIGHTS_TENSORRT_LLM: Mapping[str, tuple[str, ...]] = {}
+_TORCHAO_GROUPS = (32, 64, 128, 256)
+_MAKE = "Save it quantized (inferdeck quantize) and serve that folder: it needs no option."
+
+
+def words(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[object]:
+    """Options that round the weights as `config` does; none where the server has nothing so."""
+    method, size = config.quantization, config.quantization_group_size
+    if method == "int4" and own is WEIGHTS_SGLANG and size in _TORCHAO_GROUPS:
+        return ["--torchao-config", f"int4wo-{size}"]
+    return list(own.get(method, ()))
+
+
+def known_weights(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> Collection[str]:
+    """The settings that need no mention as missing."""
+    if config.quantization in STORED or words(config, own):
+        return WEIGHT_SETTINGS
+    # the group size says nothing without the method, which is what is missing
+    return ("quantization_group_size",)
+
+
+def weight_notes(config: EngineConfig, own: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What is not quite the same, or what to do in place of it."""
+    method = config.quantization
+    if method in STORED:
+        return []
+    if not words(config, own):
+        return [f"Rounding to {method} while loading is not to be had there. {_MAKE}"]
+    found = [f"{method}: the server rounds with code of its own; measure its quality there."]
+    if own is WEIGHTS_VLLM and method == "fp8":
+        found.append("fp8 there also rounds the activations, which takes a GPU that computes fp8.")
+    if own is WEIGHTS_SGLANG and method == "int4":
+        found.append("int4wo holds weights by groups as here, and runs on GPUs alone.")
+    return found
+
+
+DRAFT_SETTINGS = (
+    "speculative_method",
+    "speculative_model",
+    "num_speculative_tokens",
+    "speculative_adaptive",
+    "prompt_lookup_min",
+    "prompt_lookup_max",
+)
+DRAFTS_VLLM = ("draft_model", "ngram", "eagle3")
+DRAFTS_SGLANG = {"draft_model": "STANDALONE", "ngram": "NGRAM", "eagle3": "EAGLE3"}
+DRAFTS_TENSORRT_LLM = {"draft_model": "DraftTarget", "ngram": "NGram"}
+
+
+def is_on(config: EngineConfig) -> bool:
+    return config.speculative_method != "off" and config.num_speculative_tokens > 0
+
+
+def known_drafts(
+    config: EngineConfig, methods: Mapping[str, str] | tuple[str, ...]
+) -> tuple[str, ...]:
+    """The settings that need no mention: all while nothing is drafted, or where the server has
+    the method; else all but the method itself, which is what it lacks."""
+    if not is_on(config) or config.speculative_method in methods:
+        return DRAFT_SETTINGS
+    return tuple(name for name in DRAFT_SETTINGS if name != "speculative_method")
+
+
+def draft_notes(config: EngineConfig, methods: Mapping[str, str] | tuple[str, ...]) -> list[str]:
+    """What is not quite the same."""
+    if not is_on(config) or config.speculative_method not in methods:
+        return []
+    found = []
+    if config.speculative_adaptive:
+        label = SETTINGS["speculative_adaptive"].label
+        found.append(
+            f"{label}: the server drafts {config.num_speculative_tokens} tokens always, also where "
+            "that is slower."
+        )
+    return found
+
+
+def vllm_words(config: EngineConfig) -> list[object]:
+    if not is_on(config) or config.speculative_method not in DRAFTS_VLLM:
+        return []
+    values: dict[str, object] = {
+        "method": config.speculative_method,
+        "num_speculative_tokens": config.num_speculative_tokens,
+    }
+    if config.speculative_method == "ngram":
+        values["prompt_lookup_min"] = config.prompt_lookup_min
+        values["prompt_lookup_max"] = config.prompt_lookup_max
+    else:
+        values["model"] = config.speculative_model
+    return ["--speculative-config", json.dumps(values)]
+
+
+def sglang_words(config: EngineConfig) -> list[object]:
+    algorithm = DRAFTS_SGLANG.get(config.speculative_method)
+    if not is_on(config) or algorithm is None:
+        return []
+    drafted = config.num_speculative_tokens
+    words: list[object] = ["--speculative-algorithm", algorithm]
+    if config.speculative_method != "ngram":
+        words += ["--speculative-draft-model-path", config.speculative_model]
+        words += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", 1]
+    # counts the token that is verified first as well
+    return [*words, "--speculative-num-draft-tokens", drafted + 1]
+
+
+def tensorrt_llm_lines(config: EngineConfig) -> list[str]:
+    """Lines of its YAML file."""
+    decoding = DRAFTS_TENSORRT_LLM.get(config.speculative_method)
+    if not is_on(config) or decoding is None:
+        return []
+    lines = [
+        "disable_overlap_scheduler: true",
+        "speculative_config:",
+        f"  decoding_type: {decoding}",
+        f"  max_draft_len: {config.num_speculative_tokens}",
+    ]
+    if config.speculative_method == "ngram":
+        lines.append(f"  max_matching_ngram_size: {config.prompt_lookup_max}")
+    else:
+        lines.append(f"  speculative_model_dir: {json.dumps(config.speculative_model)}")
+    return lines

@@ -1,0 +1,240 @@
+"""SGLang's launch_server. Source: its server arguments (docs/advanced_features)."""
+
+from __future__ import annotations
+
+from app.features.tune import server_commands as kv_precision
+from app.features.tune import server_commands as quantization
+from app.features.tune import server_commands as speculation
+from app.features.tune.server_commands import (
+    NO_FACTS,
+    Facts,
+    ServerCommand,
+    command_line,
+    division_note,
+    is_changed,
+    precision_note,
+    ranks_note,
+    without_equivalent,
+)
+from engine.config import SETTINGS, EngineConfig
+
+SGLANG_KNOWN = (
+    "dtype",
+    "load_format",
+    "max_model_len",
+    "seed",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "block_size",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
+
+
+def sglang_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
+    words: list[object] = ["python3", "-m", "sglang.launch_server", "--model-path", config.model]
+    words += ["--dtype", config.dtype]
+    if is_changed(config, "load_format"):
+        words += ["--load-format", config.load_format]
+    if config.max_model_len is not None:
+        words += ["--context-length", config.max_model_len]
+    if is_changed(config, "seed"):
+        words += ["--random-seed", config.seed]
+    words += ["--max-running-requests", config.max_num_seqs]
+    is_chunked = config.enable_chunked_prefill
+    words += ["--chunked-prefill-size", config.max_num_batched_tokens if is_chunked else -1]
+    is_staged = is_changed(config, "pipeline_parallel_size")
+    if is_chunked and not is_staged:
+        words.append("--enable-mixed-chunk")
+    if not config.enable_prefix_caching:
+        words.append("--disable-radix-cache")
+    if config.enforce_eager:
+        words.append("--disable-cuda-graph")
+    if is_changed(config, "tensor_parallel_size"):
+        words += ["--tp-size", config.tensor_parallel_size]
+    if is_staged:
+        words += ["--pp-size", config.pipeline_parallel_size]
+    words += ["--page-size", config.block_size]
+    kv_name = kv_precision.word(config, kv_precision.KV_SGLANG)
+    if kv_name is not None:
+        words += ["--kv-cache-dtype", kv_name]
+    words += quantization.words(config, quantization.WEIGHTS_SGLANG)
+    algorithms = {} if is_staged else speculation.DRAFTS_SGLANG
+    words += speculation.sglang_words(config) if algorithms else []
+    known = [
+        *SGLANG_KNOWN,
+        *quantization.known_weights(config, quantization.WEIGHTS_SGLANG),
+        *kv_precision.known_kv(config, kv_precision.KV_SGLANG),
+        *speculation.known_drafts(config, algorithms),
+    ]
+    notes = precision_note(config, facts)
+    notes += quantization.weight_notes(config, quantization.WEIGHTS_SGLANG)
+    notes += speculation.draft_notes(config, algorithms)
+    notes += division_note(facts, "SGLang") + ranks_note(config, "SGLang")
+    notes += kv_precision.scale_notes(config, kv_precision.KV_SGLANG)
+    if algorithms and config.speculative_method == "ngram" and speculation.is_on(config):
+        notes.append("NGRAM has a search of its own: lengths of n-grams are not carried over.")
+    if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
+        known.append("kv_cache_memory_bytes")
+        words += ["--max-total-tokens", facts.capacity]
+        notes.append("The cache is bounded in tokens there: --max-total-tokens is what fits here.")
+    if is_changed(config, "gpu_memory_utilization"):
+        words += ["--mem-fraction-static", config.gpu_memory_utilization]
+        notes.append("--mem-fraction-static covers weights and cache, not the activations.")
+    if is_staged and speculation.is_on(config):
+        notes.append("With --pp-size it drafts nothing.")
+    if is_chunked and is_staged:
+        notes.append("With --pp-size a step has prompts or tokens that are decoded, not both.")
+    elif is_chunked:
+        notes.append(
+            "--chunked-prefill-size bounds the prompt tokens of a step; tokens that are decoded "
+            "in it come on top."
+        )
+    missing = without_equivalent(config, known)
+    return ServerCommand("SGLang", command_line(words), missing, tuple(notes))
+
+
+FILE = "trtllm-options.yaml"
+TENSORRT_LLM_KNOWN = (
+    "dtype",
+    "load_format",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "block_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
+
+
+def tensorrt_llm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
+    words: list[object] = ["trtllm-serve", config.model]
+    words += ["--max_batch_size", config.max_num_seqs]
+    words += ["--max_num_tokens", config.step_token_limit]
+    if config.max_model_len is not None:
+        words += ["--max_seq_len", config.max_model_len]
+    if is_changed(config, "tensor_parallel_size"):
+        words += ["--tp_size", config.tensor_parallel_size]
+    if is_changed(config, "pipeline_parallel_size"):
+        words += ["--pp_size", config.pipeline_parallel_size]
+    words += ["--extra_llm_api_options", FILE]
+    known = [
+        *TENSORRT_LLM_KNOWN,
+        *quantization.known_weights(config, quantization.WEIGHTS_TENSORRT_LLM),
+        *kv_precision.known_kv(config, kv_precision.KV_TENSORRT_LLM),
+        *speculation.known_drafts(config, speculation.DRAFTS_TENSORRT_LLM),
+    ]
+    notes = precision_note(config, facts)
+    notes += quantization.weight_notes(config, quantization.WEIGHTS_TENSORRT_LLM)
+    notes += speculation.draft_notes(config, speculation.DRAFTS_TENSORRT_LLM)
+    notes += division_note(facts, "TensorRT-LLM") + ranks_note(config, "TensorRT-LLM")
+    notes += kv_precision.scale_notes(config, kv_precision.KV_TENSORRT_LLM)
+    cache = {
+        "enable_block_reuse": _yaml(config.enable_prefix_caching),
+        "tokens_per_block": str(config.block_size),
+    }
+    kv_name = kv_precision.word(config, kv_precision.KV_TENSORRT_LLM)
+    if kv_name is not None:
+        cache["dtype"] = kv_name
+    if config.kv_cache_memory_bytes is not None and facts.capacity is not None:
+        known.append("kv_cache_memory_bytes")
+        cache["max_tokens"] = str(facts.capacity)
+        notes.append("The cache is bounded in tokens there: max_tokens is what fits here.")
+    if is_changed(config, "gpu_memory_utilization"):
+        notes.append(
+            "Its --kv_cache_free_gpu_memory_fraction counts from what is free once the weights are "
+            "loaded, so memory utilization cannot be carried over."
+        )
+    options = [f"dtype: {config.dtype}"]
+    if is_changed(config, "load_format"):
+        options.append(f"load_format: {config.load_format}")
+    options.append(f"enable_chunked_prefill: {_yaml(config.enable_chunked_prefill)}")
+    options += speculation.tensorrt_llm_lines(config)
+    options += ["kv_cache_config:", *(f"  {key}: {value}" for key, value in cache.items())]
+    file = "\n".join((f"cat > {FILE} <<'EOF'", *options, "EOF"))
+    text = f"{file}\n{command_line(words)}"
+    missing = without_equivalent(config, known)
+    return ServerCommand("TensorRT-LLM", text, missing, tuple(notes))
+
+
+def _yaml(value: bool) -> str:
+    return "true" if value else "false"
+
+
+FLAGS = (
+    "dtype",
+    "load_format",
+    "max_model_len",
+    "seed",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+    "block_size",
+    "kv_cache_memory_bytes",
+    "gpu_memory_utilization",
+    "enforce_eager",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
+"""Settings that it has with the same meaning."""
+
+ALWAYS = ("dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+"""Written even at our default, because vLLM's default is another or depends on the machine."""
+
+
+def vllm_command(config: EngineConfig, facts: Facts = NO_FACTS) -> ServerCommand:
+    words: list[object] = ["vllm", "serve", config.model]
+    for name in FLAGS:
+        value = getattr(config, name)
+        if value is None or not (name in ALWAYS or is_changed(config, name)):
+            continue
+        flag = SETTINGS[name].flag
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            words += [flag, value]
+    kv_name = kv_precision.word(config, kv_precision.KV_VLLM)
+    if kv_name is not None:
+        words += [SETTINGS[kv_precision.SETTING].flag, kv_name]
+    words += quantization.words(config, quantization.WEIGHTS_VLLM)
+    words += speculation.vllm_words(config)
+    notes = precision_note(config, facts)
+    notes += quantization.weight_notes(config, quantization.WEIGHTS_VLLM)
+    notes += speculation.draft_notes(config, speculation.DRAFTS_VLLM)
+    notes += kv_precision.vllm_notes(config) + ranks_note(config, "vLLM")
+    if divided := division_note(facts, "vLLM"):
+        notes += divided
+        notes.append(
+            "Its --cpu-offload-gb is something else: weights wait in RAM, and the GPU fetches them "
+            "in every step."
+        )
+    if is_changed(config, "pipeline_parallel_size") and speculation.is_on(config):
+        notes.append("Not every version of vLLM drafts with --pipeline-parallel-size.")
+    if config.block_size % 16:
+        notes.append(
+            f"Block size {config.block_size}: most attention backends of vLLM take multiples of 16."
+        )
+    known = (
+        *FLAGS,
+        *quantization.known_weights(config, quantization.WEIGHTS_VLLM),
+        *kv_precision.known_kv(config, kv_precision.KV_VLLM),
+        *speculation.known_drafts(config, speculation.DRAFTS_VLLM),
+    )
+    missing = without_equivalent(config, known)
+    return ServerCommand("vLLM", command_line(words), missing, tuple(notes))
+
+
+SERVERS = (vllm_command, sglang_command, tensorrt_llm_command)
+"""Each makes a ServerCommand of a configuration and of what the engine found."""
+
+__all__ = [
+    "SERVERS", "Facts", "ServerCommand", "sglang_command", "tensorrt_llm_command",
+    "vllm_command",
+]  # fmt: skip

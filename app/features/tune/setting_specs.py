@@ -1,0 +1,228 @@
+"""How each engine setting is shown: made from `engine.config.SETTINGS`, sharpened by a table.
+
+A setting that is added to the registry appears by itself, at the end, with a control that fits
+its type; an entry here gives it a place, usual values and a unit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from engine.config import SETTINGS, Setting
+from engine.hardware.device_map import ALL, AUTO
+from engine.numerics.kv_dtype import NAMES as KV_DTYPES
+from widgets.controls.number_control import RowSpec
+
+GIB = 2**30
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Batching": (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "batching",
+        "enable_chunked_prefill",
+    ),
+    "Precision": (
+        "quantization",
+        "quantization_group_size",
+        "quantization_head",
+        "dtype",
+    ),
+    "KV cache": (
+        "kv_cache_memory_bytes",
+        "kv_cache_dtype",
+        "block_size",
+        "enable_prefix_caching",
+        "watermark",
+        "gpu_memory_utilization",
+        "kv_allocation",
+    ),
+    "Speculative decoding": (
+        "speculative_method",
+        "speculative_model",
+        "num_speculative_tokens",
+        "speculative_adaptive",
+        "prompt_lookup_min",
+        "prompt_lookup_max",
+    ),
+    "Model": (
+        "device",
+        "gpu_layers",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "max_model_len",
+        "num_threads",
+        "adaptive_threads",
+        "enforce_eager",
+        "seed",
+    ),
+}
+
+NOT_SHOWN = ("model", "load_format")
+"""Chosen by opening a model."""
+
+PATHS = ("speculative_model",)
+"""Folders."""
+
+_OF_METHOD: dict[str, tuple[str, ...]] = {
+    "speculative_model": ("draft_model", "eagle3"),
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "num_speculative_tokens": ("draft_model", "ngram", "eagle3"),
+    "speculative_adaptive": ("draft_model", "ngram", "eagle3"),
+}
+
+
+_OF_GPU = ("enforce_eager", "gpu_layers")
+_OF_CPU = ("adaptive_threads",)  # the number is also that of loading
+
+
+def only_with(name: str) -> str:
+    """Why a setting that does not matter now cannot be changed."""
+    return "only with " + " or ".join(_OF_METHOD[name])
+
+
+def only_on(name: str, device: str, is_divided: bool = False, num_gpus: int = 1) -> str:
+    """Why a setting does nothing on `device`; "" where it does something, or is not known to.
+    is_divided: the CPU computes layers beside a GPU. num_gpus: that have a part of the model."""
+    on_gpu = device == "auto" or device.startswith("cuda")
+    if name in _OF_GPU and not on_gpu:
+        return "only on an NVIDIA GPU"
+    if name == "enforce_eager" and num_gpus > 1:
+        return "several GPUs launch every kernel by itself"
+    if name in _OF_CPU and device.startswith("cuda") and not is_divided:
+        return "only where the CPU computes layers"
+    return ""
+
+
+def matters(name: str, speculative_method: str) -> bool:
+    """Whether a setting does anything with this method of speculative decoding."""
+    return speculative_method in _OF_METHOD.get(name, (speculative_method,))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What bounds the sliders. `gpus`: names of NVIDIA GPUs, in the driver's order; num_nodes: NUMA
+    nodes of the CPU, 0 where they are not known."""
+
+    memory_bytes: int = 64 * GIB
+    num_cpus: int = os.cpu_count() or 1
+    max_model_len: int = 131072
+    gpus: tuple[str, ...] = ()
+    num_nodes: int = 0
+
+    @property
+    def devices(self) -> tuple[tuple[str, str], ...]:
+        """(value of the setting, what it is called) of every GPU."""
+        named = enumerate(self.gpus)
+        return tuple((f"cuda:{n}", f"cuda:{n} · {name}") for n, name in named)
+
+
+def _powers(first: float, limit: float) -> tuple[float, ...]:
+    steps = [first]
+    while steps[-1] * 2 < limit:
+        steps.append(steps[-1] * 2)
+    return (*steps, limit)
+
+
+def _threads(spec: RowSpec, machine: Machine) -> RowSpec:
+    counts = tuple(float(n) for n in range(1, machine.num_cpus + 1))
+    return replace(spec, steps=counts, auto="auto", unit="")
+
+
+def _layers(spec: RowSpec, machine: Machine) -> RowSpec:
+    """How many there are is known with the model: `NumberControl.set_highest`."""
+    return replace(
+        spec, choices=(), minimum=1, maximum=1, steps=(1.0,), is_whole=True, unit="of 1",
+        auto=AUTO, all=ALL,
+    )  # fmt: skip
+
+
+def _each_its_own() -> Iterator[tuple[str, str]]:
+    """Keys and values stored differently: ("k=int8,v=fp8", "K int8 · V fp8") and so on."""
+    for keys, values in itertools.permutations(KV_DTYPES, 2):
+        yield f"k={keys},v={values}", f"K {keys} · V {values}"
+
+
+_SHARPEN: dict[str, Callable[[RowSpec, Machine], RowSpec]] = {
+    "max_num_seqs": lambda s, m: replace(
+        s, steps=(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256), unit=""
+    ),
+    "max_num_batched_tokens": lambda s, m: replace(
+        s, steps=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384), unit=""
+    ),
+    "watermark": lambda s, m: replace(
+        s, steps=(0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3), scale=0.01, decimals=0, unit="%"
+    ),
+    "block_size": lambda s, m: replace(s, steps=(1, 4, 8, 16, 32, 64, 128, 256), unit=""),
+    "kv_cache_memory_bytes": lambda s, m: replace(
+        s, steps=_powers(GIB / 64, m.memory_bytes), maximum=m.memory_bytes,
+        scale=GIB, decimals=3, unit="GiB", auto="auto",
+    ),
+    "kv_cache_dtype": lambda s, m: replace(s, choices=(*s.choices, *_each_its_own())),
+    "gpu_memory_utilization": lambda s, m: replace(
+        s, steps=tuple(n / 100 for n in range(10, 101, 5)), scale=0.01, decimals=0,
+        unit="%"
+    ),
+    "num_speculative_tokens": lambda s, m: replace(
+        s, steps=tuple(float(n) for n in range(17)), unit=""
+    ),
+    "prompt_lookup_min": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8), unit=""),
+    "prompt_lookup_max": lambda s, m: replace(s, steps=(1, 2, 3, 4, 5, 6, 8, 12, 16), unit=""),
+    "quantization_group_size": lambda s, m: replace(s, steps=(32, 64, 128, 256), unit=""),
+    "max_model_len": lambda s, m: replace(
+        s, steps=_powers(256, m.max_model_len), maximum=m.max_model_len, unit="", auto="model's"
+    ),
+    "num_threads": _threads,
+    "device": lambda s, m: replace(s, choices=(*s.choices, *m.devices)),
+    "gpu_layers": _layers,
+    "tensor_parallel_size": lambda s, m: replace(s, steps=(1, 2, 4, 8), unit=""),
+    "pipeline_parallel_size": lambda s, m: replace(s, steps=tuple(range(1, 9)), unit=""),
+}  # fmt: skip
+
+
+def row_spec(setting: Setting, machine: Machine) -> RowSpec:
+    """How `setting` is shown on this machine."""
+    spec = RowSpec(
+        name=setting.name,
+        label=setting.label,
+        help=f"{setting.help}\n\n{setting.flag} · {setting.change.value}",
+        badge=setting.change.value,
+        choices=tuple((choice, choice) for choice in setting.choices),
+        unit=setting.unit,
+        auto="auto" if setting.optional else "",
+    )
+    if setting.name in PATHS:
+        spec = replace(spec, is_path=True, auto="none")
+    if setting.type in (int, float):
+        lowest = setting.minimum if setting.minimum is not None else -(2**53)
+        highest = min(setting.maximum if setting.maximum is not None else 2**53, 2**53)
+        is_whole = setting.type is int
+        spec = replace(
+            spec, minimum=lowest, maximum=highest, decimals=0 if is_whole else 2, is_whole=is_whole
+        )
+    sharpen = _SHARPEN.get(setting.name)
+    return sharpen(spec, machine) if sharpen else spec
+
+
+def sections(machine: Machine) -> dict[str, list[RowSpec]]:
+    """Section -> rows, every setting of the registry that a person can choose among."""
+    placed = {name for names in SECTIONS.values() for name in names}
+    left = [name for name in SETTINGS if name not in placed and is_choosable(SETTINGS[name])]
+    wanted = {**SECTIONS, "Other": tuple(left)} if left else dict(SECTIONS)
+    return {
+        title: [row_spec(SETTINGS[name], machine) for name in names if name in SETTINGS]
+        for title, names in wanted.items()
+    }
+
+
+def is_choosable(setting: Setting) -> bool:
+    """Whether there is anything to choose: a list with one entry, or a path, is not shown."""
+    if setting.name in NOT_SHOWN:
+        return False
+    if setting.choices:
+        return len(setting.choices) > 1
+    return setting.type is not str or setting.name in PATHS

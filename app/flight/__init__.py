@@ -1,1 +1,0 @@
-"""The flight recorder: a session of the engine in a file, and the way back."""

@@ -1,1 +1,0 @@
-"""Which keys run which command: the map, its file, and the page on which it is changed."""

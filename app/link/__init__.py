@@ -1,0 +1,1 @@
+"""From the window to an engine: bridge, dispatcher, child process, tasks."""

@@ -1,0 +1,343 @@
+"""How a child ended, in words."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from app.clients.target import Event, LinkChanged, LinkState, OnEvent, Target
+from app.link.child_process import (
+    COMMAND,
+    FAULT_VARIABLE,
+    ChildProcess,
+    Ready,
+    fault_in,
+    new_fault_file,
+)
+from engine import messages
+from engine.errors import ErrorInfo
+
+RESTART = "What was written is kept: start the engine again."
+_MEMORY = (
+    "Choose a smaller model, context length or cache, or close other programs; then start the "
+    "engine again."
+)
+_REPORT = f"{RESTART} If it happens again, report it with the log."
+_NATIVE = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+_WINDOWS = {
+    0xC0000005: "an access violation in native code",
+    0xC0000409: "a fault that native code found in itself",
+    0xC00000FD: "a stack overflow",
+    0xC0000017: "out of memory",
+}
+"""NTSTATUS values, which are exit codes there."""
+_MEMORY_STATUS = 0xC0000017
+
+
+def crash_of(code: int, last_lines: Sequence[str], was_ready: bool) -> ErrorInfo:
+    """Why a child ended that nobody had asked to. `code`: as `subprocess` gives it, negative for a
+    signal; `last_lines`: what it printed last."""
+    reason, remedy = _reason(code)
+    if not was_ready:
+        begun = f"The engine's process did not start: {reason}."
+        return ErrorInfo(_with_last(begun, last_lines), _remedy_of_start(code), "ProcessNotStarted")
+    if code > 0 and reason.startswith("exit code"):
+        reason = _with_last(f"{reason}.", last_lines).rstrip(".")
+    return ErrorInfo(f"The engine's process ended: {reason}.", remedy, "ProcessEnded")
+
+
+def _reason(code: int) -> tuple[str, str]:
+    """What it was, and what to do."""
+    status = code & 0xFFFFFFFF
+    if status in _WINDOWS:
+        is_memory = status == _MEMORY_STATUS
+        return f"{_WINDOWS[status]} (0x{status:08X})", _MEMORY if is_memory else _REPORT
+    if code < 0:
+        name = _signal_name(-code)
+        if name == "SIGKILL":
+            return "killed by the system (SIGKILL), probably out of memory", _MEMORY
+        if name in _NATIVE:
+            return f"a fault in native code ({name})", _REPORT
+        return f"ended by a signal ({name})", RESTART
+    return f"exit code {code}", _REPORT if code else RESTART
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _remedy_of_start(code: int) -> str:
+    if code < 0:
+        return _reason(code)[1]
+    return (
+        "The log has all that it said. The settings can let the engine run in this program instead."
+    )
+
+
+def _with_last(sentence: str, lines: Sequence[str]) -> str:
+    """With the last line that was printed: of a traceback that is the error."""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{sentence} It said last: {last[:300]}" if last else sentence
+
+
+log = logging.getLogger(__name__)
+
+KEY_VARIABLE = "INFERDECK_ENGINE_KEY"
+START_S = 120.0
+"""Importing torch and transformers takes seconds, on a cold disk many."""
+END_S = 5.0
+_LAST_DATA_S = 0.5
+_OF_A_LOAD = (messages.LoadProgress, messages.Loaded, messages.LoadFailed)
+NOT_RUNNING = ErrorInfo("The engine's process does not run.", "Open a model first.", "NotRunning")
+
+
+class Line(Protocol):
+    """What is needed of `app.clients.attached.RemoteEngine`."""
+
+    def start(self) -> None: ...
+    def submit(self, command: messages.Command) -> None: ...
+    def cancel_load(self) -> None: ...
+    def stop(self, timeout_s: float = ...) -> object: ...
+
+
+def remote_engine(on_event: OnEvent, target: Target) -> Line:
+    from app.clients.attached import RemoteEngine
+
+    return RemoteEngine(on_event, target)
+
+
+class IsolatedEngine:
+    """An EngineThreadLike. `on_event` is called from threads of its own.
+
+    `command` and `connect` are replaced in tests.
+    """
+
+    def __init__(
+        self,
+        on_event: OnEvent,
+        *,
+        command: Sequence[str] = COMMAND,
+        connect: Callable[[OnEvent, Target], Line] = remote_engine,
+    ) -> None:
+        self._on_event, self._command, self._connect = on_event, command, connect
+        self._thread = threading.Thread(target=self._run, name="isolated engine", daemon=True)
+        self._changed = threading.Condition()
+        self._waiting: deque[messages.Command] = deque()
+        self._child: ChildProcess | None = None
+        self._fault = Path()  # where the process writes, should native code fail
+        self._line: Line | None = None  # where commands go at once
+        self._is_stopping = False
+        self._is_cancelled = False  # the load for which the process is being started
+        self._line_is_gone = threading.Event()
+        self._given_up = ""  # why we ended the process ourselves
+        self._has_spoken = False  # the engine of this process, of a load
+
+    # -- called from any thread -------------------------------------------------------------
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        child = self._child
+        return child.pid if child is not None and child.is_running else None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def submit(self, command: messages.Command) -> None:
+        with self._changed:
+            if self._line is not None:
+                self._line.submit(command)
+                return
+            if isinstance(command, messages.Load):
+                self._is_cancelled = False
+            self._waiting.append(command)
+            self._changed.notify()
+
+    def cancel_load(self) -> None:
+        with self._changed:
+            if self._line is not None:
+                self._line.cancel_load()
+                return
+            self._is_cancelled = True
+            child = self._child
+        if child is not None:
+            child.kill()
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """End the process for sure, then the thread. True if that was done within the time."""
+        with self._changed:
+            self._is_stopping = True
+            line, self._line = self._line, None
+            child = self._child
+            self._changed.notify()
+        if child is not None:
+            child.end(timeout_s / 2)  # its last words still come over the line
+        if line is not None:
+            line.stop(timeout_s=timeout_s / 4)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s / 4)
+        return not self._thread.is_alive()
+
+    # -- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._next_is_worth_a_process():
+            child = self._launched()
+            if child is None:
+                continue
+            try:
+                self._serve(child)
+            finally:
+                self._child = None
+                child.end(END_S)
+
+    def _next_is_worth_a_process(self) -> bool:
+        """Wait for a Load, and answer everything else; False when all is over."""
+        while True:
+            with self._changed:
+                while not self._waiting and not self._is_stopping:
+                    self._changed.wait()
+                if self._is_stopping:
+                    return False
+                if isinstance(self._waiting[0], messages.Load):
+                    return True
+                command = self._waiting.popleft()
+            answer = answer_without_engine(command)
+            if answer is not None:
+                self._on_event(answer)
+
+    def _launched(self) -> ChildProcess | None:
+        """A process that can be asked; None where there is none, which has been said."""
+        self._on_event(messages.LoadProgress("starting the engine's process", 0, 0))
+        key = secrets.token_urlsafe(32)
+        try:
+            self._fault = new_fault_file()
+            given = {KEY_VARIABLE: key, FAULT_VARIABLE: str(self._fault)}
+            child = ChildProcess(given, self._command)
+        except OSError as error:
+            cause = f"The engine's process did not start: {error.strerror or error}."
+            self._give_up(ErrorInfo(cause, "", "ProcessNotStarted"), "")
+            return None
+        with self._changed:
+            self._child = child
+            is_wanted = not (self._is_stopping or self._is_cancelled)
+        ready = child.wait_ready(START_S) if is_wanted else None
+        if ready is None or not self._attach(ready, key):
+            self._not_started(child)
+            return None
+        log.info("the engine runs in process %d", ready.pid)
+        return child
+
+    def _not_started(self, child: ChildProcess) -> None:
+        fault_in(self._fault)
+        is_late = not child.ends_within(_LAST_DATA_S)  # else it has closed its pipes, and ends
+        code = child.end(END_S)
+        self._child = None
+        if self._is_stopping:
+            return
+        if self._is_cancelled:
+            self._waiting_load_was_cancelled()
+            return
+        error = crash_of(code, child.last_lines, was_ready=False)
+        if is_late:
+            cause = f"The engine's process said nothing for {START_S:g} s."
+            error = ErrorInfo(cause, error.remedy, error.kind)
+        self._give_up(error, "\n".join(child.last_lines))
+
+    def _waiting_load_was_cancelled(self) -> None:
+        with self._changed:
+            self._is_cancelled = False
+            if self._waiting:
+                self._waiting.popleft()
+        info = ErrorInfo("Loading was cancelled.", "", "LoadCancelled")
+        self._on_event(messages.LoadFailed(info, cancelled=True))
+
+    def _give_up(self, error: ErrorInfo, printed: str) -> None:
+        """The load that wanted a process failed, and what waits behind it with it."""
+        with self._changed:
+            waiting, self._waiting = list(self._waiting), deque()
+        log.error("%s", error.cause)
+        self._on_event(messages.EngineCrashed(error, printed))
+        for command in waiting:
+            answer = answer_without_engine(command)
+            if answer is not None:
+                self._on_event(answer)
+
+    def _attach(self, ready: Ready, key: str) -> bool:
+        """From now on commands go to the process. False where it is not wanted any more."""
+        self._line_is_gone.clear()
+        self._given_up, self._has_spoken = "", False
+        target = Target(f"http://127.0.0.1:{ready.port}", key, "the engine's process")
+        line = self._connect(self._hand_on, target)
+        line.start()
+        with self._changed:
+            if self._is_stopping or self._is_cancelled:
+                line.stop(timeout_s=END_S)
+                return False
+            while self._waiting:
+                line.submit(self._waiting.popleft())
+            self._line = line
+        return True
+
+    def _serve(self, child: ChildProcess) -> None:
+        """Wait for the end of the process, and say why it ended if nobody asked it to."""
+        code = child.wait()
+        self._line_is_gone.wait(_LAST_DATA_S)  # what it had said is still read
+        with self._changed:
+            line, self._line = self._line, None
+        if line is not None:
+            line.stop(timeout_s=END_S)
+        trace = fault_in(self._fault)
+        if not self._is_stopping:
+            error = crash_of(code, child.last_lines, was_ready=True)
+            if self._given_up:
+                cause = f"Nothing can be asked of the engine's process any more: {self._given_up}"
+                error = ErrorInfo(cause, RESTART, "LineClosed")
+            log.error("%s", error.cause)
+            printed = "\n".join([*child.last_lines, trace]).strip()
+            self._on_event(messages.EngineCrashed(error, printed))
+
+    # -- the line's thread ------------------------------------------------------------------
+
+    def _hand_on(self, event: Event) -> None:
+        """The line within this machine is nobody's matter, unless it is gone for good."""
+        if not isinstance(event, LinkChanged):
+            # it greets with Unloaded, which is no news to who asked it to load
+            self._has_spoken |= isinstance(event, _OF_A_LOAD)
+            if self._has_spoken or not isinstance(event, messages.Unloaded):
+                self._on_event(event)
+            return
+        if event.state in (LinkState.RECONNECTING, LinkState.CLOSED):
+            self._line_is_gone.set()
+        child = self._child
+        if event.state is LinkState.CLOSED and event.words and child is not None:
+            self._given_up = event.words
+            child.kill()
+
+
+def answer_without_engine(command: messages.Command) -> messages.Event | None:
+    """What an engine's thread without a model says."""
+    match command:
+        case messages.AddRequest(request_id):
+            return messages.RequestFailed(request_id, NOT_RUNNING)
+        case messages.InspectBlock(block):
+            return messages.BlockInspected(block, None)
+        case messages.CountTokens(key):
+            return messages.TokensCounted(key, None)
+        case messages.MeasurePeaks():
+            return messages.PeaksMeasured(None, "No model is loaded.")
+        case messages.Unload():
+            return messages.Unloaded()
+    return None

@@ -1,0 +1,267 @@
+"""Where native code failed: a child writes the stacks of its threads to a file before it ends."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import queue
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import app
+from app.paths import data_dir
+
+log = logging.getLogger(__name__)
+
+FAULT_VARIABLE = "INFERDECK_FAULT_FILE"
+MOST_FILES = 10
+
+
+def new_fault_file() -> Path:
+    """For a child that is about to be started; there are only the last few of those before."""
+    folder = data_dir()
+    for old in sorted(folder.glob("engine-*.fault"))[: 1 - MOST_FILES]:
+        with suppress(OSError):  # of a child that runs, on Windows
+            old.unlink()
+    return folder / f"engine-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}.fault"
+
+
+def catch_faults() -> IO[str] | None:
+    """In the child: from now on a fault is written to the file that its environment names."""
+    path = os.environ.get(FAULT_VARIABLE)
+    if not path:
+        return None
+    try:
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the process runs
+    except OSError as error:
+        log.warning("faults are not written: %s", error)
+        return None
+    faulthandler.enable(file)
+    return file
+
+
+def fault_in(path: Path) -> str:
+    """What a child that has ended wrote; a file in which there is nothing is removed."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace").strip()
+        if not text:
+            path.unlink()
+    except OSError:
+        return ""
+    return text
+
+
+MARK = "\x1e"
+"""Before a record of the log: what is printed begins with it by no accident."""
+MAX_TEXT = 20_000
+
+
+class Ready(NamedTuple):
+    """Where a child listens."""
+
+    port: int
+    pid: int
+
+
+def ready_line(ready: Ready) -> str:
+    return json.dumps(ready._asdict())
+
+
+def parse_ready(line: str) -> Ready | None:
+    try:
+        told = json.loads(line)
+        return Ready(int(told["port"]), int(told["pid"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class LogSender(logging.Handler):
+    """Writes records as lines that `parse_record` reads."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + logging.Formatter().formatException(record.exc_info)
+            told = {"level": record.levelno, "name": record.name, "text": text[:MAX_TEXT],
+                    "time": record.created}  # fmt: skip
+            print(MARK + json.dumps(told), file=self._stream, flush=True)
+        except OSError:
+            pass  # nobody reads it any more: the window has gone
+        except Exception:
+            self.handleError(record)
+
+
+def parse_record(line: str) -> logging.LogRecord | None:
+    """The record of a line; None for one that was printed."""
+    if not line.startswith(MARK):
+        return None
+    try:
+        told = json.loads(line[1:])
+        name, level, text = str(told["name"]), int(told["level"]), str(told["text"])
+        record = logging.LogRecord(name, level, "", 0, "%s", (text,), None)
+        record.created = float(told["time"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return record
+
+
+MAX_LINES = 40
+"""Of what was printed, for the report of a crash."""
+COMMAND = (sys.executable, "-m", "app.cli.child")
+_LAST_WORDS_S = 1.0
+
+
+class ChildProcess:
+    """Started by the constructor, which raises OSError. Any thread may use it."""
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, command: Sequence[str] = COMMAND
+    ) -> None:
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(environment or {}),
+            creationflags=_creation_flags(),
+        )
+        self._ready: queue.SimpleQueue[Ready | None] = queue.SimpleQueue()
+        self._printed: deque[str] = deque(maxlen=MAX_LINES)
+        self._readers = [
+            threading.Thread(target=read, name="isolated output", args=(stream,), daemon=True)
+            for read, stream in ((self._read_out, self._process.stdout),
+                                 (self._read_err, self._process.stderr))
+        ]  # fmt: skip
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def last_lines(self) -> list[str]:
+        """What was printed last, the log left out."""
+        return list(self._printed)
+
+    def wait_ready(self, timeout_s: float) -> Ready | None:
+        """Where it listens; None where it ended before, or says nothing in time."""
+        try:
+            return self._ready.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+    def ends_within(self, seconds: float) -> bool:
+        return self._ends_by(time.monotonic() + seconds)
+
+    def wait(self) -> int:
+        """Wait for its end: the exit code, negative for a signal."""
+        code = self._process.wait()
+        self._read_rest()
+        return code
+
+    def end(self, timeout_s: float) -> int:
+        """End it for sure: it is asked, then told, then killed."""
+        until = time.monotonic() + timeout_s
+        with suppress(OSError):
+            self._stdin.close()
+        if not self._ends_by(until - timeout_s / 2):
+            log.warning("the engine's process %d does not end: it is terminated", self.pid)
+            self._process.terminate()
+            if not self._ends_by(until):
+                self._process.kill()
+        return self.wait()
+
+    def kill(self) -> None:
+        """Now, whatever it does."""
+        if self.is_running:
+            self._process.kill()
+
+    def _ends_by(self, moment: float) -> bool:
+        try:
+            self._process.wait(max(0.01, moment - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _read_rest(self) -> None:
+        """What was on its way when it ended. A grandchild may hold the pipes: not for ever."""
+        for reader in self._readers:
+            reader.join(_LAST_WORDS_S)
+        with suppress(OSError):
+            self._stdin.close()
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    # -- the readers' threads ---------------------------------------------------------------
+
+    def _read_out(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in stream:
+                line = raw.decode("utf-8", "replace").rstrip()
+                ready = parse_ready(line)
+                if ready is not None:
+                    self._ready.put(ready)
+                elif line:
+                    self._note(line)
+        self._ready.put(None)
+
+    def _read_err(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in stream:
+                line = raw.decode("utf-8", "replace").rstrip()
+                record = parse_record(line)
+                if record is not None:
+                    logger = logging.getLogger(record.name)
+                    if logger.isEnabledFor(record.levelno):
+                        logger.handle(record)
+                elif line:
+                    self._note(line)
+
+    def _note(self, line: str) -> None:
+        self._printed.append(line)
+        log.info("process %d: %s", self.pid, line)
+
+
+def child_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Ours, with the place of this very program in front: a folder named app where the user
+    happens to be is not it."""
+    root = str(Path(app.__file__).resolve().parent.parent)
+    known = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, known] if known else [root]),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONIOENCODING": "utf-8",
+        **more,
+    }
+
+
+def _creation_flags() -> int:
+    """On Windows: no console of its own, and Ctrl-C in ours is not meant for it."""
+    if sys.platform == "win32":
+        return subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    return 0

@@ -1,0 +1,313 @@
+"""What the engine's thread says, on its way into the window's.
+
+    engine thread                                  GUI thread
+    put(event) --> deque, one posted wake-up -->   answers, first tokens, ends: at once
+                                                   text: when a short timer fires (`Pace`)
+                                                   states: in turns of their own (`StatePace`)
+
+`put` appends to a deque and posts at most one wake-up: the engine never waits for the window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from threading import Lock
+from typing import Protocol
+
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer
+
+from app.clients.target import Event
+from app.storage.model_sources import STARTER_TITLE, is_starter
+from app.wire.merge import merge_snapshots
+from engine import messages
+from engine.snapshot import EngineSnapshot, ModelInfo
+
+SHORTEST_MS, LONGEST_MS = 66, 200
+"""Between two paintings of text that streams. 15 a second look fluent; below 5 it stutters."""
+SHARE = 0.03
+"""Of a processor: what the window may take from the engine while replies are written."""
+_MEASURED_S = 0.5
+_IDLE_S = 1.5
+_STEEPEST = 1.4  # change of the interval from one measurement to the next
+
+
+class Pace:
+    """`interval_ms` between two paintings, from what the calling thread's work amounts to.
+
+    Call `mark` at every painting. Where the thread was busy for more than `SHARE` of the time
+    the interval grows, and it shrinks again where there was less; all that the thread does
+    counts, so that text yields to charts and to what the user does.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._work, self._clock = work, clock
+        self._interval = float(SHORTEST_MS)
+        self._since = self._marked = clock()
+        self._work_since = work()
+
+    @property
+    def interval_ms(self) -> int:
+        return round(self._interval)
+
+    def mark(self) -> None:
+        """Text is about to be painted."""
+        now, work = self._clock(), self._work()
+        was_idle = now - self._marked > _IDLE_S
+        self._marked = now
+        elapsed = now - self._since
+        if not was_idle and elapsed < _MEASURED_S:
+            return
+        if not was_idle:  # what was done before a pause has nothing to do with text
+            change = (work - self._work_since) / elapsed / SHARE
+            self._interval *= min(max(change, 1 / _STEEPEST), _STEEPEST)
+            self._interval = min(max(self._interval, SHORTEST_MS), LONGEST_MS)
+        self._since, self._work_since = now, work
+
+
+class StatePace:
+    """`interval_ms` between two states of the engine that are shown, from what showing one costs.
+
+    Take `account` around the showing. Steps and samples of all states in between are shown with
+    the next, so that a longer interval loses none.
+    """
+
+    SHORTEST_MS, LONGEST_MS = 250, 1000
+    SHARE = 0.006
+    """Of a processor. Drawing is not in it: charts have a budget of their own."""
+
+    def __init__(self, work: Callable[[], float] = time.thread_time) -> None:
+        self._work = work
+        # the median of some: work that is done once in a while is no measure of the next
+        self._costs: deque[float] = deque(maxlen=5)
+
+    @property
+    def interval_ms(self) -> int:
+        needed = median(self._costs) * 1e3 / self.SHARE if self._costs else 0.0
+        return round(min(max(needed, self.SHORTEST_MS), self.LONGEST_MS))
+
+    @contextmanager
+    def account(self) -> Iterator[None]:
+        """Around the work of showing one."""
+        began = self._work()
+        try:
+            yield
+        finally:
+            self._costs.append(self._work() - began)
+
+
+_WAKE = QEvent.Type(QEvent.registerEventType())
+
+
+class Receiver(Protocol):
+    """Who gets what was sent, in the GUI thread."""
+
+    def take_outputs(self, batch: list[messages.OutputEvent]) -> None:
+        """Text, in order."""
+        ...
+
+    def take_progress(self, progress: messages.LoadProgress) -> None:
+        """How far loading is, the latest."""
+        ...
+
+    def take_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """A state, with the steps and samples of all that it merges."""
+        ...
+
+    def take_answer(self, event: Event) -> None:
+        """Everything else, after all text that came before it."""
+        ...
+
+
+class Deliveries(QObject):
+    """Hands on to `receiver`. Lives in the GUI thread; `put` alone is called elsewhere.
+
+    Text and progress wait for a timer that runs only while something is pending; so do states,
+    which wait for `StatePace` too.
+    """
+
+    def __init__(self, receiver: Receiver, parent: QObject) -> None:
+        super().__init__(parent)
+        self._receiver = receiver
+        self._closed = False
+        self._inbox: deque[Event] = deque()
+        self._lock = Lock()  # of the two flags below, which both threads set
+        self._wake_posted = False
+        self._timer_soon = False
+        self._outputs: list[messages.OutputEvent] = []
+        self._progress: messages.LoadProgress | None = None
+        self._snapshots: list[EngineSnapshot] = []
+        self._last_model: tuple[ModelInfo, ModelInfo] | None = None  # as told, and as shown
+        self.snapshot_at = 0.0  # when the last state was handed on
+        self._pace = Pace()  # of text: that of all replies is handed on together
+        self._state_pace = StatePace()
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self.flush)
+        self._state_timer = QTimer(self)  # a state is shown in a turn of its own, after the text
+        self._state_timer.setSingleShot(True)
+        self._state_timer.timeout.connect(self._flush_snapshots)
+
+    # The engine's thread ---------------------------------------------------------------------
+
+    def put(self, event: Event) -> None:
+        """Note the event, and wake the window once if need be."""
+        self._inbox.append(event)
+        if self._closed:
+            return
+        urgent = _is_urgent(event)
+        with self._lock:
+            if self._wake_posted or (self._timer_soon and not urgent):
+                return
+            self._wake_posted = True
+        levels = Qt.EventPriority
+        priority = levels.HighEventPriority if urgent else levels.NormalEventPriority
+        QCoreApplication.postEvent(self, QEvent(_WAKE), priority.value)
+
+    # The GUI thread --------------------------------------------------------------------------
+
+    @property
+    def num_waiting(self) -> int:
+        """Events that were not looked at yet."""
+        return len(self._inbox)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is pending."""
+        active = self._timer.isActive() or self._state_timer.isActive()
+        return not (active or self._inbox or self._outputs or self._snapshots)
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() != _WAKE:
+            return super().event(event)
+        with self._lock:
+            self._wake_posted = False
+        self.deliver()
+        self._run_timer()
+        return True
+
+    def deliver(self) -> None:
+        """Take what arrived, in order: hand on the urgent, keep the rest for the timer."""
+        while self._inbox:
+            event = self._inbox.popleft()
+            if isinstance(event, messages.OutputEvent):
+                self._outputs.append(event)
+                if _is_urgent(event):
+                    self.flush_outputs()
+            elif isinstance(event, messages.SnapshotEvent):
+                self._snapshots.append(event.snapshot)
+            elif isinstance(event, messages.LoadProgress):
+                self._progress = event
+            else:
+                self.flush_outputs()
+                self._flush_progress()
+                self._receiver.take_answer(event)
+
+    def flush(self) -> None:
+        """Hand on what waits for the timer."""
+        with self._lock:
+            self._timer_soon = False
+        self.deliver()
+        self.flush_outputs()
+        self._flush_progress()
+        if self._snapshots and self._snapshot_due_ms() <= 0:
+            self._state_timer.start(0)
+        self._run_timer()
+
+    def keep_written(self) -> None:
+        """Of what waits: hand on text, drop the rest, which is not true any more."""
+        written = [event for event in self._inbox if isinstance(event, messages.OutputEvent)]
+        self._inbox.clear()
+        self._outputs += written
+        self.flush_outputs()
+        self._progress = None
+
+    def drop_states(self) -> None:
+        """States that wait tell of a model before."""
+        self._snapshots.clear()
+
+    def close(self) -> None:
+        """Hand on what was said last; nothing is heard from now on."""
+        self.stop_waking()
+        self.deliver()
+        self.flush_outputs()
+        self._timer.stop()
+        self._state_timer.stop()
+        self._snapshots.clear()
+
+    def stop_waking(self) -> None:
+        """What comes from now on waits for `close`."""
+        self._closed = True
+
+    def flush_outputs(self) -> None:
+        """Hand on the text that waits."""
+        if self._outputs:
+            self._pace.mark()
+            batch, self._outputs = self._outputs, []
+            self._receiver.take_outputs(batch)
+
+    def _flush_progress(self) -> None:
+        if self._progress is not None:
+            latest, self._progress = self._progress, None
+            self._receiver.take_progress(latest)
+
+    def _flush_snapshots(self) -> None:
+        if self._snapshots:
+            merged, self._snapshots = merge_snapshots(self._snapshots), []
+            merged = dataclasses.replace(merged, model=self._titled(merged.model))
+            self.snapshot_at = time.perf_counter()
+            with self._state_pace.account():
+                self._receiver.take_snapshot(merged)
+
+    def _titled(self, model: ModelInfo) -> ModelInfo:
+        """`titled(model)`; most states have the same."""
+        if self._last_model is None or self._last_model[0] is not model:
+            self._last_model = model, titled(model)
+        return self._last_model[1]
+
+    # When ------------------------------------------------------------------------------------
+
+    def _run_timer(self) -> None:
+        """Start the timer if something is pending and it does not run yet."""
+        if self._closed:
+            return
+        if self._outputs or self._progress:
+            wait = self._pace.interval_ms
+        elif self._snapshots and not self._state_timer.isActive():
+            wait = max(self._pace.interval_ms, self._snapshot_due_ms())
+        else:
+            return
+        if self._timer.isActive() and self._timer.remainingTime() <= wait:
+            return
+        with self._lock:
+            self._timer_soon = wait <= self._pace.interval_ms
+        self._timer.start(wait)
+
+    def _snapshot_due_ms(self) -> int:
+        """A state in which the engine rests does not wait for the pace: it is the last."""
+        if self._snapshots[-1].requests:
+            interval = self._state_pace.interval_ms
+        else:
+            interval = StatePace.SHORTEST_MS
+        elapsed = (time.perf_counter() - self.snapshot_at) * 1000
+        return max(0, int(interval - elapsed))
+
+
+def _is_urgent(event: Event) -> bool:
+    if isinstance(event, messages.OutputEvent):
+        return event.is_first or event.finish_reason is not None
+    return not isinstance(event, messages.SnapshotEvent | messages.LoadProgress)
+
+
+def titled(model: ModelInfo) -> ModelInfo:
+    """The model under the name that the window uses: the folder of the starter says nothing."""
+    return dataclasses.replace(model, name=STARTER_TITLE) if is_starter(model.path) else model

@@ -1,0 +1,109 @@
+"""What the driver tells of this machine's NVIDIA GPUs, as signals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from app.link.bridge import EngineBridge, EngineState
+from app.paths import data_dir
+from engine import messages
+from engine.config import EngineConfig
+from engine.hardware.nvml import GpuWatch
+from engine.hardware.peaks import Peaks
+from engine.snapshot import GpuFigures, ModelInfo
+
+
+class GpuMonitor(QObject):
+    """`figures` once a second: time (`time.perf_counter`), tuple[GpuFigures, ...]. The driver is
+    asked on a thread of its own. Silent where there is none."""
+
+    figures = Signal(float, object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._watch = GpuWatch(self._on_figures)
+
+    @property
+    def is_running(self) -> bool:
+        return self._watch.is_running
+
+    def start(self) -> None:
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._watch.stop()
+
+    def _on_figures(self, time: float, found: tuple[GpuFigures, ...]) -> None:
+        self.figures.emit(time, found)  # from the watch's thread: Qt queues it
+
+
+log = logging.getLogger(__name__)
+
+
+class PeaksStore:
+    """A small file in the user's folder: one entry for a machine, number format and threads."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or data_dir() / "peaks.json"
+
+    def find(self, config: EngineConfig, device_name: str) -> Peaks | None:
+        """What was measured on the device of that name for such a configuration; None if nothing
+        was."""
+        wanted = (device_name, config.dtype, config.num_threads)
+        return next((p for p in self._read() if _conditions(p) == wanted), None)
+
+    def keep(self, peaks: Peaks) -> None:
+        """In place of what was measured before under the same conditions."""
+        others = [p for p in self._read() if _conditions(p) != _conditions(peaks)]
+        entries = [dataclasses.asdict(p) for p in [*others, peaks]]
+        try:
+            self.path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
+        except OSError as error:
+            log.warning("the machine's peaks were not kept: %s", error)
+
+    def _read(self) -> list[Peaks]:
+        try:
+            entries: list[dict[str, Any]] = json.loads(self.path.read_text(encoding="utf-8"))
+            return [Peaks(**entry) for entry in entries]
+        except (OSError, ValueError, TypeError):
+            return []  # none yet, or damaged: they are measured again
+
+
+def _conditions(peaks: Peaks) -> tuple[str, str, int]:
+    return peaks.machine, peaks.dtype, peaks.num_threads
+
+
+class PeaksKeeper(QObject):
+    """Hands known peaks on with every model, and keeps what is measured."""
+
+    def __init__(self, bridge: EngineBridge, store: PeaksStore, parent: QObject) -> None:
+        super().__init__(parent)
+        self._bridge, self._store = bridge, store
+        self._device_name = ""
+        bridge.loaded.connect(lambda event: self._announce(event.config, event.model))
+        bridge.reconfigured.connect(lambda event: self._announce(event.config, event.model))
+        bridge.peaks_measured.connect(self._on_measured)
+
+    def _announce(self, config: EngineConfig, model: ModelInfo | None) -> None:
+        if model is not None:
+            self._device_name = model.device_name
+        if self._bridge.is_remote:
+            return  # another machine: what is known of it comes over the line
+        known = self._store.find(config, self._device_name)
+        if known is not None:
+            self._bridge.peaks_measured.emit(messages.PeaksMeasured(known))
+
+    def _on_measured(self, event: messages.PeaksMeasured) -> None:
+        config = self._bridge.config
+        if event.peaks is None or config is None or self._bridge.state is not EngineState.READY:
+            return
+        if self._bridge.is_remote:
+            return
+        if self._store.find(config, self._device_name) != event.peaks:
+            self._store.keep(event.peaks)

@@ -1,0 +1,46 @@
+"""What the engine says of settings, with the names that their rows have in the window. No Qt.
+
+The engine calls a setting as the command line and the server do: "raise max_model_len". In the
+window that row is called “Context length”.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, TypeVar
+
+from app.features.chat.sampling import FIELDS
+from engine import messages
+from engine.config import SETTINGS
+from engine.errors import ErrorInfo
+
+Event = TypeVar("Event", bound=messages.Event)
+
+_LABELS = {name: setting.label for name, setting in SETTINGS.items()} | {
+    field.name: field.label for field in FIELDS
+}
+_NAMES = re.compile(rf"\b({'|'.join(name for name in _LABELS if '_' in name)})\b")
+"""Those that are no words of a language: "device" and "seed" may stand for the thing itself."""
+_NOT_OURS = messages.EngineCrashed  # what Python said, word for word
+
+
+def by_row(text: str) -> str:
+    """ "raise max_model_len" as "raise “Context length”"."""
+    return _NAMES.sub(lambda found: f"“{_LABELS[found[0]]}”", text)
+
+
+def error_by_row(error: ErrorInfo) -> ErrorInfo:
+    return error._replace(cause=by_row(error.cause), remedy=by_row(error.remedy))
+
+
+def event_by_row(event: Event) -> Event:
+    """An event with its error in these words."""
+    if isinstance(event, _NOT_OURS):
+        return event
+    changed: dict[str, Any] = {
+        field.name: error_by_row(value)
+        for field in dataclasses.fields(event)
+        if isinstance(value := getattr(event, field.name), ErrorInfo)
+    }
+    return dataclasses.replace(event, **changed) if changed else event

@@ -1,1 +1,0 @@
-"""Choosing a model: where models are found, what one would need, and the dialog."""

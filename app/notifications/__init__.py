@@ -1,1 +1,0 @@
-"""What was said to the user in this run: errors and finished work, to be read again."""

@@ -1,1 +1,0 @@
-"""What stands around a page: engine settings, notices, progress of loading, page rail, docks."""

@@ -1,1 +1,0 @@
-"""Evaluation reports in the program: what they say, side by side, kept and exported. No Qt."""

@@ -1,1 +1,0 @@
-"""The Quantize page: making quantized models, measuring what they cost, and keeping the reports."""

@@ -1,0 +1,293 @@
+"""The window on engines elsewhere: attached with all its knobs, and where it may only look."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QSize
+
+from app.clients.connection import new_connection
+from app.features.quantize.evaluation import EvaluationPlan, ModelChoice
+from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS
+from app.features.quantize.texts import STARTER, TextChoice, builtin_text
+from app.features.serve.addresses import next_free_port
+from app.features.serve.page import OTHERS, SERVE
+from app.link.dispatcher import StatePace
+from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
+from app.paths import starter_model
+from app.screenshot.camera import (
+    ESTIMATE_TIMEOUT_S,
+    LOAD_TIMEOUT_S,
+    REPLY_TIMEOUT_S,
+    SMALL,
+    Camera,
+    ScreenshotError,
+    pause,
+)
+from app.server.options import LOOPBACK
+from engine.config import SETTINGS
+
+LAPTOP, DESK = QSize(1280, 800), QSize(2560, 1440)
+TUNE = 1
+
+
+def take_elsewhere(camera: Camera, model: str) -> Iterator[Path]:
+    """Yields each file when it is saved."""
+    for name, flags in (("attached", ()), ("look-only", ("--no-control",))):
+        with _server(model, *flags) as url:
+            yield from _visit(camera, name, url)
+    camera.window.show_page(0)
+    camera.window.resize(camera.size)
+
+
+def _visit(camera: Camera, name: str, url: str) -> Iterator[Path]:
+    window, bridge = camera.window, camera.application.bridge
+    switch = camera.application.pages.server.switch
+    switch.use(new_connection("gpu-box", url))
+    arrived = lambda: bridge.is_remote and bridge.is_ready
+    camera.wait(arrived, LOAD_TIMEOUT_S, "the window did not attach")
+    story = camera.ask("Tell me a story about a fox and a lamp.", 200)
+    camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+    pause(StatePace.LONGEST_MS)
+    window.show_page(0)
+    window.resize(LAPTOP)
+    yield from camera.in_both_modes(name, window)
+    window.show_page(TUNE)
+    window.resize(DESK)
+    yield from camera.in_both_modes(f"{name}-large", window)
+    camera.wait_for_replies()
+    switch.back()
+    here = lambda: not bridge.is_remote and bridge.is_ready
+    camera.wait(here, LOAD_TIMEOUT_S, "the window did not come back")
+
+
+@contextmanager
+def _server(model: str, *flags: str) -> Iterator[str]:
+    """A headless engine in a process of its own; its address."""
+    command = [sys.executable, "-m", "app", "serve", "--model", model, "--port", "0", "--json"]
+    process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise ScreenshotError("The server did not start.", "What it said stands above.")
+        told: dict[str, Any] = json.loads(line)
+        yield told["url"]
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+COUNT, PLACES = 9, 4
+PROMPT = "Tell me a story about a fox and a lamp."
+
+
+def take_broadcast(camera: Camera) -> Iterator[Path]:
+    """Nine replies in four places: the batch waits for its longest reply."""
+    bridge, views = camera.application.bridge, camera.window.views
+    before = bridge.config
+    assert before is not None
+    bridge.reconfigure(batching="static", max_num_seqs=PLACES)
+    camera.wait(lambda: _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed")
+    desk = camera.window.broadcast
+    desk.show()
+    window = desk.window
+    assert window is not None
+    yield from camera.in_both_modes("broadcast-empty", window)
+    window.prompt.setPlainText(PROMPT)
+    window.count.setValue(COUNT)
+    window.max_tokens.setValue(96)
+    window.start.click()
+    some = lambda: sum(bool(cell.reply.text) for cell in window.cells) > PLACES
+    camera.wait(some, REPLY_TIMEOUT_S, "no reply began")
+    yield from camera.in_both_modes("broadcast", window)
+    running = lambda: window.broadcast.is_running
+    camera.wait(lambda: not running(), REPLY_TIMEOUT_S, "the replies did not end")
+    pause(2 * SNAPSHOT_INTERVAL_MS)
+    views.timeline_dock.raise_()
+    history = views.timeline.view.history
+    idle = [o for o in range(history.first, history.end) if history.record(o).held_back]
+    if idle:
+        views.timeline.show_step(history.record(idle[-1]).index)
+    yield from camera.in_both_modes("timeline-static", camera.window)
+    views.timeline.view.follow()
+    camera.window.charts_dock.raise_()
+    window.close()
+    bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
+    camera.wait(lambda: not _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed back")
+
+
+def _is_static(camera: Camera) -> bool:
+    config = camera.application.bridge.config
+    return config is not None and config.batching == "static"
+
+
+TEXT_BYTES = 4000
+
+
+def take_quantize(camera: Camera) -> Iterator[Path]:
+    """Yields each file when it is saved."""
+    page, window = camera.application.pages.quantize, camera.window
+    window.show_widget(page)
+    yield from camera.in_both_modes("quantize-empty", window)
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "notes.txt"
+        text.write_text(builtin_text(STARTER).read()[:TEXT_BYTES], encoding="utf-8")
+        recipe = page.recipe
+        recipe.choose_source(str(starter_model()))
+        recipe.fields.num_sequences.setValue(8)
+        recipe.fields.length.setValue(128)
+        recipe.measure_text.choose(TextChoice("", str(text)))
+        camera.wait(lambda: recipe.can_start, ESTIMATE_TIMEOUT_S, "the recipe was not ready")
+        yield from camera.in_both_modes("quantize-recipe", window)
+        page.start_quantizing()
+        camera.wait(lambda: page.run is None or len(page.run.layers) >= 3, REPLY_TIMEOUT_S,
+                    "no layer was quantized")  # fmt: skip
+        yield from camera.in_both_modes("quantize-run", window)
+        camera.wait(lambda: page.run is None, 2 * REPLY_TIMEOUT_S, "the run did not end")
+        yield from camera.in_both_modes("quantize-report", window)
+        yield from _evaluate(camera, text)
+    page.tabs.setCurrentIndex(QUANTIZE)
+    window.resize(SMALL)
+    yield from camera.in_both_modes("quantize-small", window)
+    page.tabs.setCurrentIndex(REPORTS)
+    page.reports.choose(page.reports.reports[-1].id)
+    yield from camera.in_both_modes("quantize-report-small", window)
+    window.resize(camera.size)
+    window.show_page(0)
+
+
+def _evaluate(camera: Camera, text: Path) -> Iterator[Path]:
+    """The same model at another precision, and both reports side by side."""
+    page = camera.application.pages.quantize
+    page.tabs.setCurrentIndex(EVALUATE)
+    precision = (
+        {"kv_cache_dtype": "int8"} if "kv_cache_dtype" in SETTINGS else {"quantization": "int8"}
+    )
+    path = str(starter_model())
+    plan = EvaluationPlan(ModelChoice(path, precision), text=TextChoice("", str(text)))
+    page.evaluate.show_plan(plan)
+    yield from camera.in_both_modes("quantize-evaluate", camera.window)
+    page.start_evaluating()
+    camera.wait(lambda: page.run is None, 2 * REPLY_TIMEOUT_S, "the run did not end")
+    page.reports.choose(*(stored.id for stored in page.reports.reports))
+    yield from camera.in_both_modes("quantize-compare", camera.window)
+
+
+START_S = 30.0
+QUESTION = {
+    "messages": [{"role": "user", "content": "What is TTFT?"}], "max_tokens": 32, "temperature": 0,
+}  # fmt: skip
+CALLS: tuple[tuple[str, Any], ...] = (
+    ("/v1/models", None),
+    ("/v1/chat/completions", QUESTION),
+    ("/v1/chat/completions", {**QUESTION, "max_tokens": -1}),
+    ("/metrics", None),
+    ("/v1/completions", {"prompt": "The KV cache", "max_tokens": 24}),
+    ("/v2/models", None),
+    ("/v1/chat/completions", {**QUESTION, "n": 4}),
+)
+
+
+def take_server(camera: Camera) -> Iterator[Path]:
+    """Yields each file when it is saved."""
+    page, window = camera.application.pages.server, camera.window
+    page.show_tab(SERVE)
+    window.resize(LAPTOP)
+    yield from camera.in_both_modes("server-stopped", window)
+    page.panel.form.port.setValue(next_free_port(LOOPBACK, 8000) or 8000)
+    page.panel.toggle()
+    camera.wait(lambda: page.serving.is_on, START_S, "the server did not start")
+    _call(camera, page.serving.url)
+    pause(1200)
+    yield from camera.in_both_modes("server", window)
+    window.resize(DESK)
+    yield from camera.in_both_modes("server-large", window)
+    page.show_tab(OTHERS)
+    window.resize(LAPTOP)
+    yield from camera.in_both_modes("engines-empty", window)
+    for name, url in (("the same, as a client", page.serving.url), ("lab", "http://127.0.0.1:9")):
+        page.book.keep(new_connection(name, url), "")
+    page.connections.choose(page.book.connections[0].id)
+    page.connections.test()
+    story = camera.ask("Tell me a story about a fox and a lamp.", 200)
+    camera.wait(lambda: len(story().split()) > 20, REPLY_TIMEOUT_S, "no reply began")
+    pause(5000)  # two looks at each
+    window.show_widget(page)
+    yield from camera.in_both_modes("engines", window)
+    window.resize(DESK)
+    yield from camera.in_both_modes("engines-large", window)
+    window.resize(SMALL)
+    yield from camera.in_both_modes("engines-small", window)
+    camera.wait_for_replies()
+    page.show_tab(SERVE)
+    page.panel.toggle()
+    camera.wait(lambda: page.serving.can_start, START_S, "the server did not stop")
+    window.resize(camera.size)
+    window.show_page(0)
+
+
+def _call(camera: Camera, url: str) -> None:
+    """What clients do, some of it wrong."""
+
+    def work() -> None:
+        for path, body in CALLS:
+            data = json.dumps(body).encode() if body is not None else None
+            request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+            with suppress(OSError), urllib.request.urlopen(request, timeout=60) as answer:
+                answer.read()
+
+    thread = threading.Thread(target=work, name="client", daemon=True)
+    thread.start()
+    camera.wait(lambda: not thread.is_alive(), REPLY_TIMEOUT_S, "the calls were not answered")
+
+
+SECTIONS = (
+    ("Look", "look"),
+    ("Process", "process"),
+    ("KV cache", "engine"),
+    ("Keyboard", "keyboard"),
+)
+
+
+def take_settings(camera: Camera) -> Iterator[Path]:
+    """Yields each file when it is saved."""
+    window = camera.window
+    window.preferences.show()
+    dialog = window.preferences.dialog
+    assert dialog is not None
+    for title, name in SECTIONS:
+        dialog.show_section(title)
+        yield from camera.in_both_modes(f"settings-{name}", dialog)
+    dialog.search.setText("size")
+    yield from camera.in_both_modes("settings-search", dialog)
+    dialog.close()
+    yield from _layouts(camera)
+
+
+def _layouts(camera: Camera) -> Iterator[Path]:
+    """Each that comes with the program, and the notifications of all this."""
+    window = camera.window
+    for name in ("tuning", "presentation"):
+        window.commands.run(f"layout.{name}")
+        window.show_page(0)
+        yield from camera.in_both_modes(f"layout-{name}", window)
+    size = window.size()
+    window.resize(SMALL)
+    yield from camera.in_both_modes("layout-presentation-small", window)
+    window.resize(size)
+    window.commands.run("layout.chat")
+    window.history_dock.show()
+    window.history_dock.raise_()
+    yield from camera.in_both_modes("notifications", window)
+    window.history_dock.hide()
+    window.charts_dock.raise_()

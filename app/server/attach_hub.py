@@ -1,0 +1,263 @@
+"""The windows that watch one engine: what each may hear of it and ask of it. No Qt.
+
+    outputs, failures, answers     to the window that asked; that a request ended, to all
+    what is loaded, settings, snapshots     to all
+
+Everything here belongs to the server's loop; the engine's events come through the gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import deque
+
+from app.server import attach_permissions as permissions
+from app.server.attach_permissions import Offers
+from app.server.attach_session import Session
+from app.server.gate import EngineGate
+from app.server.options import ServerOptions
+from app.version import program_version
+from app.wire.codec import CancelLoad, History, WireCommand
+from app.wire.protocol import MAX_WINDOWS, SESSION_S, VERSION, Hello, ProtocolError, Welcome
+from engine import messages as m
+from engine.errors import ConfigError, ErrorInfo
+
+log = logging.getLogger(__name__)
+
+MAX_ASKED = 64
+"""Questions of a window that the engine has not answered."""
+
+
+class Hub:
+    def __init__(self, gate: EngineGate, options: ServerOptions) -> None:
+        self._gate = gate
+        self._options = options
+        self._offers = Offers(options.models, trusts_paths=options.trusts_paths)
+        self._sessions: dict[str, Session] = {}
+        self._owners: dict[str, Session] = {}  # of requests that have not ended
+        self._counts: dict[str, tuple[Session, str]] = {}
+        self._blocks: dict[int, list[Session]] = {}
+        self._peaks: list[Session] = []
+        self._changes: deque[Session] = deque()
+        self._number = 0
+        gate.listener = self.on_event
+
+    @property
+    def offers(self) -> Offers:
+        loaded = self._gate.standing.loaded
+        if loaded is not None:
+            self._offers.add(loaded.config.model)
+        return self._offers
+
+    @property
+    def num_windows(self) -> int:
+        return len(self._sessions)
+
+    # Windows come and go ----------------------------------------------------------------------
+
+    def open(self, hello: Hello) -> tuple[Session, Welcome]:
+        """The session that `hello` names, if it is there, else a new one. Raises ProtocolError
+        in words for the window."""
+        if hello.version != VERSION:
+            raise ProtocolError(
+                f"The server speaks version {VERSION} of the protocol (Inferdeck "
+                f"{program_version()}), the window version {hello.version} (Inferdeck "
+                f"{hello.program[:40] or 'unknown'}). Use the same version on both sides."
+            )
+        session = self._sessions.get(hello.session)
+        if session is not None:
+            session.ledger.missing(hello.received)  # raises where it cannot go on
+            return session, self._welcome(session, resumed=True)
+        if len(self._sessions) >= MAX_WINDOWS:
+            raise ProtocolError(f"{MAX_WINDOWS} windows watch this engine already.")
+        session = Session()
+        self._sessions[session.id] = session
+        for event in self._gate.standing.told():
+            if isinstance(event, History):
+                session.tell(self._offers.told_history(event))
+            else:
+                session.tell(self._offers.told(event))
+        return session, self._welcome(session, resumed=False)
+
+    def _welcome(self, session: Session, *, resumed: bool) -> Welcome:
+        return Welcome(
+            VERSION, program_version(), session.id, resumed, session.ledger.heard,
+            session.cut_for_s, self._offers.all(), self._options.allows_control,
+            self._options.trusts_paths,
+        )  # fmt: skip
+
+    def cut(self, session: Session) -> None:
+        """Its line was lost: it has a while to come back."""
+        loop = asyncio.get_running_loop()
+        session.cut_at = at = loop.time()
+        loop.call_later(SESSION_S, self._expire, session, at)
+
+    def _expire(self, session: Session, cut_at: float) -> None:
+        if session.cut_at == cut_at:
+            log.info("a window did not come back within %.0f s", SESSION_S)
+            self.forget(session)
+
+    def forget(self, session: Session) -> None:
+        """The window has left: what it asked for is aborted."""
+        session.is_ended = True
+        session.heard()
+        self._sessions.pop(session.id, None)
+        for request_id in session.requests:
+            # It stays in the books until the engine says that it is gone.
+            self._gate.submit(m.Abort(request_id))
+
+    def close(self) -> None:
+        for session in list(self._sessions.values()):
+            self.forget(session)
+        self._gate.listener = None
+        self._gate.foreign.clear()
+
+    # The engine says --------------------------------------------------------------------------
+
+    def on_event(self, event: m.Event) -> None:
+        match event:
+            case m.OutputEvent():
+                self._on_output(event)
+            case m.RequestFailed(request_id):
+                self._answer(self._end(request_id), event)
+            case m.TokensCounted(key, count):
+                session, own_key = self._counts.pop(key, (None, ""))
+                self._answer(session, m.TokensCounted(own_key, count), asked=True)
+            case m.BlockInspected(block):
+                for session in self._blocks.pop(block, ()):
+                    self._answer(session, event, asked=True)
+            case m.PeaksMeasured():
+                askers, self._peaks = self._peaks, []
+                for session in askers:
+                    self._answer(session, event, asked=True)
+            case m.ReconfigureFailed() if self._changes:
+                self._answer(self._changes.popleft(), self._offers.told(event))
+            case _:
+                self._to_all(event)
+
+    def _on_output(self, event: m.OutputEvent) -> None:
+        owner = self._owners.get(event.request_id)
+        self._answer(owner, event)
+        if event.finish_reason is None:
+            return
+        self._end(event.request_id)
+        ended = dataclasses.replace(event, text="", token_ids=(), logprobs=(), drafts=None)
+        for session in list(self._sessions.values()):
+            if session is not owner:
+                self._answer(session, ended)
+
+    def _to_all(self, event: m.Event) -> None:
+        if isinstance(event, m.Reconfigured) and self._changes:
+            self._changes.popleft()
+        if isinstance(event, (m.Loaded, m.Unloaded, m.EngineCrashed)):
+            self._changes.clear()
+        if isinstance(event, m.EngineCrashed):
+            for request_id in list(self._owners):  # the engine does not name them
+                self._end(request_id)
+        if not self._sessions:
+            return
+        told = self._offers.told(event)
+        for session in list(self._sessions.values()):
+            self._answer(session, told)
+
+    def _answer(self, session: Session | None, event: m.Event, *, asked: bool = False) -> None:
+        if session is None or session.is_ended:
+            return
+        if asked:
+            session.num_asked -= 1
+        session.tell(event)
+        if session.is_full:
+            log.warning("a window does not take what it asked for, and was cut off")
+            self.forget(session)
+
+    def _end(self, request_id: str) -> Session | None:
+        session = self._owners.pop(request_id, None)
+        self._gate.foreign.discard(request_id)
+        if session is not None:
+            session.requests.discard(request_id)
+        return session
+
+    # A window says ----------------------------------------------------------------------------
+
+    def command(self, session: Session, command: WireCommand) -> None:
+        """Hand a command on, or answer why not."""
+        if session.is_ended:
+            return
+        if isinstance(command, m.Abort) and not self._runs(command.request_id):
+            return  # it has just ended
+        refusal = permissions.refusal(command, self._options, session.requests)
+        try:
+            if refusal is not None:
+                raise refusal
+            self._obey(session, command)
+        except ConfigError as error:
+            self._refuse(session, command, error.info())
+
+    def _obey(self, session: Session, command: WireCommand) -> None:
+        """Raises ConfigError in words for the window."""
+        submit = self._gate.submit
+        match command:
+            case m.AddRequest():
+                self._add(session, command)
+            case m.Load(config):
+                asked = self._offers.asked(config)
+                for other in self._sessions.values():
+                    if other is not session:
+                        other.tell(m.LoadProgress(f"opening {config.model}", 0, 0))
+                submit(m.Load(asked))
+            case m.Reconfigure(changes):
+                asked_changes = self._offers.asked_changes(dict(changes))
+                if len(self._changes) >= MAX_ASKED:
+                    raise ConfigError("Too many changes wait for the engine.", "Wait a moment.")
+                if self._gate.standing.loaded is not None:
+                    self._changes.append(session)
+                submit(m.Reconfigure(asked_changes))
+            case CancelLoad():
+                self._gate.cancel_load()
+            case m.CountTokens(key, text):
+                self._asks(session)
+                self._number += 1
+                own = f"window-{self._number}"
+                self._counts[own] = session, key
+                submit(m.CountTokens(own, text))
+            case m.InspectBlock(block):
+                self._asks(session)
+                self._blocks.setdefault(block, []).append(session)
+                submit(command)
+            case m.MeasurePeaks():
+                self._asks(session)
+                self._peaks.append(session)
+                submit(command)
+            case m.Unload() | m.Abort():
+                submit(command)
+
+    def _runs(self, request_id: str) -> bool:
+        """Whether it may be in the engine; where others give it requests too, all may be."""
+        known = request_id in self._owners or self._gate.knows(request_id)
+        return known or self._options.allows_control
+
+    def _add(self, session: Session, command: m.AddRequest) -> None:
+        if command.request_id in self._owners or self._gate.knows(command.request_id):
+            # under its own name it would end the other one
+            raise ConfigError("A request of this name runs already.", "Give it another.")
+        permissions.check_request(command, self._options.limits)
+        room = self._gate.room(self._options.limits.max_queued)
+        if self._gate.is_closing or room < 1:
+            why = "The server is stopping." if self._gate.is_closing else "The queue is full."
+            raise ConfigError(why, "Try again later.")
+        self._owners[command.request_id] = session
+        self._gate.foreign.add(command.request_id)
+        session.requests.add(command.request_id)
+        self._gate.submit(command)
+
+    def _asks(self, session: Session) -> None:
+        if session.num_asked >= MAX_ASKED:
+            raise ConfigError("Too many questions wait for the engine.", "Wait a moment.")
+        session.num_asked += 1
+
+    def _refuse(self, session: Session, command: WireCommand, error: ErrorInfo) -> None:
+        loaded = self._gate.standing.loaded
+        for event in permissions.refused(command, error, loaded):
+            session.tell(self._offers.told(event))

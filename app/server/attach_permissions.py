@@ -1,0 +1,169 @@
+"""What a window may do, and what it is told where it may not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from app.server.call import MAX_NAMED_TOKENS, MAX_STOP_CHARACTERS, MAX_STOPS
+from app.server.options import Limits, ServerOptions
+from app.storage.model_sources import STARTER_TITLE, is_starter
+from app.wire.codec import CancelLoad, History, WireCommand
+from app.wire.protocol import Offer
+from engine import messages as m
+from engine.config import EngineConfig
+from engine.errors import ConfigError, ErrorInfo
+from engine.snapshot import EngineSnapshot, ModelInfo
+
+_CONTROLS = (m.Load, m.Unload, m.Reconfigure, m.MeasurePeaks, CancelLoad)
+_LOOK_ONLY = (
+    "Windows may look and ask on this server, not change it (--no-control).",
+    "Ask who runs it.",
+)
+
+
+def refusal(
+    command: WireCommand, options: ServerOptions, own: Collection[str]
+) -> ConfigError | None:
+    """Why a window with the requests `own` may not give `command`."""
+    if options.allows_control:
+        return None
+    if isinstance(command, m.Abort) and command.request_id in own:
+        return None
+    return ConfigError(*_LOOK_ONLY) if isinstance(command, (*_CONTROLS, m.Abort)) else None
+
+
+def check_request(command: m.AddRequest, limits: Limits) -> None:
+    """Raises ConfigError where a request would take more than clients may."""
+    params = command.params
+    most = limits.max_output_tokens
+    if most is not None and (params.max_tokens is None or params.max_tokens > most):
+        wanted = "the whole context" if params.max_tokens is None else f"{params.max_tokens}"
+        raise ConfigError(
+            f"max_tokens is {wanted}; this server allows {most} a reply.", "Give fewer."
+        )
+    if len(params.stop) > MAX_STOPS or any(len(s) > MAX_STOP_CHARACTERS for s in params.stop):
+        raise ConfigError(
+            f"stop may have {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} characters.", "Give fewer."
+        )
+    for name in ("stop_token_ids", "logit_bias"):
+        if len(getattr(params, name)) > MAX_NAMED_TOKENS:
+            raise ConfigError(f"{name} may name {MAX_NAMED_TOKENS} tokens.", "Give fewer.")
+
+
+def refused(command: WireCommand, error: ErrorInfo, loaded: m.Loaded | None) -> Iterator[m.Event]:
+    """What answers a command that was not handed on. `loaded`: what serves, on the server."""
+    match command:
+        case m.AddRequest(request_id) | m.Abort(request_id):
+            yield m.RequestFailed(request_id, error)
+        case m.Load() | m.Unload():
+            yield m.LoadFailed(error, serving=None if loaded is None else loaded.config.model)
+        case m.Reconfigure() if loaded is not None:
+            yield m.ReconfigureFailed(loaded.config, error)
+        case m.CountTokens(key):
+            yield m.TokensCounted(key, None)
+        case m.InspectBlock(block):
+            yield m.BlockInspected(block, None)
+        case m.MeasurePeaks():
+            yield m.PeaksMeasured(None, error.cause)
+
+
+STARTER_NAME = "starter"
+
+
+class Offers:
+    def __init__(self, paths: Iterable[str] = (), *, trusts_paths: bool = False) -> None:
+        self.trusts_paths = trusts_paths
+        self._paths: dict[str, str] = {}  # by name
+        self._names: dict[str, str] = {}  # by path
+        self._last: tuple[Any, Any] = (None, None)
+        for path in paths:
+            self.add(path)
+
+    def all(self) -> tuple[Offer, ...]:
+        return tuple(map(Offer, self._paths))
+
+    def add(self, path: str) -> str:
+        """Offer what is at `path`; returns its name."""
+        known = self._names.get(path)
+        if known is not None:
+            return known
+        plain = name = STARTER_NAME if is_starter(path) else Path(path).name or path
+        number = 1
+        while name in self._paths:
+            number += 1
+            name = f"{plain} ({number})"
+        self._paths[name], self._names[path] = path, name
+        return name
+
+    def path_of(self, name: str) -> str:
+        """Raises ConfigError for what is not offered."""
+        if self.trusts_paths:
+            return name
+        found = self._paths.get(name)
+        if found is None:
+            offered = ", ".join(self._paths) or "none"
+            raise ConfigError(
+                f"The server does not offer a model {name[:100]!r}.",
+                f"It offers: {offered}. Others are named where it is started (--model-dir).",
+            )
+        return found
+
+    def asked(self, config: EngineConfig) -> EngineConfig:
+        """The window's wish with paths in place of names. Raises ConfigError."""
+        return config.replace(**self.asked_changes({
+            "model": config.model, "speculative_model": config.speculative_model,
+        }))  # fmt: skip
+
+    def asked_changes(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Raises ConfigError."""
+        found = dict(changes)
+        for name in ("model", "speculative_model"):
+            if found.get(name) is not None:
+                found[name] = self.path_of(found[name])
+        return found
+
+    def told_history(self, history: History) -> History:
+        """With names in place of paths."""
+        if self.trusts_paths:
+            return history
+        return history._replace(past=tuple(map(self._snapshot, history.past)))
+
+    def told(self, event: m.Event) -> m.Event:
+        """What the engine says, with names in place of paths."""
+        if self.trusts_paths:
+            return event
+        match event:
+            case m.SnapshotEvent(snapshot):
+                return m.SnapshotEvent(self._snapshot(snapshot))
+            case m.Loaded(config, model):
+                config, model = self._config(config), self._model(model)
+                return dataclasses.replace(event, config=config, model=model)
+            case m.Reconfigured(config):
+                changed = None if event.model is None else self._model(event.model)
+                return dataclasses.replace(event, config=self._config(config), model=changed)
+            case m.MadeRoom():
+                return dataclasses.replace(event, model=self._model(event.model))
+            case m.ReconfigureFailed():
+                return dataclasses.replace(event, config=self._config(event.config))
+            case m.LoadFailed() if event.serving is not None:
+                return dataclasses.replace(event, serving=self.add(event.serving))
+        return event
+
+    def _snapshot(self, s: EngineSnapshot) -> EngineSnapshot:
+        return dataclasses.replace(s, config=self._config(s.config), model=self._model(s.model))
+
+    def _config(self, config: EngineConfig) -> EngineConfig:
+        before, told = self._last
+        if before is config:
+            return told
+        draft = None if config.speculative_model is None else self.add(config.speculative_model)
+        told = config.replace(model=self.add(config.model), speculative_model=draft)
+        self._last = config, told
+        return told
+
+    def _model(self, model: ModelInfo) -> ModelInfo:
+        name = STARTER_TITLE if is_starter(model.path) else model.name
+        return dataclasses.replace(model, name=name, path=self.add(model.path))

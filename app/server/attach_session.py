@@ -1,0 +1,199 @@
+"""What a window has not been sent yet. A slow one gets longer pieces and fewer, not more.
+
+outputs      in order; when they become many, those of one request are appended to each other
+snapshots    the latest state, with the steps and samples of all, the newest of them
+progress     the latest
+the rest     in order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections import deque
+from contextlib import suppress
+
+from app.server.attach_state import MAX_STEPS
+from app.wire.codec import EventWriter, Message, WireEvent
+from app.wire.ledger import Ledger
+from app.wire.merge import merge_snapshots
+from engine.messages import (
+    EngineCrashed,
+    Loaded,
+    LoadProgress,
+    OutputEvent,
+    SnapshotEvent,
+    Unloaded,
+)
+from engine.snapshot import EngineSnapshot
+
+MERGE_AT = 1000
+MAX_EVENTS = 20_000
+MAX_WEIGHT = 16_000_000
+"""Characters, tokens and log probabilities that wait: all that a window may cost of memory."""
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self._events: deque[WireEvent] = deque()
+        self._snapshot: EngineSnapshot | None = None
+        self._progress: LoadProgress | None = None
+        self._merge_at = MERGE_AT
+        self._weight = 0
+        self.is_urgent = False
+        """Whether something of it is to be sent at once."""
+
+    def __bool__(self) -> bool:
+        return bool(self._events) or self._snapshot is not None or self._progress is not None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._events) > MAX_EVENTS or self._weight > MAX_WEIGHT
+
+    def put(self, event: WireEvent) -> None:
+        match event:
+            case SnapshotEvent(snapshot):
+                before = self._snapshot
+                both = [snapshot] if before is None else [before, snapshot]
+                self._snapshot = merge_snapshots(both, MAX_STEPS) if before else snapshot
+                return
+            case LoadProgress():
+                self._progress = event
+                return
+            case OutputEvent():
+                self.is_urgent |= event.is_first or event.finish_reason is not None
+                self._weight += _weight(event)
+            case Loaded() | Unloaded() | EngineCrashed():
+                self._snapshot = None  # it tells of the model before
+                self.is_urgent = True
+            case _:
+                self.is_urgent = True
+        self._settle_progress()
+        self._events.append(event)
+        if len(self._events) > self._merge_at:
+            self._events = _merged(self._events)
+            self._merge_at = max(MERGE_AT, 2 * len(self._events))
+
+    def next(self) -> WireEvent | None:
+        """The next to send, which leaves the box."""
+        if self._events:
+            event = self._events.popleft()
+            if isinstance(event, OutputEvent):
+                self._weight -= _weight(event)
+            return event
+        self.is_urgent = False
+        self._merge_at = MERGE_AT
+        if self._progress is not None:
+            progress, self._progress = self._progress, None
+            return progress
+        if self._snapshot is not None:
+            snapshot, self._snapshot = self._snapshot, None
+            return SnapshotEvent(snapshot)
+        return None
+
+    def _settle_progress(self) -> None:
+        if self._progress is not None:
+            self._events.append(self._progress)
+            self._progress = None
+
+
+def _weight(event: OutputEvent) -> int:
+    logprobs = sum(20 + 20 * len(p.alternatives) for p in event.logprobs)
+    return len(event.text) + len(event.token_ids) + logprobs
+
+
+def _merged(events: deque[WireEvent]) -> deque[WireEvent]:
+    """Between two events that are no outputs, one output of each request."""
+    made: deque[WireEvent] = deque()
+    run: dict[str, list[OutputEvent]] = {}
+    for event in events:
+        if isinstance(event, OutputEvent):
+            run.setdefault(event.request_id, []).append(event)
+        else:
+            made.extend(map(_joined, run.values()))
+            run.clear()
+            made.append(event)
+    made.extend(map(_joined, run.values()))
+    return made
+
+
+def _joined(events: list[OutputEvent]) -> OutputEvent:
+    """The last with the text of all. What was drafted in each is not told any more."""
+    if len(events) == 1:
+        return events[0]
+    return dataclasses.replace(
+        events[-1],
+        text="".join(e.text for e in events),
+        token_ids=tuple(token for e in events for token in e.token_ids),
+        logprobs=tuple(logprob for e in events for logprob in e.logprobs),
+        times=events[-1].times or events[0].times,
+        is_first=events[0].is_first,
+        drafts=None,
+    )
+
+
+PIECE_BYTES = 256 * 1024
+"""A frame is sent when it holds so much."""
+
+
+class Session:
+    """All of it belongs to the server's loop."""
+
+    def __init__(self) -> None:
+        self.id = secrets.token_urlsafe(18)
+        self.ledger = Ledger()
+        self.requests: set[str] = set()
+        """Those of the window that have not ended."""
+        self.num_asked = 0
+        """Questions that were not answered yet."""
+        self.line: object | None = None
+        self.cut_at: float | None = None
+        self.is_ended = False
+        self._outbox = Outbox()
+        self._writer = EventWriter()
+        self._changed = asyncio.Event()
+
+    @property
+    def cut_for_s(self) -> float:
+        return 0.0 if self.cut_at is None else time.monotonic() - self.cut_at
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the window than it may cost."""
+        return self._outbox.is_full
+
+    @property
+    def may_send(self) -> bool:
+        return bool(self._outbox) and self.ledger.has_room
+
+    @property
+    def is_urgent(self) -> bool:
+        return self._outbox.is_urgent and self.ledger.has_room
+
+    def tell(self, event: WireEvent) -> None:
+        self._outbox.put(event)
+        self._changed.set()
+
+    def heard(self) -> None:
+        """An acknowledgement may have made room."""
+        self._changed.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until something happened that may be worth a frame, or for so long."""
+        with suppress(TimeoutError):
+            # not wait_for: on Python 3.11 it may swallow that the task is cancelled
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        self._changed.clear()
+
+    def frame(self) -> bytes:
+        """The next that waits, numbered."""
+        messages: list[Message] = []
+        size = 0
+        while size < PIECE_BYTES and (event := self._outbox.next()) is not None:
+            message = self._writer.write(event)
+            messages.append(message)
+            size += len(message[1])
+        return self.ledger.seal(messages)

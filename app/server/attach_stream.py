@@ -1,0 +1,159 @@
+"""The server's end of a line: a WebSocket of a window, from its greeting to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from app.server.attach_hub import Hub
+from app.server.attach_session import Session
+from app.wire.codec import Message, read_command
+from app.wire.protocol import (
+    BEAT_S,
+    HELLO_S,
+    SILENT_S,
+    Hello,
+    Ping,
+    Pong,
+    ProtocolError,
+    Refused,
+    encode,
+    read_frame,
+    read_hello,
+)
+
+log = logging.getLogger(__name__)
+
+PACE_S = 0.015
+"""Between frames that nobody waits for."""
+_REFUSED, _PROTOCOL, _REPLACED = 4000, 1002, 4001
+
+_ping = msgspec.msgpack.Decoder(Ping)
+
+
+class Stream:
+    """One WebSocket."""
+
+    def __init__(self, hub: Hub, socket: WebSocket) -> None:
+        self._hub = hub
+        self._socket = socket
+        self._session: Session | None = None
+
+    async def run(self) -> None:
+        await self._socket.accept()
+        try:
+            session = await self._greet()
+            if session is not None:
+                await self._serve(session)
+        except ProtocolError as error:
+            log.warning("a window was cut off: %s", error)
+            await self._close(_PROTOCOL, str(error))
+        except (WebSocketDisconnect, TimeoutError, RuntimeError):
+            pass  # it went away
+        finally:
+            session = self._session
+            if session is not None and session.line is self and not session.is_ended:
+                session.line = None
+                self._hub.cut(session)
+
+    async def _greet(self) -> Session | None:
+        """None where the window is refused. Raises ProtocolError."""
+        hello = read_hello(await self._receive(HELLO_S))
+        try:
+            session, welcome = self._hub.open(hello)
+        except ProtocolError as error:
+            await self._socket.send_bytes(encode(Refused(str(error))))
+            await self._close(_REFUSED, str(error))
+            return None
+        before, session.line, session.cut_at = session.line, self, None
+        self._session = session
+        if isinstance(before, Stream):  # the window knows better that its line is dead
+            await before._close(_REPLACED, "The window came back on another line.")
+        await self._socket.send_bytes(encode(welcome))
+        await self._set_clocks(hello, session)
+        return session
+
+    async def _set_clocks(self, hello: Hello, session: Session) -> None:
+        """Answer pings until the window says that it is ready."""
+        while True:
+            frame = read_frame(await self._receive(HELLO_S))
+            kinds = [kind for kind, _ in frame.messages]
+            if kinds == ["ready"]:
+                return
+            if kinds != ["ping"]:
+                raise ProtocolError("The window has not said that it is ready.")
+            await self._pong(session, frame.messages[0][1])
+
+    async def _serve(self, session: Session) -> None:
+        """Until one side goes away. Raises what ended it."""
+        tasks = [asyncio.create_task(work(session)) for work in (self._hear, self._send)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What the window says -----------------------------------------------------------------------
+
+    async def _hear(self, session: Session) -> None:
+        while session.line is self and not session.is_ended:
+            frame = read_frame(await self._receive(SILENT_S))
+            messages = session.ledger.take(frame)
+            session.heard()
+            for kind, body in messages:
+                if kind == "ping":
+                    await self._pong(session, body)
+                elif kind == "bye":
+                    self._hub.forget(session)
+                else:
+                    self._hub.command(session, read_command(kind, body))
+
+    async def _receive(self, seconds: float) -> bytes:
+        async with asyncio.timeout(seconds):
+            message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1000))
+        data = message.get("bytes")
+        if data is None:
+            raise ProtocolError("A window speaks in bytes, not in text.")
+        return bytes(data)
+
+    async def _pong(self, session: Session, body: msgspec.Raw) -> None:
+        try:
+            sent = _ping.decode(body).sent
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"Cannot read a ping: {error}.") from None
+        await self._note(session, [("pong", encode(Pong(sent, time.perf_counter())))])
+
+    async def _note(self, session: Session, messages: Sequence[Message] = ()) -> None:
+        await self._socket.send_bytes(session.ledger.note(messages))
+
+    # What the window hears -----------------------------------------------------------------------
+
+    async def _send(self, session: Session) -> None:
+        for data in [sent.data for sent in session.ledger.unheard]:
+            await self._socket.send_bytes(data)
+        next_at = beat_at = time.monotonic()
+        while session.line is self and not session.is_ended:
+            now = time.monotonic()
+            if session.may_send and (session.is_urgent or now >= next_at):
+                await self._socket.send_bytes(session.frame())
+                next_at, beat_at = time.monotonic() + PACE_S, now + BEAT_S
+            elif now >= beat_at:
+                await self._note(session)
+                beat_at = now + BEAT_S
+            else:
+                await session.wait((next_at if session.may_send else beat_at) - now)
+
+    async def _close(self, code: int, words: str) -> None:
+        with suppress(RuntimeError, WebSocketDisconnect):
+            await self._socket.close(code, words.encode()[:120].decode(errors="ignore"))

@@ -1,0 +1,103 @@
+"""Named sets of engine settings, kept between two runs. Imports no Qt.
+
+One JSON file with a version (see `app.storage.json_file`). A setting that this version does not
+know stays in its profile and in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.storage.json_file import KeptFile, NotWrittenError
+from engine.config import SETTINGS
+from engine.errors import ConfigError, InferdeckError
+
+VERSION = 1
+LONGEST_NAME = 60
+
+
+class ProfileError(InferdeckError):
+    """A profile cannot be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`settings`: what differs from the defaults. `unknown`: what this version cannot use."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ProfileStore:
+    """The profiles in the order of their names. Every change is written at once; a change that
+    cannot be written raises ProfileError and changes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = KeptFile(path, VERSION, "The profiles")
+        self._profiles: tuple[Profile, ...] = self._file.read(_parse, ())
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    @property
+    def problem(self) -> str:
+        """What happened to a file that could not be read; empty where all is well."""
+        return self._file.problem
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        return self._profiles
+
+    def find(self, name: str) -> Profile | None:
+        wanted = clean_name(name).casefold()
+        return next((p for p in self._profiles if p.name.casefold() == wanted), None)
+
+    def save(self, profile: Profile) -> None:
+        """Keep it, in place of one of the same name."""
+        name = clean_name(profile.name)
+        if not name:
+            raise ProfileError("A profile needs a name.", "Give it one.")
+        named = Profile(name, dict(profile.settings), dict(profile.unknown))
+        others = [p for p in self._profiles if p.name.casefold() != name.casefold()]
+        self._write(sorted([*others, named], key=lambda p: p.name.casefold()))
+
+    def delete(self, name: str) -> None:
+        self._write([p for p in self._profiles if p.name != name])
+
+    def _write(self, profiles: list[Profile]) -> None:
+        entries = [{"name": p.name, "settings": {**p.unknown, **p.settings}} for p in profiles]
+        try:
+            self._file.write({"profiles": entries})
+        except NotWrittenError as error:
+            raise ProfileError(error.cause, error.remedy) from error
+        self._profiles = tuple(profiles)
+
+
+def clean_name(name: str) -> str:
+    """Without line ends and double blanks, and of bearable length."""
+    return " ".join(name.split())[:LONGEST_NAME].strip()
+
+
+def _parse(stored: Mapping[str, Any]) -> tuple[Profile, ...]:
+    return tuple(_profile(entry["name"], entry["settings"]) for entry in stored["profiles"])
+
+
+def _profile(name: str, settings: dict[str, Any]) -> Profile:
+    known = {key: value for key, value in settings.items() if _is_usable(key, value)}
+    unknown = {key: value for key, value in settings.items() if key not in known}
+    return Profile(clean_name(name), known, unknown)
+
+
+def _is_usable(key: str, value: Any) -> bool:
+    if key not in SETTINGS:
+        return False
+    try:
+        SETTINGS[key].check(value)
+    except ConfigError:
+        return False
+    return True

@@ -1,0 +1,266 @@
+"""A report as the text that the command line prints."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.storage.report_metrics import (
+    METRICS,
+    NOTHING,
+    Form,
+    cautions,
+    facts_title,
+    text_of,
+    title_of,
+)
+from engine.evaluate.report import AnswerPair, EvaluationReport, ReportError, WorstToken, to_json
+
+SHOWN_WORST = 5
+SHOWN_ANSWERS = 5
+_LONGEST = 48
+
+
+def report_text(report: EvaluationReport) -> str:
+    """Heading, figures side by side, the worst tokens, and the first answers that differ."""
+    parts = [heading(report), figures(report)]
+    if report.worst:
+        parts.append(worst_tokens(report.worst[:SHOWN_WORST]))
+    if report.answers is not None:
+        parts.append(differences(report))
+    return "\n\n".join(parts)
+
+
+def heading(report: EvaluationReport) -> str:
+    lines = [title_of(report)]
+    if report.reference is not None:
+        lines[0] += f" against {facts_title(report.reference)}"
+    if report.text is not None:
+        t = report.text
+        windows = "1 window" if t.num_windows == 1 else f"{t.num_windows:,} windows"
+        lines.append(
+            f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored in "
+            f"{windows} of {t.context_length:,}, one every {t.stride:,}"
+        )
+    return "\n".join(lines)
+
+
+def figures(report: EvaluationReport) -> str:
+    """One line for each metric that the report has; two columns where there is a reference."""
+    has_reference = report.reference is not None
+    rows = [["", "Reference", "Model"] if has_reference else ["", "Model"]]
+    for metric in METRICS:
+        value, reference = metric.value(report), metric.reference(report)
+        if value is None:
+            continue
+        cells = [metric.label, text_of(metric.form, value)]
+        if has_reference:
+            shown = "" if reference is None else text_of(metric.form, reference)
+            cells.insert(1, shown)
+        rows.append(cells)
+    ratio = report.weights_ratio
+    if ratio is not None and ratio != 1.0:
+        rows.append(["Weights, of the reference's", "", text_of(Form.SHARE, ratio)])
+    return aligned(rows)
+
+
+def worst_tokens(worst: Sequence[WorstToken]) -> str:
+    rows = [["Worst tokens", "KL", "p, reference", "p, model", "Reference says", "Model says"]]
+    rows += [
+        [
+            f"…{_tail(w.before)}[{_one_line(w.token)}]",
+            text_of(Form.SMALL, w.kl),
+            _percent(w.reference_logprob),
+            _percent(w.candidate_logprob),
+            _one_line(w.reference_top[0].token),
+            _one_line(w.candidate_top[0].token),
+        ]
+        for w in worst
+    ]
+    return aligned(rows)
+
+
+def differences(report: EvaluationReport) -> str:
+    answers = report.answers
+    assert answers is not None
+    lines = [f"{answers.num_identical} of {len(answers.pairs)} answers are identical"]
+    differing = [pair for pair in answers.pairs if not pair.is_identical]
+    for pair in differing[:SHOWN_ANSWERS]:
+        lines += _difference(pair)
+    left = len(differing) - SHOWN_ANSWERS
+    if left > 0:
+        lines.append(f"and {left} more, which --json lists")
+    return "\n".join(lines)
+
+
+def _difference(pair: AnswerPair) -> list[str]:
+    difference = pair.difference
+    assert difference is not None
+    return [
+        f"line {pair.line}, after {difference.token_index} tokens: "
+        f"…{_tail(difference.text_before)}",
+        f"  reference  {_head(difference.reference)}",
+        f"  model      {_head(difference.candidate)}",
+    ]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns with the first to the left and the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("   ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _percent(logprob: float) -> str:
+    share = math.exp(logprob)
+    return f"{share:.1%}" if share >= 0.001 else f"{share:.0e}"
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "⏎").replace("\t", "⇥").replace("\r", "")
+
+
+def _tail(text: str) -> str:
+    return _one_line(text)[-_LONGEST // 2 :]
+
+
+def _head(text: str) -> str:
+    shown = _one_line(text)
+    if not shown:
+        return "(ends)"
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+
+
+SUFFIXES = {".json": "JSON", ".csv": "CSV", ".md": "Markdown"}
+
+
+def export(reports: Sequence[EvaluationReport], file: Path) -> None:
+    """Write one report or several to `file`, in the form that its name asks for. Raises
+    ReportError for another name, and where it cannot be written; a file that was there stays
+    then."""
+    forms = {".json": as_json, ".csv": as_csv, ".md": as_markdown}
+    form = forms.get(file.suffix.lower())
+    if form is None:
+        raise ReportError(
+            f"{file.name} is neither {', '.join(SUFFIXES)}.", "Give the file one of these endings."
+        )
+    write_whole(file, form(reports))
+
+
+def as_json(reports: Sequence[EvaluationReport]) -> str:
+    """One report as an object, which `from_json` reads; several as a list of them."""
+    stored = [to_json(report) for report in reports]
+    return json.dumps(stored[0] if len(stored) == 1 else stored, indent=2) + "\n"
+
+
+def as_csv(reports: Sequence[EvaluationReport]) -> str:
+    """A line for each metric, a column for each model; numbers are plain, shares 0 to 1. A single
+    report has a column for its reference too."""
+    titles, columns = _columns(reports)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["metric", "unit", *titles])
+    for index, metric in enumerate(METRICS):
+        values = [column[index] for column in columns]
+        if any(value is not None for value in values):
+            writer.writerow([metric.key, metric.unit, *("" if v is None else v for v in values)])
+    return out.getvalue()
+
+
+def as_markdown(reports: Sequence[EvaluationReport]) -> str:
+    """A table of the figures; of a single report also the worst tokens and the answers."""
+    titles, columns = _columns(reports)
+    lines = ["# Evaluation", "", *_what_was_read(reports), ""]
+    lines += _row(["", *titles]), _row(["---", *["---:"] * len(titles)])
+    for index, metric in enumerate(METRICS):
+        values = [column[index] for column in columns]
+        if any(value is not None for value in values):
+            shown = ["" if v is None else text_of(metric.form, v) for v in values]
+            lines.append(_row([metric.label, *shown]))
+    if len(reports) == 1:
+        lines += _worst(reports[0].worst)
+        if reports[0].answers is not None:
+            lines += _answers(reports[0].answers.pairs)
+    else:
+        lines += [line for caution in cautions(reports) for line in ("", f"Note: {caution}")]
+    return "\n".join(lines) + "\n"
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write beside `file` and put it in its place: a full disk leaves what was there."""
+    beside = file.with_name(file.name + ".part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, file)
+    except OSError as error:
+        raise ReportError(
+            f"{file} was not written: {error.strerror or error}.",
+            "Check the folder's permissions and the disk's free space.",
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _columns(
+    reports: Sequence[EvaluationReport],
+) -> tuple[list[str], list[list[float | None]]]:
+    titles = [title_of(report) for report in reports]
+    columns = [[metric.value(report) for metric in METRICS] for report in reports]
+    if len(reports) == 1 and (reference := reports[0].reference) is not None:
+        titles.insert(0, f"{facts_title(reference)} (reference)")
+        columns.insert(0, [metric.reference(reports[0]) for metric in METRICS])
+    return titles, columns
+
+
+def _what_was_read(reports: Sequence[EvaluationReport]) -> list[str]:
+    texts = dict.fromkeys(
+        f"{t.name or 'text'}: {t.num_scored:,} of {t.num_tokens:,} tokens scored, "
+        f"context {t.context_length:,}, stride {t.stride:,}, sha256 {t.sha256[:12]}"
+        for report in reports
+        if (t := report.text) is not None
+    )
+    return [f"- {text}" for text in texts] or ["- no text was read"]
+
+
+def _worst(worst: Sequence[WorstToken]) -> list[str]:
+    if not worst:
+        return []
+    lines = ["", "## Worst tokens", ""]
+    head = ["Text", "KL", "log p, reference", "log p, model", "Reference says", "Model says"]
+    lines += _row(head), _row(["---", "---:", "---:", "---:", "---", "---"])
+    for w in worst:
+        tops = [top[0].token if top else NOTHING for top in (w.reference_top, w.candidate_top)]
+        logprobs = [f"{w.reference_logprob:.3f}", f"{w.candidate_logprob:.3f}"]
+        text = f"{w.before}⟦{w.token}⟧{w.after}"
+        lines.append(_row([text, f"{w.kl:.4g}", *logprobs, *tops]))
+    return lines
+
+
+def _answers(pairs: Sequence[AnswerPair]) -> list[str]:
+    same = sum(pair.is_identical for pair in pairs)
+    lines = ["", "## Answers", "", f"{same} of {len(pairs)} are identical.", ""]
+    lines += _row(["Line", "Prompt", "Reference", "Model", "First difference"]), _row(["---"] * 5)
+    for pair in pairs:
+        place = NOTHING if pair.difference is None else f"token {pair.difference.token_index}"
+        lines.append(_row([str(pair.line), pair.prompt, pair.reference, pair.candidate, place]))
+    return lines
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """On one line, with nothing in it that Markdown or HTML would take for its own."""
+    for raw, written in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("`", "\\`"), ("*", "\\*")):
+        text = text.replace(raw, written)
+    return text.replace("\r", "").replace("\n", "⏎")

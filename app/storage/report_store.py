@@ -1,0 +1,140 @@
+"""The reports that a user keeps: a folder for each in the user's data, with one JSON file.
+
+    evaluations/20260102-030405-1a2b3c4d/report.json    {"version", "name", "notes", "report"}
+
+Each report has a folder, so that `app.storage.trash` can delete it with undo, as it does models.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from app.storage.report_export import write_whole
+from app.storage.report_metrics import title_of
+from app.storage.trash import Trash, Trashed
+from engine.errors import ErrorInfo
+from engine.evaluate.report import EvaluationReport, ReportError, from_json, to_json
+
+VERSION = 1
+LONGEST_NAME = 80
+
+_FILE = "report.json"
+_ID = re.compile(r"[0-9A-Za-z-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReport:
+    """A report under the name that the user gave it, with the user's notes."""
+
+    id: str
+    name: str
+    report: EvaluationReport
+    notes: str = ""
+
+
+class Shelf(NamedTuple):
+    """What is stored, newest first, and what lies there and cannot be read."""
+
+    reports: tuple[StoredReport, ...]
+    problems: tuple[ErrorInfo, ...]
+
+
+class ReportStore:
+    """Reports in `folder`, which need not exist yet. Every change is on disk when it returns, whole
+    or not at all; what cannot be read or written raises ReportError. Small files: fast, but for a
+    thread where many are listed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def list(self) -> Shelf:
+        """Everything that is there. One damaged report does not hide the others."""
+        reports: list[StoredReport] = []
+        problems: list[ErrorInfo] = []
+        found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+        for entry in found:
+            if not (entry / _FILE).is_file() or not _ID.fullmatch(entry.name):
+                continue  # moved aside, or not ours
+            try:
+                reports.append(self.load(entry.name))
+            except ReportError as error:
+                problems.append(error.info())
+        reports.sort(key=lambda stored: (stored.report.created, stored.id), reverse=True)
+        return Shelf(tuple(reports), tuple(problems))
+
+    def load(self, report_id: str) -> StoredReport:
+        file = self._file(report_id)
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            if stored["version"] != VERSION:
+                raise ReportError(
+                    f"{file} is of version {stored['version']}; this program reads {VERSION}.",
+                    "Open it with the version of Inferdeck that wrote it.",
+                )
+            name, notes, inner = str(stored["name"]), str(stored["notes"]), stored["report"]
+        except OSError as error:
+            raise ReportError(
+                f"The report {file} cannot be read: {error.strerror or error}.",
+                "Check its permissions.",
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise ReportError(
+                f"The report {file} is damaged: {error!r}.", "Delete it, and measure again."
+            ) from error
+        try:
+            return StoredReport(report_id, name, from_json(inner), notes)
+        except ReportError as error:
+            raise ReportError(f"{file}: {error.cause}", error.remedy) from error
+
+    def add(self, report: EvaluationReport, name: str = "", notes: str = "") -> StoredReport:
+        """Keep a new report; its name is the models' precision unless one is given."""
+        digits = re.sub(r"\D", "", report.created)[:14]
+        report_id = f"{digits[:8]}-{digits[8:]}-{uuid.uuid4().hex[:8]}"
+        stored = StoredReport(report_id, clean_name(name) or title_of(report), report, notes)
+        try:
+            (self.folder / report_id).mkdir(parents=True)
+        except OSError as error:
+            raise ReportError(
+                f"{self.folder} cannot be written: {error.strerror or error}.",
+                "Check the folder's permissions and the disk's free space.",
+            ) from error
+        self._write(stored)
+        return stored
+
+    def rename(self, report_id: str, name: str) -> StoredReport:
+        if not clean_name(name):
+            raise ReportError("A report needs a name.", "Give it one.")
+        return self._write(replace(self.load(report_id), name=clean_name(name)))
+
+    def set_notes(self, report_id: str, notes: str) -> StoredReport:
+        return self._write(replace(self.load(report_id), notes=notes))
+
+    def delete(self, report_id: str, trash: Trash) -> Trashed:
+        """Move it aside; `trash.restore` of what is returned brings it back, `trash.purge` removes
+        it. Raises TrashError."""
+        return trash.put(self._file(report_id).parent)
+
+    def _write(self, stored: StoredReport) -> StoredReport:
+        entry: dict[str, Any] = {
+            "version": VERSION,
+            "name": stored.name,
+            "notes": stored.notes,
+            "report": to_json(stored.report),
+        }
+        write_whole(self._file(stored.id), json.dumps(entry, indent=1) + "\n")
+        return stored
+
+    def _file(self, report_id: str) -> Path:
+        if not _ID.fullmatch(report_id):
+            raise ReportError(f"{report_id!r} is no report.", "Choose one of the list.")
+        return self.folder / report_id / _FILE
+
+
+def clean_name(name: str) -> str:
+    """Without line ends and double blanks, and of bearable length."""
+    return " ".join(name.split())[:LONGEST_NAME].strip()

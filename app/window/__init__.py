@@ -1,0 +1,1 @@
+"""What every feature may use of the window: commands, docks, notices, settings, layouts."""

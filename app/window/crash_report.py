@@ -1,0 +1,194 @@
+"""A file that is there while the program runs: one that is left tells of a crash. No Qt.
+
+running-<pid>.json lies in the user's folder, and beside it running-<pid>.fault, into which Python
+writes where the process was when a signal ended it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from app.paths import data_dir
+from app.units import format_bytes
+from engine.snapshot import StepRecord
+
+log = logging.getLogger(__name__)
+
+_CLOCK_SLACK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a process left that did not end properly. `fault`: where it was, if that was written."""
+
+    data: dict[str, Any]
+    fault: str
+    files: tuple[Path, ...]
+
+    def remove(self) -> None:
+        for file in self.files:
+            file.unlink(missing_ok=True)
+
+
+class RunMarker:
+    """The marker of this process."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or data_dir()
+        name = f"running-{os.getpid()}"
+        self.path, self.fault_path = (self._folder / f"{name}.{s}" for s in ("json", "fault"))
+        self._fault_file: IO[str] | None = None
+        self._lock = threading.Lock()
+        self._is_over = False  # nothing is written any more
+
+    def write(self, data: dict[str, Any]) -> None:
+        """Put `data` in place of what was written before; from any thread. What the disk refuses
+        is logged only."""
+        with self._lock:
+            if not self._is_over:
+                self._write(data)
+
+    def _write(self, data: dict[str, Any]) -> None:
+        process = psutil.Process()
+        known = {"pid": process.pid, "process_started": process.create_time(), "at": time.time()}
+        part = self.path.with_suffix(".part")
+        try:
+            part.write_text(json.dumps({**data, **known}), encoding="utf-8")
+            os.replace(part, self.path)
+        except OSError as error:
+            log.warning("what is kept for a crash was not written: %s", error)
+
+    def catch_faults(self) -> None:
+        """Write the stacks of all threads when the process is ended by a signal."""
+        try:
+            self._fault_file = self.fault_path.open("w", encoding="utf-8")
+            faulthandler.enable(self._fault_file)
+        except OSError as error:
+            log.warning("faults are not written: %s", error)
+
+    def remove(self) -> None:
+        """The program ends as it should."""
+        with self._lock:
+            self._is_over = True
+            if self._fault_file is not None:
+                faulthandler.disable()
+                self._fault_file.close()
+                self._fault_file = None
+            for file in (self.path, self.fault_path):
+                file.unlink(missing_ok=True)
+
+    def remains(self) -> list[Remains]:
+        """What processes left that are gone, the newest first. Markers that cannot be read are
+        removed."""
+        found = []
+        for path in self._folder.glob("running-*.json"):
+            files = (path, path.with_suffix(".fault"))
+            try:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                if _is_alive(int(data["pid"]), float(data["process_started"])):
+                    continue
+                fault = _text(files[1])
+            except (OSError, ValueError, KeyError, TypeError):
+                Remains({}, "", files).remove()
+                continue
+            found.append(Remains(data, fault, files))
+        return sorted(found, key=lambda one: float(one.data.get("at", 0.0)), reverse=True)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+
+def _is_alive(pid: int, started: float) -> bool:
+    """Whether that very process runs: numbers are given again."""
+    try:
+        return abs(psutil.Process(pid).create_time() - started) < _CLOCK_SLACK_S
+    except psutil.Error:
+        return False
+
+
+MOST_REPORTS = 10
+_LOG_LINES = 80
+
+
+def reports_dir() -> Path:
+    folder = data_dir() / "reports"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def step_line(step: StepRecord) -> str:
+    """ "step 812: 28.4 ms, 16 decode + 96 prefill tokens, 16 running, 3 waiting, model 25.1 ms"."""
+    parts = [
+        f"step {step.index}: {step.duration * 1e3:.1f} ms",
+        f"{step.num_decode_tokens} decode + {step.num_prefill_tokens} prefill tokens",
+        f"{step.num_running} running, {step.num_waiting} waiting",
+        f"model {step.model_s * 1e3:.1f} ms, sampling {step.sample_s * 1e3:.1f} ms",
+    ]
+    if step.exchange_s > 0:
+        parts.append(f"exchange between ranks {step.exchange_s * 1e3:.1f} ms")
+    if step.preempted:
+        parts.append(f"{len(step.preempted)} preempted")
+    return ", ".join(parts)
+
+
+def report_text(what: str, data: Mapping[str, Any], trace: str, log: Iterable[str] = ()) -> str:
+    """`data`: what `black_box` made, as far as it is there."""
+    at = data.get("at")
+    when = datetime.fromtimestamp(at).isoformat(" ", "seconds") if at else "not known"
+    machine = dict(data.get("machine") or {})
+    if isinstance(machine.get("memory"), int):
+        machine["memory"] = format_bytes(machine["memory"])
+    sections = {
+        "Versions": _table(data.get("versions")),
+        "Machine": _table(machine),
+        "Model": _table(data.get("model")),
+        "Settings": _table(data.get("config")),
+        "Memory": _table(data.get("memory")),
+        "Last steps": "\n".join(data.get("steps") or ["none"]),
+        "Where it was": trace.strip() or "not known",
+        "Log": "\n".join(log) or "empty",
+    }
+    parts = [f"{title}\n{'-' * len(title)}\n{text}" for title, text in sections.items()]
+    return "\n\n".join([f"Inferdeck: {what}\nLast heard of: {when}", *parts]) + "\n"
+
+
+def write_report(text: str, at: float) -> Path:
+    """Write it beside the last few; its path. Raises OSError."""
+    folder = reports_dir()
+    path = folder / f"crash-{datetime.fromtimestamp(at):%Y-%m-%d-%H%M%S}.txt"
+    path.write_text(text, encoding="utf-8")
+    for old in sorted(folder.glob("crash-*.txt"))[:-MOST_REPORTS]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def log_tail(file: Path) -> list[str]:
+    """The last lines of the log."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        return []
+
+
+def _table(values: Mapping[str, Any] | None) -> str:
+    if not values:
+        return "not known"
+    width = max(len(name) for name in values)
+    return "\n".join(f"{name.ljust(width)}  {_word(value)}" for name, value in values.items())
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,127 @@
+"""Where the docks are on every page: as in this run or the one before, else as planned.
+
+In a low window Qt takes height from the docks below the page, once the page has no more to give,
+and keeps it from them when there is room again: here they get it back, up to the height that the
+user, or the plan, gave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from PySide6.QtCore import QByteArray, QObject, Qt, QTimer, Signal
+
+from app.window.docks import DockArea, DockPlan, PanelDock
+from app.window.settings_store import SettingsStore
+
+SETTINGS_WIDTH = 320
+
+
+class DockKeeper(QObject):
+    """`pages`: their names; the first is shown at first. `plan(page)`: where docks are at the first
+    visit of a page. `unreadable(page)`: a state was of another version."""
+
+    unreadable = Signal(str)
+
+    def __init__(
+        self,
+        area: DockArea,
+        settings_dock: PanelDock,
+        others: Sequence[PanelDock],
+        pages: Sequence[str],
+        store: SettingsStore,
+        plan: Callable[[str], DockPlan],
+    ) -> None:
+        super().__init__(area)
+        self._area, self._settings, self._others = area, settings_dock, others
+        self._pages, self._store, self._plan = pages, store, plan
+        self._page = pages[0] if pages else ""
+        self._states: dict[str, QByteArray] = {}
+        # of the docks below, by page; 0: as planned, None: not known
+        self._heights: dict[str, int | None] = {}
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.timeout.connect(self._give_back)
+        area.resized.connect(self._later.start)
+        area.dragged.connect(self._dragged)
+
+    def show_page(self, page: str) -> None:
+        """Another page is shown: its docks come, those of the page before are kept in mind."""
+        self._states[self._page] = self._area.save()
+        self._page = page
+        self.restore()
+
+    def reset(self) -> None:
+        """The docks where they are at the first visit of this page."""
+        self._area.arrange(self._plan(self._page), self._settings, self._others)
+        self._size()
+
+    def restore(self) -> None:
+        """As they were on this page; where nothing is known, as at first."""
+        state = self._state(self._page)
+        if self._area.restore(state):
+            self._later.start()
+            return
+        if not state.isEmpty():
+            self.unreadable.emit(self._page)
+        self.reset()
+        # Sizes of docks hold only once the window has its own.
+        QTimer.singleShot(0, self, self._size)
+
+    def states(self) -> dict[str, bytes]:
+        """Where the docks are on every page that has been seen in this layout."""
+        self._states[self._page] = self._area.save()
+        found = {page: self._state(page) for page in self._pages}
+        return {page: bytes(state.data()) for page, state in found.items() if not state.isEmpty()}
+
+    def adopt(self, states: Mapping[str, bytes]) -> None:
+        """Put the docks of every page where `states` have them; pages that are not in it are as
+        at a first visit."""
+        self._states = {page: QByteArray(states.get(page, b"")) for page in self._pages}
+        self._heights = dict.fromkeys(self._pages)  # as these states have them
+        self.write()
+        self.restore()
+
+    def keep(self) -> None:
+        """The window closes: remember all for the next run."""
+        self._states[self._page] = self._area.save()
+        self.write()
+
+    def write(self) -> None:
+        for page, state in self._states.items():
+            self._store.set_docks_of(page, state)
+        for page, height in self._heights.items():
+            self._store.set_dock_height_of(page, height)
+
+    def _state(self, page: str) -> QByteArray:
+        known = self._states.get(page)
+        return known if known is not None else self._store.docks_of(page)
+
+    def _size(self) -> None:
+        plan, sizes = self._plan(self._page), Qt.Orientation
+        self._area.resizeDocks([self._settings], [SETTINGS_WIDTH], sizes.Horizontal)
+        self._heights[self._page] = 0
+        height = self._planned_height()
+        by_name = {dock.objectName(): dock for dock in self._others}
+        stacks = [by_name[names[0]] for names in plan.below]
+        self._area.resizeDocks(stacks, [height] * len(stacks), sizes.Vertical)
+        self._area.resizeDocks(stacks, [1] * len(stacks), sizes.Horizontal)
+
+    def _planned_height(self) -> int:
+        plan = self._plan(self._page)
+        return min(plan.height, round(self._area.window().height() * plan.share))
+
+    # In a window that changes its height ---------------------------------------------------------
+
+    def _dragged(self, height: int) -> None:
+        self._heights[self._page] = height
+
+    def _give_back(self) -> None:
+        if self._page not in self._heights:
+            self._heights[self._page] = self._store.dock_height_of(self._page)
+        height = self._heights[self._page]
+        if height is None:
+            return
+        height = height or self._planned_height()
+        if 0 < self._area.height_below < height:
+            self._area.set_height_below(height)

@@ -1,0 +1,247 @@
+"""What a page of the window is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from PySide6.QtCore import QByteArray, QEvent, QRectF, Qt, QTimer, Signal, SignalInstance
+from PySide6.QtGui import QGuiApplication, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QDockWidget,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QTabWidget,
+    QToolButton,
+    QWidget,
+)
+
+from app.window.commands import Command
+from widgets.controls.frames import Contained
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, theme, theme_notifier
+
+LAYOUT_VERSION = 3
+"""Raised when docks are added or removed in a way that a stored layout cannot describe."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockPlan:
+    """Where the docks are at the first visit of a page. `below`: stacks of tabs, side by side;
+    `height`: theirs, and at most `share` of the window's. A dock that is not named is closed. The
+    settings lie at one side, or are closed as well."""
+
+    settings: Literal["left", "right", "closed"] = "right"
+    below: tuple[tuple[str, ...], ...] = (
+        (
+            "live-charts", "kv-blocks", "step-timeline", "requests", "speculation", "bottleneck",
+            "memory",
+        ),
+    )  # fmt: skip
+    height: int = 372
+    share: float = 0.4
+
+
+DEFAULT_DOCKS = DockPlan()
+TUNE_DOCKS = DockPlan(
+    "left",
+    (("kv-blocks", "memory"), ("step-timeline", "requests", "bottleneck", "speculation")),
+    268,
+    share=0.32,  # a small window is for the charts
+)
+CLOSED_DOCKS = DockPlan("closed", ())
+
+
+class PanelDock(QDockWidget):
+    """A dock whose content brings panels of its own: a title on the window's ground."""
+
+    def __init__(self, title: str, name: str, content: QWidget) -> None:
+        super().__init__(title)
+        self.setObjectName(name)
+        self.setTitleBarWidget(_TitleBar(self))
+        self.setWidget(Contained(content))  # what a panel writes moves no other
+
+
+class CardDock(PanelDock):
+    """A dock that looks like the panels of the page: one rounded card, its title inside."""
+
+    def __init__(self, title: str, name: str, content: QWidget) -> None:
+        super().__init__(title, name, content)
+        theme_notifier().changed.connect(self.update)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(theme().color("border"))
+        painter.setBrush(theme().color("panel"))
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), RADIUS, RADIUS)
+
+
+class _TitleBar(QWidget):
+    """Title and close button; the rest of it drags the dock (QDockWidget sees to that)."""
+
+    def __init__(self, dock: QDockWidget) -> None:
+        super().__init__(dock)
+        label = QLabel(dock.windowTitle())
+        label.setProperty("role", "title")
+        close = QToolButton()
+        set_icon(close, "close")
+        close.setToolTip("Close (View menu opens it again)")
+        close.setAccessibleName(f"Close {dock.windowTitle()}")
+        close.clicked.connect(dock.close)
+        layout = QHBoxLayout(self)
+        above = SPACE_2 if isinstance(dock, CardDock) else 0
+        layout.setContentsMargins(SPACE_3, above, SPACE_2, SPACE_1)
+        layout.addWidget(label)
+        layout.addStretch(1)
+        layout.addWidget(close)
+
+
+class DockArea(QMainWindow):
+    """The page in the middle and docks around it. `dragged(height)`: the user gave those below the
+    page another height."""
+
+    resized = Signal()
+    dragged = Signal(int)
+
+    def __init__(self, page: QWidget, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowFlags(Qt.WindowType.Widget)
+        self.setObjectName("dock-area")
+        self.setDockNestingEnabled(True)
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
+        self.setCentralWidget(page)
+        # The settings keep the full height; the charts lie below the page.
+        areas = Qt.DockWidgetArea
+        self.setCorner(Qt.Corner.BottomRightCorner, areas.RightDockWidgetArea)
+        self.setCorner(Qt.Corner.BottomLeftCorner, areas.LeftDockWidgetArea)
+        self.setTabPosition(
+            Qt.DockWidgetArea.AllDockWidgetAreas, QTabWidget.TabPosition.North
+        )
+        self._pressed_at = 0
+
+    # The height of the docks below ---------------------------------------------------------------
+
+    def below(self) -> list[QDockWidget]:
+        """What is seen of the docks below the page, where they stand in one row."""
+        place = Qt.DockWidgetArea.BottomDockWidgetArea
+        seen = [
+            dock for dock in self.docks
+            if self.dockWidgetArea(dock) is place
+            and not dock.isFloating() and not dock.visibleRegion().isEmpty()
+        ]  # fmt: skip
+        return seen if len({dock.height() for dock in seen}) == 1 else []
+
+    @property
+    def height_below(self) -> int:
+        """0: there are none, or not in one row."""
+        return next((dock.height() for dock in self.below()), 0)
+
+    def set_height_below(self, height: int) -> None:
+        docks = self.below()
+        self.resizeDocks(docks, [height] * len(docks), Qt.Orientation.Vertical)
+
+    def event(self, event: QEvent) -> bool:
+        """Presses between docks are ours: elsewhere something lies above."""
+        if event.type() is QEvent.Type.MouseButtonPress:
+            self._pressed_at = self.height_below
+        taken = super().event(event)
+        if event.type() is QEvent.Type.MouseButtonRelease:
+            QTimer.singleShot(0, self, self._released)  # what was moved is laid out by then
+        return taken
+
+    def _released(self) -> None:
+        height = self.height_below
+        if height and height != self._pressed_at:
+            self.dragged.emit(height)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.resized.emit()
+
+    # Places --------------------------------------------------------------------------------------
+
+    @property
+    def docks(self) -> list[QDockWidget]:
+        return self.findChildren(QDockWidget, options=Qt.FindChildOption.FindDirectChildrenOnly)
+
+    def take(self, docks: Sequence[QDockWidget]) -> None:
+        """Make them known, closed and in no tabs: Qt leaves a tab bar of an arrangement that a
+        stored one takes the place of behind, in a corner of the page."""
+        for dock in docks:
+            self.addDockWidget(Qt.DockWidgetArea.BottomDockWidgetArea, dock)
+            dock.hide()
+
+    def arrange(self, plan: DockPlan, settings: QDockWidget, others: Sequence[QDockWidget]) -> None:
+        """Put the docks where `plan` has them."""
+        areas = Qt.DockWidgetArea
+        is_left = plan.settings == "left"
+        side = areas.LeftDockWidgetArea if is_left else areas.RightDockWidgetArea
+        for dock in (settings, *others):
+            dock.setFloating(False)
+            self.removeDockWidget(dock)
+        self.addDockWidget(side, settings)
+        settings.setVisible(plan.settings != "closed")
+        by_name = {dock.objectName(): dock for dock in others}
+        stacks = [[by_name[name] for name in names] for names in plan.below]
+        for number, stack in enumerate(stacks):
+            if number:
+                self.splitDockWidget(stacks[number - 1][0], stack[0], Qt.Orientation.Horizontal)
+            else:
+                self.addDockWidget(areas.BottomDockWidgetArea, stack[0])
+        for stack in stacks:
+            for dock, following in pairwise(stack):
+                self.tabifyDockWidget(dock, following)
+            for dock in stack:
+                dock.show()
+            stack[0].raise_()
+        named = {dock for stack in stacks for dock in stack}
+        for dock in others:
+            if dock not in named:  # it has a place, for when it is opened
+                self.addDockWidget(areas.BottomDockWidgetArea, dock)
+                if stacks:
+                    self.tabifyDockWidget(stacks[-1][-1], dock)
+                dock.hide()
+
+    def save(self) -> QByteArray:
+        return self.saveState(LAYOUT_VERSION)
+
+    def restore(self, state: QByteArray) -> bool:
+        """Put the docks where they were; those that floated on a screen that is gone come home."""
+        restored = not state.isEmpty() and self.restoreState(state, LAYOUT_VERSION)
+        QTimer.singleShot(0, self, self.bring_home)
+        return restored
+
+    def bring_home(self) -> None:
+        for dock in self.docks:
+            if dock.isFloating() and not is_on_a_screen(dock):
+                dock.setFloating(False)
+
+
+def is_on_a_screen(window: QWidget) -> bool:
+    """Whether enough of a window can be seen to take hold of it."""
+    frame = window.frameGeometry()
+    for screen in QGuiApplication.screens():
+        seen = frame.intersected(screen.availableGeometry())
+        if seen.width() >= 64 and seen.height() >= 32:
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the rail. `commands`: what it adds to the menus; `changed` fire when one of
+    them may have become possible or impossible. `docks`: where they are at first; every page keeps
+    its own arrangement. `may_close(window)` is asked before the window closes; a page that says no
+    asks the user, and closes the window itself where that is wanted."""
+
+    name: str
+    icon: str
+    widget: QWidget
+    commands: tuple[Command, ...] = ()
+    changed: tuple[SignalInstance, ...] = ()
+    docks: DockPlan = DEFAULT_DOCKS
+    may_close: Callable[[QWidget], bool] = lambda window: True

@@ -1,0 +1,147 @@
+"""Which keys run which command: what the program says, and what the user says instead. No Qt.
+
+Keys are text as Qt writes it everywhere: "Ctrl+Shift+P"; "" is none. No two commands ever have the
+same keys: what the user chose goes before what the program says, and what he chose first before
+what he chose later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from app.storage.json_file import KeptFile
+
+VERSION = 1
+EDITING = ("C", "V", "X", "A", "Z", "Y")
+"""With Ctrl these edit text wherever text is."""
+ALONE = ("Esc", *(f"F{number}" for number in range(1, 13)))
+"""Keys that write nothing, and so need no Ctrl or Alt."""
+
+
+class KeyMap:
+    """The commands are declared by the registry; `file` is where the user's choice is kept."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = KeptFile(file, VERSION, "The shortcuts") if file is not None else None
+        self._defaults: dict[str, str] = {}
+        self._chosen: dict[str, str] = self._file.read(_parse, {}) if self._file else {}
+        self._keys: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str:
+        """What happened to a file that could not be read; empty where all is well."""
+        return self._file.problem if self._file is not None else ""
+
+    # What there is -----------------------------------------------------------------------------
+
+    def declare(self, defaults: Mapping[str, str]) -> None:
+        """Commands with the keys that the program gives them."""
+        self._defaults.update(defaults)
+        self._resolve()
+
+    def withdraw(self, command: str) -> None:
+        """The command is gone for good, and so are its keys."""
+        self._defaults.pop(command, None)
+        if self._chosen.pop(command, None) is not None:
+            self._write()
+        self._resolve()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._defaults)
+
+    def keys(self, command: str) -> str:
+        """What runs it now."""
+        return self._keys.get(command, "")
+
+    def default(self, command: str) -> str:
+        return self._defaults[command]
+
+    def is_changed(self, command: str) -> bool:
+        return self.keys(command) != self._defaults[command]
+
+    @property
+    def num_changed(self) -> int:
+        return sum(map(self.is_changed, self._defaults))
+
+    def owner(self, keys: str) -> str:
+        """The command that these keys run; "" where they are free."""
+        return next((c for c, owned in self._keys.items() if owned and owned == keys), "")
+
+    # What the user does ------------------------------------------------------------------------
+
+    def bind(self, command: str, keys: str) -> None:
+        """Give `keys` to `command`; who had them has none. Raises NotWrittenError: then it holds
+        for this run only."""
+        owner = self.owner(keys)
+        if owner and owner != command:
+            self._choose(owner, "")
+        self._choose(command, keys)
+        self._resolve()
+        self._write()
+
+    def reset(self, command: str) -> None:
+        """As the program says. Who has these keys by now gets his own back, or none."""
+        default = self._defaults[command]
+        owner = self.owner(default)
+        self._chosen.pop(command, None)
+        if owner and owner != command:
+            self._choose(owner, "" if self._defaults[owner] == default else self._free(owner))
+        self._resolve()
+        self._write()
+
+    def reset_all(self) -> None:
+        """Everything as the program says; what is not declared in this run keeps its keys."""
+        self._chosen = {c: keys for c, keys in self._chosen.items() if c not in self._defaults}
+        self._resolve()
+        self._write()
+
+    # -------------------------------------------------------------------------------------------
+
+    def _free(self, command: str) -> str:
+        """The default of a command if nobody else has it, else nothing."""
+        default = self._defaults[command]
+        return default if self.owner(default) in ("", command) else ""
+
+    def _choose(self, command: str, keys: str) -> None:
+        self._chosen.pop(command, None)
+        if keys != self._defaults[command]:
+            self._chosen[command] = keys
+
+    def _resolve(self) -> None:
+        taken: set[str] = set()
+        found: dict[str, str] = {}
+        for command, keys in self._chosen.items():
+            if command in self._defaults:
+                found[command] = "" if keys in taken else keys
+                taken.add(keys)
+        for command, keys in self._defaults.items():
+            if command not in found:
+                found[command] = "" if keys in taken else keys
+                taken.add(keys)
+        self._keys = {command: found[command] for command in self._defaults}
+
+    def _write(self) -> None:
+        if self._file is not None:
+            self._file.write({"shortcuts": self._chosen})
+
+
+def objection(keys: str) -> str:
+    """Why keys cannot be given to a command; "" where they can."""
+    *held, key = keys.replace("++", "+Plus").split("+")
+    held = [modifier for modifier in held if modifier]
+    if not held and key not in ALONE:
+        return f"{keys} alone is needed for writing and moving: hold Ctrl or Alt with it."
+    if held == ["Shift"] and key not in ALONE:
+        return f"{keys} is needed for writing: hold Ctrl or Alt with it."
+    if held == ["Ctrl"] and key in EDITING:
+        return f"{keys} edits text wherever text is: choose other keys."
+    return ""
+
+
+def _parse(stored: Mapping[str, Any]) -> dict[str, str]:
+    shortcuts = dict(stored["shortcuts"])
+    if not all(isinstance(text, str) for pair in shortcuts.items() for text in pair):
+        raise ValueError("its shortcuts are not text")
+    return shortcuts

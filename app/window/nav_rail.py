@@ -1,0 +1,77 @@
+"""The rail of pages at the left: one button a page, the chosen one marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import QButtonGroup, QFrame, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+
+from widgets.controls.key_names import set_key_tip
+from widgets.theme.fonts import scaled
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_2, theme_notifier
+
+WIDTH = 72
+ICON = QSize(20, 20)
+
+
+class NavRail(QFrame):
+    """`page_chosen` carries the index of the page. Actions stand at the bottom."""
+
+    page_chosen = Signal(int)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", True)
+        self._fit()
+        theme_notifier().changed.connect(self._fit)
+        self._group = QButtonGroup(self)
+        self._group.setExclusive(True)
+        self._group.idClicked.connect(self.page_chosen)
+        self._pages = QVBoxLayout()
+        self._pages.setSpacing(SPACE_1)
+        self._actions = QVBoxLayout()
+        self._actions.setSpacing(SPACE_1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(1, SPACE_2, 1, SPACE_2)
+        layout.addLayout(self._pages)
+        layout.addStretch(1)
+        layout.addLayout(self._actions)
+
+    def _fit(self) -> None:
+        self.setFixedWidth(scaled(WIDTH))
+
+    def add_page(self, text: str, icon: str) -> None:
+        button = _nav_button(text, icon)
+        button.setCheckable(True)
+        index = len(self._group.buttons())
+        set_key_tip(button, text, f"page.{text.lower()}")
+        self._group.addButton(button, index)
+        self._pages.addWidget(button)
+
+    def add_action(
+        self, text: str, icon: str, tip: str, command: str, do: Callable[[], object]
+    ) -> QToolButton:
+        """`command`: whose keys the tooltip names."""
+        button = _nav_button(text, icon)
+        set_key_tip(button, tip, command)
+        button.clicked.connect(lambda: do())
+        self._actions.addWidget(button)
+        return button
+
+    def choose(self, index: int) -> None:
+        """Mark page `index`, without a signal."""
+        self._group.button(index).setChecked(True)
+
+
+def _nav_button(text: str, icon: str) -> QToolButton:
+    button = QToolButton()
+    button.setProperty("kind", "nav")
+    button.setText(text)
+    button.setAccessibleName(text)
+    button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
+    button.setIconSize(ICON)
+    button.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+    set_icon(button, icon)
+    return button

@@ -1,0 +1,239 @@
+"""Notices at the top of the page: what happened, why, and what to do. Never a modal box.
+
+A notice with the key of an earlier one takes its place, so that ten failures of one kind are one
+line and not ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
+from PySide6.QtGui import QGuiApplication, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.link.row_names import error_by_row
+from engine.errors import ErrorInfo
+from widgets.theme.icons import icon_pixmap, set_icon
+from widgets.theme.theme import SPACE_2, SPACE_3, theme_notifier
+
+Kind = Literal["info", "warning", "error"]
+ICONS: dict[Kind, tuple[str, str]] = {
+    "info": ("info", "text_muted"),
+    "warning": ("warning", "warning"),
+    "error": ("error", "danger"),
+}
+COPIED_MS = 1500
+STAYS = 0
+MOST_OF_WINDOW, LEAST_HEIGHT = 0.22, 90
+"""Of the window's height, and in pixels, what notices may take from the page below them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """cause: one sentence; remedy: what to do; details: more, for "Copy details"; actions: buttons
+    that do it, each of which also closes the notice; is_sequel: it says all that the one of its key
+    before it said, and more."""
+
+    key: str
+    cause: str
+    remedy: str = ""
+    kind: Kind = "info"
+    details: str = ""
+    actions: tuple[tuple[str, Callable[[], object]], ...] = ()
+    is_sequel: bool = False
+
+
+def error_notice(
+    key: str,
+    title: str,
+    error: ErrorInfo,
+    *actions: tuple[str, Callable[[], object]],
+    traceback: str = "",
+) -> Notice:
+    """A notice of an error of the engine or of a file."""
+    error = error_by_row(error)
+    details = "\n".join(part for part in (title, str(error), traceback) if part)
+    return Notice(key, f"{title} {error.cause}".strip(), error.remedy, "error", details, actions)
+
+
+class NoticeArea(QScrollArea):
+    """The notices in force, the newest on top. Takes no room while there is none, and never more
+    than a share of the window: what does not fit is scrolled to. `shown(Notice)` tells of each."""
+
+    shown = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._frames: dict[str, NoticeFrame] = {}
+        self._info_ms = STAYS
+        self._watched: QWidget | None = None  # the window, whose height decides how much there is
+        self._inner = QWidget()  # a scroll area filters the events of its widget by itself
+        self._inner.setProperty("bare", True)
+        self._layout = QVBoxLayout(self._inner)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self._layout.setSpacing(SPACE_2)
+        self.setWidget(self._inner)
+        self.setProperty("bare", True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setWidgetResizable(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.hide()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._watched is not self.window():
+            if self._watched is not None:
+                self._watched.removeEventFilter(self)
+            self._watched = self.window()
+            self._watched.installEventFilter(self)
+        self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        laid_out = watched is self._inner and event.type() == QEvent.Type.LayoutRequest
+        if laid_out or (watched is self._watched and event.type() == QEvent.Type.Resize):
+            self._fit()
+        return super().eventFilter(watched, event)
+
+    def _fit(self) -> None:
+        """As high as the notices, which are higher where they are narrow."""
+        wanted = self._layout.heightForWidth(self.width())
+        if wanted < 0:
+            wanted = self._layout.sizeHint().height()
+        limit = max(LEAST_HEIGHT, round(self.window().height() * MOST_OF_WINDOW))
+        self.setFixedHeight(min(wanted, limit))
+
+    def show_notice(self, notice: Notice) -> None:
+        if self.notice(notice.key) == notice:
+            return
+        self.dismiss(notice.key)
+        frame = NoticeFrame(notice, lambda: self.dismiss(notice.key))
+        self._frames[notice.key] = frame
+        self._layout.insertWidget(0, frame)
+        self.verticalScrollBar().setValue(0)
+        self.show()
+        if notice.kind == "info" and self._info_ms:
+            QTimer.singleShot(self._info_ms, frame, partial(self.dismiss, notice.key))
+        self.shown.emit(notice)
+
+    def set_info_seconds(self, seconds: int) -> None:
+        """How long a notice that is neither warning nor error stays; 0: until it is closed."""
+        self._info_ms = seconds * 1000
+
+    def dismiss(self, key: str) -> None:
+        """Take a notice away; nothing happens where there is none of that key."""
+        frame = self._frames.pop(key, None)
+        if frame is not None:
+            frame.hide()
+            frame.deleteLater()
+            self.setVisible(bool(self._frames))
+
+    def notice(self, key: str) -> Notice | None:
+        return self._frames[key].notice if key in self._frames else None
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._frames)
+
+    def frame(self, key: str) -> NoticeFrame:
+        return self._frames[key]
+
+
+class NoticeFrame(QFrame):
+    """One notice."""
+
+    def __init__(self, notice: Notice, close: Callable[[], None]) -> None:
+        super().__init__()
+        self.notice = notice
+        self._close = close
+        self.setProperty("notice", notice.kind)
+        self.setAccessibleName(f"{notice.kind}: {notice.cause} {notice.remedy}".strip())
+        self._icon = QLabel()
+        self._icon.setFixedSize(16, 18)
+        self._paint_icon()
+        theme_notifier().changed.connect(self._paint_icon)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
+        layout.setSpacing(SPACE_2)
+        layout.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        layout.addLayout(self._make_text(), 1)
+        self.buttons = [self._make_button(text, do) for text, do in notice.actions]
+        for button in self.buttons:
+            layout.addWidget(button, 0, Qt.AlignmentFlag.AlignVCenter)
+        if notice.details:
+            layout.addWidget(self._make_copy(), 0, Qt.AlignmentFlag.AlignVCenter)
+        layout.addWidget(self._make_close(), 0, Qt.AlignmentFlag.AlignVCenter)
+
+    def _make_text(self) -> QVBoxLayout:
+        column = QVBoxLayout()
+        column.setSpacing(0)
+        column.addWidget(_text(self.notice.cause, ""))
+        if self.notice.remedy:
+            column.addWidget(_text(self.notice.remedy, "muted"))
+        return column
+
+    def _make_button(self, text: str, do: Callable[[], object]) -> QPushButton:
+        def act() -> None:
+            self._close()
+            do()
+
+        button = QPushButton(text)
+        button.clicked.connect(act)
+        return button
+
+    def _make_copy(self) -> QPushButton:
+        button = QPushButton("Copy details")
+        button.setProperty("kind", "flat")
+        again = QTimer(button)
+        again.setSingleShot(True)
+        again.setInterval(COPIED_MS)
+        again.timeout.connect(lambda: button.setText("Copy details"))
+
+        def copy() -> None:
+            QGuiApplication.clipboard().setText(self.notice.details)
+            button.setText("Copied")
+            again.start()
+
+        button.clicked.connect(copy)
+        return button
+
+    def _make_close(self) -> QToolButton:
+        button = QToolButton()
+        set_icon(button, "close")
+        button.setToolTip("Close")
+        button.setAccessibleName("Close this notice")
+        button.clicked.connect(self._close)
+        return button
+
+    def _paint_icon(self) -> None:
+        name, color = ICONS[self.notice.kind]
+        self._icon.setPixmap(icon_pixmap(name, color, 16, self.devicePixelRatioF()))
+
+
+def _text(text: str, role: str) -> QLabel:
+    label = QLabel(text)
+    label.setTextFormat(Qt.TextFormat.PlainText)  # paths and messages are not markup
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    label.setWordWrap(True)
+    label.setProperty("role", role)
+    # A wrapped label asks for more height than it needs unless it may also be narrow.
+    label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+    return label

@@ -1,0 +1,1 @@
+"""Messages, snapshots and recordings as bytes, and back. No Qt."""

@@ -1,0 +1,275 @@
+"""Every command and every event as a kind and bytes, and back. Never pickle: types are checked.
+
+The body of a kind is what `msgspec` makes of the records in `engine.messages`; settings go by
+their names, and what comes often goes as an array (`forms`) or as what changed (`snapshots`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from app.wire.protocol import (
+    MAX_ID,
+    ArrayForm,
+    ProtocolError,
+    asked_config,
+    checked_changes,
+    config_values,
+    told_config,
+    wanted_values,
+)
+from app.wire.snapshot_delta import (
+    STEP,
+    Here,
+    SnapshotReader,
+    SnapshotWriter,
+    WireSnapshot,
+    maybe,
+    read_samples,
+    read_steps,
+    shifted_times,
+)
+from engine import messages as m
+from engine.config import Change
+from engine.errors import ErrorInfo, InferdeckError
+from engine.sampling_params import SamplingParams
+from engine.snapshot import (
+    EngineSnapshot,
+    MemoryPlan,
+    ModelInfo,
+    PackedTokens,
+    Sample,
+    StepRecord,
+)
+
+OUTPUT = ArrayForm(m.OutputEvent)
+
+
+class CancelLoad(NamedTuple):
+    """Give up the load under way: `cancel_load` of the engine's thread."""
+
+
+class History(NamedTuple):
+    """What was before the window came, oldest first, in pieces. The first snapshot follows.
+    `past`: figures alone, of now and then."""
+
+    steps: tuple[StepRecord, ...] = ()
+    ttft: tuple[Sample, ...] = ()
+    itl: tuple[Sample, ...] = ()
+    past: tuple[EngineSnapshot, ...] = ()
+
+
+WireCommand = m.Command | CancelLoad
+WireEvent = m.Event | History
+Message = tuple[str, bytes]
+
+
+class _Load(msgspec.Struct):
+    config: dict[str, Any]
+
+
+class _AddRequest(msgspec.Struct):
+    request_id: str
+    prompt: str | tuple[int | dict[str, str], ...]
+    params: SamplingParams
+    begin_with: tuple[int, ...] = ()
+
+
+class _Loaded(msgspec.Struct):
+    config: dict[str, Any]
+    model: ModelInfo
+    plan: MemoryPlan | None
+    without_draft: ErrorInfo | None = None
+
+
+class _Reconfigured(msgspec.Struct):
+    config: dict[str, Any]
+    change: Change | None
+    seconds: float
+    notices: tuple[str, ...] = ()
+    model: ModelInfo | None = None
+    plan: MemoryPlan | None = None
+
+
+class _ReconfigureFailed(msgspec.Struct):
+    config: dict[str, Any]
+    error: ErrorInfo
+
+
+class _History(msgspec.Struct, array_like=True):
+    steps: tuple[STEP.wire, ...] = ()  # type: ignore[name-defined]
+    ttft: tuple[Sample, ...] = ()
+    itl: tuple[Sample, ...] = ()
+    past: tuple[WireSnapshot, ...] = ()
+
+
+_COMMANDS: dict[str, Any] = {
+    "load": _Load, "unload": m.Unload, "add": _AddRequest, "abort": m.Abort,
+    "reconfigure": dict[str, Any], "inspect": m.InspectBlock, "peaks": m.MeasurePeaks,
+    "count": m.CountTokens, "cancel": dict[str, Any],
+}  # fmt: skip
+_EVENTS: dict[str, Any] = {
+    "progress": m.LoadProgress, "loaded": _Loaded, "load-failed": m.LoadFailed,
+    "unloaded": m.Unloaded, "output": OUTPUT.wire, "failed": m.RequestFailed,
+    "reconfigured": _Reconfigured, "reconfigure-failed": _ReconfigureFailed,
+    "snapshot": WireSnapshot, "block": m.BlockInspected, "peaks": m.PeaksMeasured,
+    "counted": m.TokensCounted, "crashed": m.EngineCrashed, "history": _History,
+    "made-room": m.MadeRoom,
+}  # fmt: skip
+_PLAIN: dict[type, str] = {
+    kind: name
+    for name, kind in (*_COMMANDS.items(), *_EVENTS.items())
+    if isinstance(kind, type) and kind.__module__ == m.__name__
+}
+"""Records that are encoded as they are."""
+
+
+def _plainly(value: Any) -> Any:
+    if isinstance(value, PackedTokens):
+        return tuple(value)
+    raise TypeError(f"nothing is known of {type(value).__name__}")
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plainly).encode
+_command_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in _COMMANDS.items()}
+_event_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in _EVENTS.items()}
+
+
+# Commands -------------------------------------------------------------------------------------
+
+
+def write_command(command: WireCommand) -> Message:
+    """Raises ValueError for Stop, which is never sent."""
+    match command:
+        case m.Load(config):
+            return "load", _encode({"config": wanted_values(config)})
+        case m.AddRequest(request_id, prompt, params, begin_with):
+            return "add", _encode(_AddRequest(request_id, prompt, params, begin_with))  # type: ignore[arg-type]
+        case m.Reconfigure(changes):
+            return "reconfigure", _encode(dict(changes))
+        case CancelLoad():
+            return "cancel", _encode({})
+        case m.Stop():
+            raise ValueError("the engine is not stopped over a line")
+    return _PLAIN[type(command)], _encode(command)
+
+
+def read_command(kind: str, body: msgspec.Raw | bytes) -> WireCommand:
+    """Raises ProtocolError."""
+    match _decoded(_command_decoders, kind, body):
+        case _Load(config):
+            return m.Load(asked_config(config))
+        case _AddRequest() as add:
+            _check_id(add.request_id)
+            return m.AddRequest(add.request_id, _prompt(add.prompt), add.params, add.begin_with)
+        case m.Abort() as abort:
+            _check_id(abort.request_id)
+            return abort
+        case dict() as values:
+            return m.Reconfigure(checked_changes(values)) if kind == "reconfigure" else CancelLoad()
+        case command:
+            return command
+
+
+def _prompt(prompt: str | tuple[int | dict[str, str], ...]) -> m.Prompt:
+    if isinstance(prompt, str):
+        return prompt
+    if all(isinstance(part, int) for part in prompt):
+        return prompt  # type: ignore[return-value]
+    if all(isinstance(part, Mapping) and set(part) == {"role", "content"} for part in prompt):
+        return prompt  # type: ignore[return-value]
+    raise ProtocolError("A prompt is neither a text, nor token ids, nor messages.")
+
+
+def _check_id(request_id: str) -> None:
+    if not 0 < len(request_id) <= MAX_ID or not request_id.isprintable():
+        raise ProtocolError(f"The name of a request has 1 to {MAX_ID} printable characters.")
+
+
+# Events ---------------------------------------------------------------------------------------
+
+
+class EventWriter:
+    """For one reader: snapshots go as what changed for it."""
+
+    def __init__(self) -> None:
+        self._snapshots, self._past = SnapshotWriter(), SnapshotWriter()
+
+    def write(self, event: WireEvent) -> Message:
+        match event:
+            case m.SnapshotEvent(snapshot):
+                return "snapshot", _encode(self._snapshots.write(snapshot))
+            case m.OutputEvent():
+                return "output", _encode(OUTPUT.values(event))
+            case m.Loaded(config, model, plan, without_draft):
+                wire: Any = _Loaded(config_values(config), model, plan, without_draft)
+                return "loaded", _encode(wire)
+            case m.Reconfigured(config, change, seconds, notices, model, plan):
+                values = config_values(config)
+                wire = _Reconfigured(values, change, seconds, notices, model, plan)
+                return "reconfigured", _encode(wire)
+            case m.ReconfigureFailed(config, error):
+                return "reconfigure-failed", _encode(
+                    _ReconfigureFailed(config_values(config), error)
+                )
+            case History(steps, ttft, itl, past):
+                before = tuple(map(self._past.write, past))
+                return "history", _encode((tuple(map(STEP.values, steps)), ttft, itl, before))
+        return _PLAIN[type(event)], _encode(event)
+
+
+class EventReader:
+    """Of what one writer wrote, in its order. `here`: the server's clock in ours."""
+
+    def __init__(self, here: Here = lambda time: time) -> None:
+        self._here = here
+        self._snapshots, self._past = SnapshotReader(here), SnapshotReader(here)
+
+    def read(self, kind: str, body: msgspec.Raw | bytes) -> WireEvent:
+        """Raises ProtocolError."""
+        here = self._here
+        match _decoded(_event_decoders, kind, body):
+            case WireSnapshot() as wire:
+                return m.SnapshotEvent(self._snapshots.read(wire))
+            case OUTPUT.wire() as wire:
+                return _shifted_output(OUTPUT.record(wire), here)
+            case _Loaded(config, model, plan, without_draft):
+                return m.Loaded(told_config(config), model, plan, without_draft)  # type: ignore[arg-type]
+            case _Reconfigured(config, change, seconds, notices, model, plan):
+                return m.Reconfigured(told_config(config), change, seconds, notices, model, plan)
+            case _ReconfigureFailed(config, error):
+                return m.ReconfigureFailed(told_config(config), error)
+            case _History(steps, ttft, itl, past):
+                return History(
+                    read_steps(steps, here),
+                    read_samples(ttft, here),
+                    read_samples(itl, here),
+                    tuple(map(self._past.read, past)),
+                )
+            case m.BlockInspected(block, details) if details is not None:
+                published = maybe(here, details.published)
+                return m.BlockInspected(block, dataclasses.replace(details, published=published))
+            case event:
+                return event
+
+
+def _shifted_output(event: m.OutputEvent, here: Here) -> m.OutputEvent:
+    times = None if event.times is None else shifted_times(event.times, here)
+    return dataclasses.replace(event, time=here(event.time), times=times)
+
+
+def _decoded(decoders: dict[str, Any], kind: str, body: msgspec.Raw | bytes) -> Any:
+    decoder = decoders.get(kind)
+    if decoder is None:
+        raise ProtocolError(f"There is no message of the kind {kind[:40]!r}.")
+    try:
+        return decoder.decode(body)
+    except InferdeckError as error:
+        raise ProtocolError(f"{error.cause} {error.remedy}".strip()) from None
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        # ValueError: a text that is no UTF-8
+        raise ProtocolError(f"Cannot read a message {kind!r}: {error}.") from None

@@ -1,0 +1,49 @@
+"""Measures what a precision costs: a model against a reference, on a text and on prompts.
+
+    from engine.config import EngineConfig
+    from engine.evaluate import EvaluationTask, plain, run, to_json
+
+    candidate = EngineConfig(model="path", dtype="bfloat16")
+    task = EvaluationTask(candidate, reference=plain(candidate, dtype="float32"), text=text)
+    report = run(task, progress=lambda stage, done, total: ..., cancelled=lambda: False)
+    report.candidate_loss.perplexity, report.divergence.kl.p99, report.worst[0].token
+    to_json(report)                          and `from_json` back; equal to the report
+
+`run` loads both models itself, one after the other, in whatever thread it is called; all else here
+is plain data that imports no torch. A smaller max_num_batched_tokens makes it heed `cancelled`
+sooner, and costs speed. See `report` for what is measured, `windows` for how a text is
+cut, `stages` for progress and stopping, `texts` for reading files.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from engine.evaluate.report import EvaluationReport, ReportError, from_json, to_json
+from engine.evaluate.task import (
+    PROMPT_LINES,
+    EvaluationCancelled,
+    EvaluationTask,
+    PromptLine,
+    TextError,
+    plain,
+    read_prompts,
+    read_text,
+    unit_of,
+)
+
+if TYPE_CHECKING:
+    from engine.evaluate.evaluate import run
+
+__all__ = [
+    "PROMPT_LINES", "EvaluationCancelled", "EvaluationReport", "EvaluationTask", "PromptLine",
+    "ReportError", "TextError", "from_json", "plain", "read_prompts", "read_text", "run", "to_json",
+    "unit_of",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("engine.evaluate.evaluate").run

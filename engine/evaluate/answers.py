@@ -1,0 +1,186 @@
+"""Greedy answers of both models to the user's own prompts, and where they part."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.errors import InferdeckError, InvalidRequestError
+from engine.evaluate.report import AnswerPair, Answers, Difference, Speed
+from engine.evaluate.task import Cancelled, PromptLine, TextError, check
+from engine.llm_engine import LLMEngine
+from engine.sampling_params import SamplingParams
+from engine.step.output import RequestOutput
+from engine.text.tokenizer import Tokenizer
+
+EXCERPT_TOKENS = 24
+LONGEST_PROMPT = 400
+"""Characters of a prompt that a report repeats."""
+
+
+class Answer(NamedTuple):
+    token_ids: tuple[int, ...]
+    text: str
+
+
+def answer(
+    engine: LLMEngine,
+    prompts: Sequence[PromptLine],
+    source: str,
+    progress: Callable[[int, int], None],
+    cancelled: Cancelled,
+) -> list[Answer]:
+    """Greedy answers, in the order of the prompts. Raises TextError for a prompt that does not fit
+    into the context, with its line in `source`."""
+    outputs: dict[str, RequestOutput] = {}
+    try:
+        for line in prompts:
+            outputs[_add(engine, line, source)] = RequestOutput("", 0)
+        done = 0
+        while done < len(prompts):
+            progress(done, len(prompts))
+            check(cancelled)
+            for event in engine.step():
+                outputs[event.request_id].extend(event)
+            done = sum(o.finish_reason is not None for o in outputs.values())
+    finally:
+        for request_id in outputs:
+            engine.abort(request_id)
+    progress(done, len(prompts))
+    for line, output in zip(prompts, outputs.values(), strict=True):
+        if output.error is not None:
+            raise InferdeckError(
+                f"{source}, line {line.line}: {output.error.cause}", output.error.remedy
+            )
+    return [Answer(tuple(o.token_ids), o.text) for o in outputs.values()]
+
+
+def _add(engine: LLMEngine, line: PromptLine, source: str) -> str:
+    params = SamplingParams(temperature=0.0, max_tokens=line.max_tokens)
+    try:
+        return engine.add_request(line.prompt, params)
+    except InvalidRequestError as error:
+        raise TextError(f"{source}, line {line.line}: {error.cause}", error.remedy) from error
+
+
+def compare(
+    prompts: Sequence[PromptLine],
+    reference: Sequence[Answer],
+    candidate: Sequence[Answer],
+    tokenizer: Tokenizer,
+    source: str,
+) -> Answers:
+    """Pair by pair; at least one."""
+    pairs = tuple(
+        _pair(line, expected, found, tokenizer)
+        for line, expected, found in zip(prompts, reference, candidate, strict=True)
+    )
+    equal = [_equal_share(a, b) for a, b in zip(reference, candidate, strict=True)]
+    return Answers(
+        source=source,
+        pairs=pairs,
+        identical_share=sum(pair.is_identical for pair in pairs) / len(pairs),
+        mean_equal_share=sum(equal) / len(equal),
+    )
+
+
+def _pair(line: PromptLine, expected: Answer, found: Answer, tokenizer: Tokenizer) -> AnswerPair:
+    prompt = line.shown
+    if len(prompt) > LONGEST_PROMPT:
+        prompt = prompt[: LONGEST_PROMPT - 1] + "…"
+    return AnswerPair(
+        line=line.line,
+        prompt=prompt,
+        reference=expected.text,
+        candidate=found.text,
+        num_reference_tokens=len(expected.token_ids),
+        num_candidate_tokens=len(found.token_ids),
+        difference=_difference(expected, found, tokenizer),
+    )
+
+
+def _difference(expected: Answer, found: Answer, tokenizer: Tokenizer) -> Difference | None:
+    if expected.token_ids == found.token_ids:
+        return None
+    index = equal_tokens(expected.token_ids, found.token_ids)
+    end = index + EXCERPT_TOKENS
+    return Difference(
+        token_index=index,
+        text_before=tokenizer.decode(expected.token_ids[max(0, index - EXCERPT_TOKENS) : index]),
+        reference=tokenizer.decode(expected.token_ids[index:end]),
+        candidate=tokenizer.decode(found.token_ids[index:end]),
+    )
+
+
+def equal_tokens(first: Sequence[int], second: Sequence[int]) -> int:
+    """Tokens before the first difference."""
+    return next(
+        (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b),
+        min(len(first), len(second)),
+    )
+
+
+def _equal_share(expected: Answer, found: Answer) -> float:
+    if expected.token_ids == found.token_ids:
+        return 1.0
+    return equal_tokens(expected.token_ids, found.token_ids) / max(1, len(expected.token_ids))
+
+
+PROMPT_TOKENS, REPLY_TOKENS = 512, 33
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    prefill_s: float
+    decode_s: float
+    num_decoded: int
+
+
+def measure_speed(
+    engine: LLMEngine,
+    context: int,
+    progress: Callable[[int, int], None],
+    cancelled: Cancelled,
+) -> Speed:
+    """Prompts of random tokens, each of its own, within a context of `context` tokens. Nothing
+    else may run in the engine. Raises InferdeckError where a run fails."""
+    length = max(1, min(PROMPT_TOKENS, context - REPLY_TOKENS - 1))
+    reply = max(2, min(REPLY_TOKENS, context - length - 1))
+    generator = random.Random(0)
+    runs = []
+    for index in range(ROUNDS + 1):
+        progress(index, ROUNDS + 1)
+        ids = [generator.randrange(engine.model_info.vocab_size) for _ in range(length)]
+        runs.append(_run(engine, ids, reply, cancelled))
+    progress(ROUNDS + 1, ROUNDS + 1)
+    measured = runs[1:]  # the first one pays for buffers and caches
+    return Speed(
+        prefill=length / statistics.median(run.prefill_s for run in measured),
+        decode=statistics.median(run.num_decoded / run.decode_s for run in measured),
+        prefill_tokens=length,
+        decode_tokens=measured[0].num_decoded,
+        rounds=ROUNDS,
+    )
+
+
+def _run(engine: LLMEngine, ids: list[int], reply: int, cancelled: Cancelled) -> _Run:
+    params = SamplingParams(temperature=0.0, max_tokens=reply, ignore_eos=True)
+    output = RequestOutput("", len(ids))
+    request_id = engine.add_request(tuple(ids), params)
+    try:
+        while output.finish_reason is None:
+            check(cancelled)
+            for event in engine.step():
+                output.extend(event)
+    finally:
+        engine.abort(request_id)
+    times = output.metrics
+    if output.error is not None:
+        raise InferdeckError(output.error.cause, output.error.remedy)
+    assert times is not None and times.ttft_s is not None and times.e2e_s is not None
+    decode_s = max(times.e2e_s - times.ttft_s, 1e-9)
+    return _Run(max(times.ttft_s, 1e-9), decode_s, len(output.token_ids) - 1)

@@ -1,0 +1,321 @@
+"""One evaluation, from the task to the report.
+
+    reference   load -> read the text: hidden states to a file -> answers, speed -> give it back,
+                but for its output head
+    candidate   load -> read the text: logits of both from their states, tile by tile
+                     -> answers, speed -> give it back
+
+So the two models are never in memory together. The most that is taken at once is the candidate
+with a cache of one context (four with prompts), the reference's output head [vocab, hidden], six
+tiles of logits of 32 MiB, and the activations of one chunk; the file holds tokens * hidden numbers
+in the reference's dtype.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.evaluate.answers import Answer, answer, compare, equal_tokens, measure_speed
+from engine.evaluate.head import Head
+from engine.evaluate.reading import (
+    EncodedText,
+    StateFile,
+    choose_cut,
+    encode_parts,
+    read_states,
+    split_specials,
+)
+from engine.evaluate.report import Answers, EvaluationReport, ModelFacts, Speed, TextFacts
+from engine.evaluate.scoring import Scores
+from engine.evaluate.side import (
+    PARALLEL_ANSWERS,
+    Need,
+    Side,
+    facts_of,
+    opened,
+    out_of_memory,
+    prepare,
+)
+from engine.evaluate.task import (
+    ANSWERS,
+    CANDIDATE,
+    REFERENCE,
+    SPEED,
+    TEXT,
+    Cancelled,
+    EvaluationTask,
+    Progress,
+    TextError,
+    check,
+    stage_of,
+)
+from engine.hardware.machine import machine_info
+from engine.llm_engine import LLMEngine
+from engine.text.tokenizer import Tokenizer
+
+FEWEST_TOKENS = 32
+FEW_TOKENS = 2000
+"""Below this the percentiles and the perplexity still move with every sentence."""
+
+
+def run(
+    task: EvaluationTask,
+    progress: Progress = lambda stage, done, total: None,
+    cancelled: Cancelled = lambda: False,
+) -> EvaluationReport:
+    """Measure. For a thread of its own: nothing is shared with another engine but torch's number
+    of threads, which is put back at the end.
+
+    Raises what loading raises, ConfigError, TextError, OutOfMemoryError, NumericalError, or
+    EvaluationCancelled (within one chunk); nothing stays behind then.
+    """
+    threads = torch.get_num_threads()
+    try:
+        return _Evaluation(task, progress, cancelled).run()
+    except (MemoryError, RuntimeError) as error:
+        readable = out_of_memory(error)
+        if readable is None:
+            raise
+        raise readable from error
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one model gave beside its scores."""
+
+    facts: ModelFacts
+    answers: list[Answer]
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    task: EvaluationTask
+    progress: Progress
+    cancelled: Cancelled
+    context: int = 0
+    text: EncodedText | None = None
+    scores: Scores | None = None
+    is_cut: bool = False
+    _notices: list[str] = field(default_factory=list)
+
+    def run(self) -> EvaluationReport:
+        began = time.perf_counter()
+        task = self.task
+        check(self.cancelled)
+        candidate = prepare(CANDIDATE, task.candidate)
+        reference = None if task.reference is None else self._reference(task.reference, candidate)
+        if reference is not None:
+            _check_comparable(reference, candidate, task.text)
+        self._plan_text(candidate, reference)
+        with ExitStack() as stack:
+            before: _Found | None = None
+            stored: tuple[Head, StateFile] | None = None
+            if reference is not None:
+                states = stack.enter_context(StateFile())
+                before, head = self._measure_reference(reference, states)
+                stored = None if head is None else (head, states)
+            found = self._measure_candidate(candidate, stored)
+        return self._report(found, before, candidate.tokenizer, time.perf_counter() - began)
+
+    def _reference(self, config: EngineConfig, candidate: Side) -> Side:
+        if config.dtype == "auto":  # what differs should be what was asked for, and nothing else
+            config = config.replace(dtype=candidate.config.dtype)
+        return prepare(REFERENCE, config)
+
+    # The text ---------------------------------------------------------------------------------
+
+    def _plan_text(self, candidate: Side, reference: Side | None) -> None:
+        task = self.task
+        sides = [side for side in (candidate, reference) if side is not None]
+        longest = min(side.max_model_len for side in sides)
+        encode, empty = candidate.tokenizer.encode, candidate.tokenizer.encode("")
+        prefix, ids = split_specials(encode(task.text), empty)
+        cut = choose_cut(task.context_length, task.stride, len(prefix), longest)
+        self.context = cut.context_length
+        if not task.text:
+            return
+        counts: list[bool] | None = None
+        if task.scored:
+            ids, counts = encode_parts(
+                task.text, task.scored, lambda part: split_specials(encode(part), empty)[1]
+            )
+        self.is_cut = task.max_tokens is not None and task.max_tokens < len(ids)
+        self.text = EncodedText(ids[: task.max_tokens], prefix, cut, counts)
+        self._check_length(len(self.text.scored))
+
+    def _check_length(self, num_scored: int) -> None:
+        if num_scored < FEWEST_TOKENS:
+            raise TextError(
+                f"{self.task.text_name or 'The text'} has {num_scored:,} tokens to score.",
+                f"Give at least {FEWEST_TOKENS}; some thousands make the figures steady.",
+            )
+        if num_scored < FEW_TOKENS:
+            self._notices.append(
+                f"{num_scored:,} tokens are few: another text of this length may give other "
+                "figures."
+            )
+
+    def _text_facts(self, text: EncodedText, tokenizer: Tokenizer) -> TextFacts:
+        task = self.task
+        scored = [text.token_ids[i] for i in text.scored]
+        return TextFacts(
+            name=task.text_name,
+            sha256=hashlib.sha256(task.text.encode(errors="surrogatepass")).hexdigest(),
+            num_tokens=len(text.token_ids),
+            num_scored=len(scored),
+            num_bytes=len(tokenizer.decode(scored).encode(errors="replace")),
+            num_windows=len(text.windows),
+            context_length=text.cut.context_length,
+            stride=text.cut.stride,
+            is_cut=self.is_cut,
+        )
+
+    # The models -------------------------------------------------------------------------------
+
+    def _measure_reference(self, side: Side, states: StateFile) -> tuple[_Found, Head | None]:
+        with self._engine(side) as engine:
+            head = None
+            if self.text is not None:
+                head = Head(engine.runner.model)
+                for rows in read_states(
+                    engine, head, self.text, self._counter(side, TEXT), self.cancelled
+                ):
+                    states.append(rows)
+                head.close()
+            found = self._rest(side, engine)
+            if head is not None:
+                head.keep_alone()
+            return found, head
+
+    def _measure_candidate(self, side: Side, stored: tuple[Head, StateFile] | None) -> _Found:
+        with self._engine(side) as engine:
+            if self.text is not None:
+                self._score(side, engine, self.text, stored)
+            return self._rest(side, engine)
+
+    def _score(
+        self,
+        side: Side,
+        engine: LLMEngine,
+        text: EncodedText,
+        stored: tuple[Head, StateFile] | None,
+    ) -> None:
+        head = Head(engine.runner.model)
+        scores = self.scores = Scores(text, self.task.num_worst)
+        for rows in read_states(engine, head, text, self._counter(side, TEXT), self.cancelled):
+            reference = None
+            if stored is not None:
+                reference = (stored[0], stored[1].read(scores.count, scores.count + len(rows)))
+            scores.add(head, rows, reference, self.cancelled)
+        head.close()
+
+    def _rest(self, side: Side, engine: LLMEngine) -> _Found:
+        """Answers and speed: what leaves prefixes in the cache comes after the text."""
+        task = self.task
+        answers: list[Answer] = []
+        if task.prompts:
+            answers = answer(
+                engine, task.prompts, task.prompts_name or "The prompts",
+                self._counter(side, ANSWERS), self.cancelled,
+            )  # fmt: skip
+        speed: Speed | None = None
+        if task.measure_speed:
+            speed = measure_speed(engine, self.context, self._counter(side, SPEED), self.cancelled)
+        return _Found(facts_of(engine, speed), answers)
+
+    @contextmanager
+    def _engine(self, side: Side) -> Iterator[LLMEngine]:
+        prompts = self.task.prompts
+        need = Need(
+            window=self.context,
+            longest=self.context + max((line.max_tokens for line in prompts), default=0),
+            num_sequences=min(PARALLEL_ANSWERS, max(1, len(prompts))),
+        )
+        with opened(side, need, self.progress, self.cancelled) as engine:
+            yield engine
+
+    def _counter(self, side: Side, what: str) -> Callable[[int, int], None]:
+        stage = stage_of(side.name, what)
+        return lambda done, total: self.progress(stage, done, total)
+
+    # The report -------------------------------------------------------------------------------
+
+    def _report(
+        self, found: _Found, before: _Found | None, tokenizer: Tokenizer, seconds: float
+    ) -> EvaluationReport:
+        report = EvaluationReport(
+            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            duration_s=seconds,
+            candidate=found.facts,
+            reference=before.facts if before else None,
+            answers=self._answers(found, before, tokenizer),
+            notices=tuple(self._notices),
+            machine=asdict(machine_info()),
+        )
+        if self.text is None or self.scores is None:
+            return report
+        scores, text = self.scores, self._text_facts(self.text, tokenizer)
+        report = replace(report, text=text, candidate_loss=scores.loss("candidate", text.num_bytes))
+        if before is None:
+            return report
+        return replace(
+            report,
+            reference_loss=scores.loss("reference", text.num_bytes),
+            divergence=scores.divergence(),
+            worst=scores.worst(tokenizer),
+        )
+
+    def _answers(
+        self, found: _Found, before: _Found | None, tokenizer: Tokenizer
+    ) -> Answers | None:
+        task = self.task
+        if before is None or not task.prompts:
+            return None
+        return compare(task.prompts, before.answers, found.answers, tokenizer, task.prompts_name)
+
+
+def _check_comparable(reference: Side, candidate: Side, text: str) -> None:
+    """The same text has to be the same tokens for both, and a token the same logit."""
+    if reference.checkpoint.path == candidate.checkpoint.path:
+        return
+    remedy = "Compare a model with another precision of itself; perplexity needs no reference."
+    names = f"the reference {reference.checkpoint.name}", f"{candidate.checkpoint.name}"
+    known, found = reference.tokenizer.tokens(), candidate.tokenizer.tokens()
+    if len(known) != len(found):
+        raise ConfigError(
+            f"The tokenizers differ: {len(known):,} tokens of {names[0]}, {len(found):,} of "
+            f"{names[1]}.",
+            remedy,
+        )
+    differing = [i for i, (a, b) in enumerate(zip(known, found, strict=True)) if a != b]
+    if differing:
+        first = differing[0]
+        raise ConfigError(
+            f"The tokenizers differ in {len(differing):,} of {len(known):,} tokens: number "
+            f"{first:,} is {known[first]!r} for {names[0]}, {found[first]!r} for {names[1]}.",
+            remedy,
+        )
+    ids = reference.tokenizer.encode(text), candidate.tokenizer.encode(text)
+    if ids[0] != ids[1]:
+        raise ConfigError(
+            f"The tokenizers cut the text differently: {len(ids[0]):,} tokens of {names[0]}, "
+            f"{len(ids[1]):,} of {names[1]}, equal up to number {equal_tokens(*ids):,}.",
+            remedy,
+        )
+    if reference.vocab_size != candidate.vocab_size:
+        raise ConfigError(
+            f"The vocabularies differ: {reference.vocab_size:,} logits of {names[0]}, "
+            f"{candidate.vocab_size:,} of {names[1]}.",
+            remedy,
+        )

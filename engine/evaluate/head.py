@@ -1,0 +1,153 @@
+"""The output head of a model on its own: final hidden states to logits.
+
+A class of transformers is a body (embedding, layers, final norm) and what it computes after it:
+the head's product, and in some families a soft cap or a scale. That part is written inside the
+class's forward; it is had alone by putting a stand-in in the body's place, which hands out hidden
+states that were computed before:
+
+    forward(ids) = rest(body(ids))              with the stand-in:   rest(states)
+
+So a model's logits can be recomputed from its stored states after its layers were given back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.attention.interface import KVProbe, active
+from engine.errors import UnsupportedModelError
+from engine.hardware.devices import make_current
+from engine.runner.model_runner import compute_one, forward
+
+
+class Head:
+    """The head of `model`, and a tap on what goes into it. `vocab_size`: logits of a row.
+
+    Raises UnsupportedModelError where the class cannot be taken apart so; that is tried, not
+    assumed: the logits of one token have to be the same both ways.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._parent, self._name, self._body = _find_body(model)
+        self._device = torch.device("cpu")  # until it is seen where the states are
+        self._stand_in = _StandIn()
+        self._states: Tensor | None = None
+        self._hook = self._body.register_forward_hook(self._hold)
+        self.vocab_size = self._check()
+
+    def take_states(self) -> Tensor:
+        """The body's output [T, hidden] of the last pass, once."""
+        states, self._states = self._states, None
+        assert states is not None, "no pass was run"
+        return states
+
+    @torch.inference_mode()
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits [R, vocab] of states [R, hidden], as the model itself computes them, on its device
+        wherever the states are."""
+        make_current(str(self._device))
+        states = states.to(self._device)
+        self._stand_in.states = states.unsqueeze(0)
+        body, self._parent._modules[self._name] = (
+            self._parent._modules[self._name],
+            self._stand_in,
+        )
+        try:
+            none = torch.zeros(len(states), dtype=torch.int64, device=states.device)
+            rows = torch.arange(len(states), device=states.device)
+            return forward(self._model, none, none, rows)
+        finally:
+            self._parent._modules[self._name] = body
+            self._stand_in.states = _NOTHING
+
+    def close(self) -> None:
+        """Listen no more; the model is as it was before."""
+        self._hook.remove()
+        self._states = None
+
+    def keep_alone(self) -> None:
+        """Give the body back: from now on there are only logits of stored states, and the memory
+        of one matrix [vocab, hidden] is kept."""
+        self.close()
+        self._body = self._parent._modules[self._name] = self._stand_in
+
+    def _hold(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._states = output[0][0]
+
+    @torch.inference_mode()
+    def _check(self) -> int:
+        """The number of logits, of a head that was found to work."""
+        with active(KVProbe()):
+            expected = compute_one(self._model)
+        states = self.take_states()
+        self._device = states.device
+        found = self.logits(states)
+        if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
+            self.close()
+            raise _unsupported(self._model)
+        return int(expected.shape[1])
+
+
+class _StandIn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.states = _NOTHING
+
+    def forward(self, *_: Any, **__: Any) -> _Output:
+        return _Output(self.states)
+
+
+class _Output:
+    """What a body returns, of any class: the states by name or as the first, all else None."""
+
+    def __init__(self, states: Tensor) -> None:
+        self.last_hidden_state = states
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+    def __getitem__(self, place: Any) -> Any:
+        return (self.last_hidden_state,)[place]
+
+
+_NOTHING = torch.empty(0)
+
+
+@torch.inference_mode()
+def _find_body(model: nn.Module) -> tuple[nn.Module, str, nn.Module]:
+    """(parent, name in it, body): the outermost module that is called in a pass and gives the
+    hidden states. In most classes it is `base_model`; a few call its decoder past it."""
+    prefix = getattr(model, "base_model_prefix", "")
+    base = getattr(model, prefix, None) if prefix else None
+    if not isinstance(base, nn.Module):
+        raise _unsupported(model)
+    places = [(model, prefix, base)]
+    inner = getattr(base, "decoder", None)
+    if isinstance(inner, nn.Module):
+        places.append((base, "decoder", inner))
+    called: list[nn.Module] = []
+    hooks = [
+        body.register_forward_hook(lambda module, args, output: called.append(module))
+        for _, _, body in places
+    ]
+    try:
+        with active(KVProbe()):
+            compute_one(model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for place in places:
+        if place[2] in called:
+            return place
+    raise _unsupported(model)
+
+
+def _unsupported(model: nn.Module) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"The output head of {type(model).__name__} cannot be told from its layers.",
+        "Its quality cannot be measured here; it runs all the same.",
+    )

@@ -1,0 +1,221 @@
+"""Which tokens of a text are scored in which window. Pure Python.
+
+text      0 1 2 3 4 5 6 7 8 9 10 11      12 tokens, context 6, stride 3
+window 0  c S S S S S                    c: context alone, S: scored
+window 1        c c c S S S
+window 2              c c c S  S  S      every token is scored once, in the first window
+                                         that reaches it
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.batch.batch import Span, pack
+from engine.errors import ConfigError, InferdeckError
+from engine.evaluate.head import Head
+from engine.evaluate.task import Cancelled, check
+from engine.llm_engine import LLMEngine
+
+DEFAULT_CONTEXT = 2048
+
+
+class Window(NamedTuple):
+    """Tokens start..end-1 of the text, behind the tokenizer's own beginning; those from
+    `first_scored` on are scored."""
+
+    start: int
+    end: int
+    first_scored: int
+
+    @property
+    def num_scored(self) -> int:
+        return self.end - self.first_scored
+
+
+class Cut(NamedTuple):
+    """How a text is cut. `prefix`: number of tokens that the tokenizer puts before every text
+    (BOS); they stand at the beginning of every window."""
+
+    context_length: int
+    stride: int
+    prefix: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens of the text in one window."""
+        return self.context_length - self.prefix
+
+    def windows(self, num_tokens: int) -> Iterator[Window]:
+        """Of a text of `num_tokens` tokens. Without a prefix its first token has nothing before
+        it, and is not scored."""
+        scored = 0 if self.prefix else 1
+        for start in range(0, max(num_tokens, 1), self.stride):
+            end = min(start + self.capacity, num_tokens)
+            if scored < end:
+                yield Window(start, end, scored)
+                scored = end
+            if end == num_tokens:
+                return
+
+
+def choose_cut(
+    context_length: int | None, stride: int | None, prefix: int, max_model_len: int
+) -> Cut:
+    """The cut that was asked for, or by default windows of min(2048, max_model_len) tokens that
+    follow each other with one token in common. Raises ConfigError with the bounds."""
+    context = min(DEFAULT_CONTEXT, max_model_len) if context_length is None else context_length
+    least = prefix + 2
+    if not least <= context <= max_model_len:
+        raise ConfigError(
+            f"The windows would have {context:,} tokens (context length).",
+            f"Give {least:,} to {max_model_len:,}, which the model can hold.",
+        )
+    largest = context - prefix - 1
+    if stride is None:
+        return Cut(context, largest, prefix)
+    if not 1 <= stride <= largest:
+        raise ConfigError(
+            f"The windows would begin every {stride:,} tokens (stride).",
+            f"Give 1 to {largest:,}: one less than a window holds, so that every token has "
+            "another before it.",
+        )
+    return Cut(context, stride, prefix)
+
+
+class StateFile:
+    """Rows [hidden] of one dtype, appended once and read in any order. Bit by bit what was put
+    in. The file has no name and is gone when it is closed, however the process ends."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="inferdeck-states-")  # noqa: SIM115 - closed by close
+        self._width = 0
+        self._dtype = torch.float32
+
+    def append(self, states: Tensor) -> None:
+        """Add the rows of states [R, hidden]."""
+        self._width, self._dtype = states.shape[1], states.dtype
+        plain = states.detach().contiguous().cpu().view(torch.uint8)
+        try:
+            self._file.write(plain.numpy().data)
+        except OSError as error:
+            raise InferdeckError(
+                f"The hidden states of the reference ({self._file.tell() / 2**20:,.0f} MiB so "
+                f"far) could not be written to {tempfile.gettempdir()}: {error.strerror}.",
+                "Free some space there, measure fewer tokens (max_tokens), or set TMPDIR to "
+                "another disk.",
+            ) from error
+
+    def read(self, start: int, end: int) -> Tensor:
+        """Rows start..end-1."""
+        row_bytes = self._width * self._dtype.itemsize
+        self._file.seek(start * row_bytes)
+        data = bytearray(self._file.read((end - start) * row_bytes))
+        return torch.frombuffer(data, dtype=self._dtype).view(end - start, self._width)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> StateFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class EncodedText(NamedTuple):
+    """Tokens of a text, and what the tokenizer puts before them. `counts`: of each token whether it
+    is scored (None: all are); the others are read as context alone."""
+
+    token_ids: Sequence[int]
+    prefix: Sequence[int]
+    cut: Cut
+    counts: Sequence[bool] | None = None
+
+    @property
+    def windows(self) -> list[Window]:
+        return list(self.cut.windows(len(self.token_ids)))
+
+    @property
+    def scored(self) -> list[int]:
+        """Positions of the tokens that are scored, in the order in which they are read."""
+        return self.scored_within(0 if self.prefix else 1, len(self.token_ids))
+
+    def scored_within(self, start: int, end: int) -> list[int]:
+        return [i for i in range(start, end) if self.counts is None or self.counts[i]]
+
+
+def encode_parts(
+    text: str, spans: Sequence[tuple[int, int]], encode: Callable[[str], list[int]]
+) -> tuple[list[int], list[bool]]:
+    """(tokens, whether each lies in one of the spans) of a text. `spans`: characters start..end-1,
+    in order and apart; their ends are ends of tokens, because the parts are encoded one by one."""
+    ids: list[int] = []
+    counts: list[bool] = []
+    done = 0
+    for start, end in (*spans, (len(text), len(text))):
+        for part, is_scored in ((text[done:start], False), (text[start:end], True)):
+            found = encode(part) if part else []
+            ids += found
+            counts += [is_scored] * len(found)
+        done = end
+    return ids, counts
+
+
+def split_specials(ids: Sequence[int], empty: Sequence[int]) -> tuple[list[int], list[int]]:
+    """(prefix, tokens of the text) of an encoded text, where `empty` is the empty text encoded:
+    what a tokenizer puts before every text (BOS) and after it (EOS, which is left out)."""
+    same = 0
+    while same < min(len(empty), len(ids)) and empty[same] == ids[same]:
+        same += 1
+    rest, suffix = list(ids[same:]), list(empty[same:])
+    if suffix and rest[-len(suffix) :] == suffix:
+        rest = rest[: -len(suffix)]
+    return list(ids[:same]), rest
+
+
+def read_states(
+    engine: LLMEngine,
+    head: Head,
+    text: EncodedText,
+    progress: Callable[[int, int], None],
+    cancelled: Cancelled,
+) -> Iterator[Tensor]:
+    """The states [R, hidden] that predict the scored tokens, in the order of the text, as many at
+    a time as one chunk gives. No request may be in the engine, and no prefix cached."""
+    chunk = engine.config.max_num_batched_tokens
+    total, done = len(text.scored), 0
+    progress(0, total)
+    for window in text.windows:
+        # the last token predicts nothing that is scored here
+        ids = [*text.prefix, *text.token_ids[window.start : window.end - 1]]
+        # the row of a token is that of the token before it
+        before = len(text.prefix) - window.start - 1
+        rows = [before + i for i in text.scored_within(window.first_scored, window.end)]
+        for begin in range(0, len(ids), chunk):
+            check(cancelled)
+            states = _compute(engine, head, ids[begin : begin + chunk], begin)
+            useful = [row - begin for row in rows if begin <= row < begin + chunk]
+            if useful:
+                yield states[useful]
+                done += len(useful)
+            progress(done, total)
+
+
+def _compute(engine: LLMEngine, head: Head, ids: Sequence[int], start: int) -> Tensor:
+    """States [T, hidden] of tokens that stand at positions from `start` on in blocks 0, 1, ..."""
+    block_size = engine.config.block_size
+    blocks = range(-(-(start + len(ids)) // block_size))
+    engine.runner.execute(pack([Span(ids, start, blocks, num_rows=1)], block_size))
+    return head.take_states()

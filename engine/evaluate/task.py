@@ -1,0 +1,244 @@
+"""What an evaluation tells about its progress, and how it is stopped. No torch.
+
+progress(stage, done, total) comes with every chunk, from the thread that evaluates. A stage is a
+text to show, such as "Reference: reading the text"; `unit_of` says what is counted (total 0:
+nothing is). cancelled() is asked at least once per chunk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.config import SETTINGS, EngineConfig
+from engine.errors import ConfigError, InferdeckError
+
+Progress = Callable[[str, int, int], None]
+Cancelled = Callable[[], bool]
+
+REFERENCE, CANDIDATE = "Reference", "Model"
+
+TEXT, ANSWERS, SPEED = "reading the text", "answering prompts", "measuring speed"
+_UNITS = {TEXT: "tokens", ANSWERS: "answers", SPEED: "runs"}
+
+
+class EvaluationCancelled(InferdeckError):  # noqa: N818 - not an error to the user, a way out
+    """The user stopped the evaluation; nothing of it is kept."""
+
+
+def stage_of(side: str, what: str) -> str:
+    return f"{side}: {what}"
+
+
+def unit_of(stage: str) -> str:
+    """What a stage counts: "tokens", "answers" or "runs"; loading counts "bytes"."""
+    return _UNITS.get(stage.partition(": ")[2], "bytes")
+
+
+def check(cancelled: Cancelled) -> None:
+    """Raise EvaluationCancelled where the user wants to stop."""
+    if cancelled():
+        raise EvaluationCancelled("The evaluation was stopped.", "Start it again when you like.")
+
+
+LARGEST = 64 * 2**20
+"""Bytes of a text: some 16 million tokens, which no machine would finish in a day."""
+
+DEFAULT_MAX_TOKENS = 128
+LARGEST_MAX_TOKENS = 1 << 20
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_EXAMPLE = '{"prompt": "Once upon a time"} or {"messages": [{"role": "user", "content": "Hi"}]}'
+
+PROMPT_LINES = (
+    'JSON, a line each: {"prompt": "..."} is raw text, which the model continues as it stands; '
+    '{"messages": [...]} goes through its chat template.'
+)
+"""The format, for whoever is asked for such a file."""
+
+
+class TextError(InferdeckError):
+    """A text or a file of prompts that a model cannot be measured on."""
+
+
+class PromptLine(NamedTuple):
+    """A prompt and where it stands: a text to be continued, or chat messages."""
+
+    line: int
+    prompt: str | tuple[Mapping[str, str], ...]
+    max_tokens: int = DEFAULT_MAX_TOKENS
+
+    @property
+    def shown(self) -> str:
+        """The prompt as text; of a conversation the last message."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1]["content"]
+
+
+def read_text(file: Path) -> str:
+    """A UTF-8 text file. Raises TextError where it is empty, binary, too large, in another
+    encoding, or cannot be read."""
+    data = _read(file)
+    if data.startswith(_UTF16):
+        raise TextError(f"{file} is UTF-16, not UTF-8.", "Save it as UTF-8.")
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise TextError(
+            f"{file} is not a text: byte {zero:,} of {len(data):,} is zero.",
+            "Give a plain text file in UTF-8.",
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{file} is not UTF-8: byte {error.start:,} of {len(data):,} is "
+            f"0x{data[error.start]:02x}.",
+            "Save it as UTF-8.",
+        ) from error
+    if not text.strip():
+        raise TextError(f"{file} is empty.", "Give a text of some thousand words.")
+    return text
+
+
+def read_prompts(file: Path) -> tuple[PromptLine, ...]:
+    """A JSONL file of prompts (see PROMPT_LINES), blank lines skipped. Raises TextError with
+    file, line and what is wrong there."""
+    lines = read_text(file).split("\n")
+    found = [
+        _prompt_line(file, number, line) for number, line in enumerate(lines, 1) if line.strip()
+    ]
+    return tuple(found)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if size > LARGEST:
+            raise TextError(
+                f"{file} has {size:,} bytes; {LARGEST:,} are the most.",
+                "Cut a part out of it: some hundred thousand bytes make steady figures.",
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise TextError(
+            f"{file} cannot be read: {error.strerror or error}.", "Check the path."
+        ) from error
+
+
+def _prompt_line(file: Path, number: int, line: str) -> PromptLine:
+    def wrong(what: str, remedy: str = f"Write {_EXAMPLE}.") -> TextError:
+        return TextError(f"{file}, line {number}: {what}.", remedy)
+
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise wrong(f"it is not JSON ({error})") from error
+    if not isinstance(entry, dict):
+        raise wrong("it is not a JSON object")
+    if ("prompt" in entry) == ("messages" in entry):
+        both = "both" if "prompt" in entry else "neither"
+        raise wrong(f'it has {both} of "prompt" and "messages"')
+    prompt = _text_of(entry) if "prompt" in entry else _messages_of(entry)
+    if prompt is None:
+        key = "prompt" if "prompt" in entry else "messages"
+        wanted = "a text" if key == "prompt" else 'a list of objects with texts "role", "content"'
+        raise wrong(f'"{key}" is not {wanted}, or is empty')
+    max_tokens = entry.get("max_tokens", DEFAULT_MAX_TOKENS)
+    if type(max_tokens) is not int or not 1 <= max_tokens <= LARGEST_MAX_TOKENS:
+        raise wrong(f'"max_tokens" is {max_tokens!r}', "Give a whole number of at least 1.")
+    return PromptLine(number, prompt, max_tokens)
+
+
+def _text_of(entry: Mapping[str, Any]) -> str | None:
+    text = entry["prompt"]
+    return text if isinstance(text, str) and text else None
+
+
+def _messages_of(entry: Mapping[str, Any]) -> tuple[Mapping[str, str], ...] | None:
+    messages = entry["messages"]
+    if not isinstance(messages, list) or not messages:
+        return None
+    for message in messages:
+        if not isinstance(message, dict):
+            return None
+        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            return None
+    return tuple({"role": m["role"], "content": m["content"]} for m in messages)
+
+
+DEFAULT_WORST = 20
+MOST_WORST = 1000
+
+PRECISION_SETTINGS = tuple(
+    name for name in SETTINGS if "quanti" in name or name == "kv_cache_dtype"
+)
+"""Settings that make weights or KV cache smaller: a reference has them at their defaults."""
+
+WITHOUT_MEANING = (
+    "speculative_method", "speculative_model", "kv_allocation", "batching", "tensor_parallel_size",
+    "pipeline_parallel_size",
+)  # fmt: skip
+"""Settings that change no token; an evaluation runs with their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationTask:
+    """Measure `candidate` (against `reference`) on `text`, on the answers to `prompts`, and with
+    `measure_speed` how fast it is.
+
+    scored: parts of the text that count, as (start, end) in characters, in order and apart; none:
+    all of it counts. Of a conversation these are the answers: what a user will ask no model was
+    trained to predict. context_length, stride: see `engine.evaluate.reading`. max_tokens: no
+    more of the text than this. A reference of dtype "auto" runs in the candidate's. A window is
+    computed in chunks of each configuration's max_num_batched_tokens.
+    """
+
+    candidate: EngineConfig
+    reference: EngineConfig | None = None
+    text: str = ""
+    text_name: str = ""
+    scored: tuple[tuple[int, int], ...] = ()
+    prompts: tuple[PromptLine, ...] = ()
+    prompts_name: str = ""
+    context_length: int | None = None
+    stride: int | None = None
+    max_tokens: int | None = None
+    num_worst: int = DEFAULT_WORST
+    measure_speed: bool = False
+
+    def __post_init__(self) -> None:
+        if not (self.text or self.prompts or self.measure_speed):
+            raise ConfigError(
+                "There is nothing to measure.", "Give a text, prompts, or ask for the speed."
+            )
+        if self.prompts and self.reference is None:
+            raise ConfigError(
+                "Answers are compared with those of a reference, and there is none.",
+                "Name a reference, or another precision for the model.",
+            )
+        edges = [edge for span in self.scored for edge in span]
+        if edges != sorted(edges) or (edges and not 0 <= edges[0] <= edges[-1] <= len(self.text)):
+            raise ConfigError(
+                f"The {len(self.scored):,} parts of the text that count are not in order, or not "
+                f"within its {len(self.text):,} characters.",
+                "Give (start, end) pairs from the beginning of the text to its end.",
+            )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigError(f"max_tokens is {self.max_tokens}.", "Give at least 1.")
+        if not 0 <= self.num_worst <= MOST_WORST:
+            raise ConfigError(f"num_worst is {self.num_worst}.", f"Give 0 to {MOST_WORST:,}.")
+
+
+def plain(config: EngineConfig, **changes: Any) -> EngineConfig:
+    """`config` without quantization and with a plain KV cache: what a candidate is compared with
+    unless another reference is named."""
+    defaults = {name: SETTINGS[name].default for name in PRECISION_SETTINGS}
+    return config.replace(**{**defaults, **changes})
+
+
+def measurable(config: EngineConfig) -> EngineConfig:
+    """`config` without what changes no token."""
+    defaults = {name: SETTINGS[name].default for name in WITHOUT_MEANING}
+    return config.replace(**defaults, enable_chunked_prefill=True)

@@ -1,0 +1,222 @@
+"""bitsandbytes in 4 bits (NF4, FP4) and 8 (LLM.int8()), as transformers saves it
+(bitsandbytes-foundation/bitsandbytes, functional.py: QuantState, and nn/modules.py).
+
+    4 bits   weight                  uint8 [N * K / 2, 1], the first of two codes in the high half
+             weight.quant_map        float32 [16], what the codes stand for
+             weight.absmax           float32 [N * K / 64], a scale per block
+                                     or, quantized again, uint8: scale = nested_quant_map[absmax]
+                                     * nested_absmax (a block of 256) + nested_offset
+             weight.quant_state.bitsandbytes__nf4   uint8, a JSON text: shape, blocksize, ...
+    8 bits   weight int8 [N, K]; SCB float32 [N]    w = code * SCB / 127
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import CheckpointError, UnsupportedModelError
+from engine.formats.checkpoint_format import (
+    CheckpointFormat,
+    Members,
+    Misfit,
+    QuantizedTensor,
+    need,
+    need_dtype,
+    need_matrix,
+    need_shape,
+)
+from engine.formats.settings import CHECK_SETTINGS, Settings
+from engine.formats.tensor_reader import TensorReader
+from engine.formats.writing import Made, Writer
+from engine.numerics.codes import NF4_TABLE, Codes, IntCodes, TableCodes
+
+_STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
+_NESTED = ("weight.nested_absmax", "weight.nested_quant_map")
+_INT8 = ("SCB", "weight_format")
+_ROW = 0  # the number of the only order of int8 weights that is still in use
+
+
+class BitsAndBytesFormat(CheckpointFormat):
+    method = "bitsandbytes"
+    suffixes = ("weight", "weight.absmax", "weight.quant_map", *_NESTED, *_STATES, *_INT8)
+
+    def __init__(self, settings: Settings) -> None:
+        self._kind = settings.text("bnb_4bit_quant_type", default="fp4").lower()
+        self._double = settings.flag("bnb_4bit_use_double_quant", default=False)
+        self._left = settings.names("llm_int8_skip_modules")
+        in_4 = settings.flag("load_in_4bit", "_load_in_4bit", default=False)
+        if not in_4 and not settings.flag("load_in_8bit", "_load_in_8bit", default=False):
+            raise CheckpointError(
+                f"{settings.source} says neither load_in_4bit nor load_in_8bit.", CHECK_SETTINGS
+            )
+        if in_4 and self._kind not in ("nf4", "fp4"):
+            raise UnsupportedModelError(
+                f"{settings.source} has 4-bit weights in {self._kind!r}; this program reads nf4 "
+                "and fp4.",
+                "Choose another checkpoint of the model.",
+            )
+        # the size of blocks is not in the config; what each matrix says is what counts
+        super().__init__(4 if in_4 else 8, 64 if in_4 else -1)
+
+    @property
+    def title(self) -> str:
+        if self.bits == 8:
+            return "bitsandbytes, 8 bits, a scale per output"
+        double = ", scales quantized again" if self._double else ""
+        return f"bitsandbytes, {self._kind.upper()}{double}"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "type": "int8" if self.bits == 8 else self._kind,
+            "double_quantization": self._double and self.bits == 4,
+            "left_unquantized": self._left,
+        }
+
+    def _is_quantized(self, module: str, members: Members) -> bool:
+        return (
+            len(members) > 1 or "weight" not in members or members["weight"].dtype in ("U8", "I8")
+        )
+
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+        need(members, "weight")
+        if "SCB" in members:
+            return _int8(module, members)
+        return _four_bit(module, members, reader)
+
+
+def _int8(module: str, members: Members) -> QuantizedTensor:
+    need_dtype(members, "weight", "I8")
+    need_dtype(members, "SCB", "F32")
+    rows, width = need_matrix(members, "weight")
+    need_shape(members, "SCB", (rows,))
+
+    def decode(parts: Mapping[str, Tensor]) -> IntCodes:
+        order = parts.get("weight_format")
+        if order is not None and int(order.flatten()[0]) != _ROW:
+            raise Misfit(
+                f"its weight_format is {int(order.flatten()[0])}, an order of one kind of GPU "
+                f"(read is {_ROW}, row by row)"
+            )
+        codes = parts["weight"].view(torch.uint8) ^ 128  # -128 becomes 0
+        scales = (parts["SCB"] / 127).unsqueeze(1)
+        return IntCodes(8, codes, scales, None, width)
+
+    return QuantizedTensor(f"{module}.weight", (rows, width), members, "weight", decode)
+
+
+def _four_bit(module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+    state_name = next((s for s in _STATES if s in members), None)
+    if state_name is None:
+        raise Misfit(f"has {', '.join(sorted(members))} and neither SCB nor a quant_state")
+    need(members, "weight.absmax", "weight.quant_map")
+    need_dtype(members, state_name, "U8")
+    need_dtype(members, "weight.quant_map", "F32")
+    need_shape(members, "weight.quant_map", (16,))
+    state = _read_state(reader.read(members[state_name]))
+    rows, width = state["shape"]
+    size = rows * width
+    if members["weight"].nbytes != -(-size // 2):
+        raise Misfit(
+            f"has weight of {members['weight'].nbytes} bytes for {rows} x {width} codes of 4 bits"
+        )
+    count = -(-size // state["blocksize"])
+    need_shape(members, "weight.absmax", (count,))
+    nested = _NESTED[0] in members
+    if nested:
+        need(members, *_NESTED)
+        need_dtype(members, "weight.absmax", "U8")
+        need_shape(members, _NESTED[1], (256,))
+        need_shape(members, _NESTED[0], (-(-count // state["nested_blocksize"]),))
+    else:
+        need_dtype(members, "weight.absmax", "F32")
+
+    def decode(parts: Mapping[str, Tensor]) -> TableCodes:
+        # the storage may be declared in another number format (bnb_4bit_quant_storage)
+        pairs = parts["weight"].contiguous().reshape(-1).view(torch.uint8)
+        codes = torch.stack((pairs >> 4, pairs & 15), dim=-1).flatten()[:size]
+        scales = _unnest(parts, state) if nested else parts["weight.absmax"]
+        table = parts["weight.quant_map"]
+        return TableCodes(codes.view(rows, width), scales, state["blocksize"], table)
+
+    return QuantizedTensor(f"{module}.weight", (rows, width), members, "weight", decode)
+
+
+def _unnest(parts: Mapping[str, Tensor], state: Mapping[str, Any]) -> Tensor:
+    """float32 scales out of their own quantization ("double quantization")."""
+    values = parts["weight.nested_quant_map"].float()[parts["weight.absmax"].long()]
+    per_value = parts["weight.nested_absmax"].float().repeat_interleave(state["nested_blocksize"])
+    return values * per_value[: values.numel()] + float(state["nested_offset"])
+
+
+def _read_state(stored: Tensor) -> dict[str, Any]:
+    """The JSON text in a quant_state tensor, checked."""
+    try:
+        state = json.loads(bytes(stored.tolist()).decode())
+        shape = [int(n) for n in state["shape"]]
+        numbers = [int(state["blocksize"]), int(state.get("nested_blocksize", 256))]
+        offset = float(state.get("nested_offset", 0.0))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Misfit(f"has a quant_state that cannot be read ({error})") from None
+    if len(shape) == 3:
+        raise Misfit(
+            f"is a weight of {shape}: the experts of a layer quantized as one tensor are not "
+            "supported"
+        )
+    if len(shape) != 2 or min(*shape, *numbers) <= 0:
+        raise Misfit(f"has a quant_state with shape {shape} and blocks of {numbers[0]}")
+    return {
+        "shape": shape, "blocksize": numbers[0], "nested_blocksize": numbers[1],
+        "nested_offset": offset,
+    }  # fmt: skip
+
+
+class BitsAndBytesWriter(Writer):
+    """NF4, without double quantization."""
+
+    method = "bitsandbytes"
+
+    def refusal(self, codes: Codes) -> str:
+        if not isinstance(codes, TableCodes) or codes.table.tolist() != _NF4:
+            return "it holds NF4 codes alone"
+        if codes.block_size not in _BLOCKS:
+            return f"its kernels know blocks of {_BLOCKS}, and these are of {codes.block_size}"
+        return ""
+
+    def _config(self, made: Made) -> dict[str, Any]:
+        return {
+            "quant_method": "bitsandbytes",
+            "load_in_4bit": True,
+            "load_in_8bit": False,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": False,
+            "bnb_4bit_compute_dtype": "bfloat16",
+            "bnb_4bit_quant_storage": "uint8",
+            "llm_int8_skip_modules": list(made.left_out) or None,
+        }
+
+    def _members(self, codes: Codes) -> dict[str, Tensor]:
+        assert isinstance(codes, TableCodes)  # `refusal` has looked
+        flat = torch.nn.functional.pad(codes.codes.flatten(), (0, codes.codes.numel() % 2))
+        pairs = flat.unflatten(0, (-1, 2))
+        state = {
+            "quant_type": "nf4", "blocksize": codes.block_size, "dtype": "bfloat16",
+            "shape": list(codes.shape),
+        }  # fmt: skip
+        return {
+            "weight": (pairs[:, 0] << 4 | pairs[:, 1]).unsqueeze(1),
+            "weight.absmax": codes.scales.float(),
+            "weight.quant_map": codes.table.float(),
+            "weight.quant_state.bitsandbytes__nf4": torch.tensor(
+                list(json.dumps(state).encode()), dtype=torch.uint8
+            ),
+        }
+
+
+_NF4 = torch.tensor(NF4_TABLE).tolist()  # as float32 holds them
+_BLOCKS = (64, 128, 256, 512, 1024, 2048, 4096)

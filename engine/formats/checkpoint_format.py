@@ -1,0 +1,247 @@
+"""What every format of quantized checkpoints has in common: the tensors of a module are found
+together, checked, and handed out as one matrix; everything else stays as it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from engine.errors import CheckpointError
+from engine.formats.safetensors_file import TensorInfo
+from engine.formats.tensor_reader import TensorReader
+from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
+
+DOWNLOAD_AGAIN = "Download the model again: the file is damaged or was written wrongly."
+
+
+class Misfit(Exception):  # noqa: N818 - becomes part of a CheckpointError
+    """What does not fit in the tensors of one module, in words that follow its name."""
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """What stands in a checkpoint for one dense weight.
+
+    name: the dense tensor's ("model.layers.0.mlp.up_proj.weight"), shape: its (N, K). `members`:
+    what is on disk, by the end of its name; `main` is the one that holds the numbers.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    members: Mapping[str, TensorInfo]
+    main: str
+    decode: Callable[[Mapping[str, Tensor]], Codes] = field(repr=False, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(info.nbytes for info in self.members.values())
+
+    @property
+    def info(self) -> TensorInfo:
+        """As if the matrix were one tensor: where its main member lies, and the bytes of all."""
+        main = self.members[self.main]
+        return TensorInfo(main.file, "CODES", self.shape, self.nbytes, main.offset)
+
+    def read(self, reader: TensorReader) -> Codes:
+        """Read every member and decode them. Raises CheckpointError where a value is impossible
+        (a scale that is no number, a group out of range), and what the reader raises."""
+        on_disk = sorted(self.members.items(), key=lambda m: (str(m[1].file), m[1].offset))
+        parts = {suffix: reader.read(info) for suffix, info in on_disk}
+        try:
+            codes = self.decode(parts)
+            check_values(codes)
+        except Misfit as misfit:
+            file = self.members[self.main].file
+            raise CheckpointError(f"{self.name} in {file}: {misfit}.", DOWNLOAD_AGAIN) from None
+        return codes
+
+
+def check_values(codes: Codes) -> None:
+    """Raise Misfit where the numbers of a matrix cannot be right."""
+    bad = int((~torch.isfinite(codes.scales)).count_nonzero())
+    if bad:
+        raise Misfit(f"{bad} of its {codes.scales.numel()} scales are not finite")
+    if isinstance(codes, IntCodes):
+        _check_ints(codes)
+    elif isinstance(codes, FloatCodes):
+        # a sum of booleans is made of 8 bytes each
+        bad = int(codes.values.view(torch.uint8).bitwise_and(0x7F).eq(0x7F).count_nonzero())
+        if bad:
+            raise Misfit(f"{bad} of its {codes.values.numel()} float8 values are not numbers")
+    elif isinstance(codes, TableCodes) and not bool(torch.isfinite(codes.table).all()):
+        raise Misfit("its table of 16 values holds some that are not finite")
+
+
+def _check_ints(codes: IntCodes) -> None:
+    top = 2**codes.bits - 1
+    if codes.zeros is not None and int(codes.zeros.max()) > top:
+        raise Misfit(f"a zero point is {int(codes.zeros.max())}, above the largest code {top}")
+    if codes.groups is None:
+        return
+    count = codes.scales.shape[1]
+    lowest, highest = int(codes.groups.min()), int(codes.groups.max())
+    if lowest < 0 or highest >= count:
+        raise Misfit(f"g_idx names the groups {lowest} to {highest}, and there are {count}")
+    sizes = torch.bincount(codes.groups.long(), minlength=count)
+    full, last = sizes[:-1], int(sizes[-1])
+    if bool((full != codes.group_size).any()) or last > codes.group_size:
+        wrong = int((full != codes.group_size).sum()) + int(last > codes.group_size)
+        raise Misfit(
+            f"g_idx gives {wrong} of {count} groups another size than {codes.group_size} columns"
+        )
+
+
+Members = Mapping[str, TensorInfo]
+FLOATS = ("F16", "BF16", "F32")
+_INTEGERS = ("I8", "U8", "I32")  # what a weight that was left as it is, is not
+
+
+class CheckpointFormat(ABC):
+    """How one checkpoint stores its quantized weights. `bits` and `group_size` are those of most
+    of them (group_size -1: whole rows)."""
+
+    method: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]  # ends of the names of the tensors that make a matrix
+    unused: ClassVar[tuple[str, ...]] = ()  # ends of names that only other engines need
+
+    def __init__(self, bits: int, group_size: int) -> None:
+        self.bits = bits
+        self.group_size = group_size
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """For people: "AWQ, 4 bits, groups of 128"."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the window shows: method, title, bits, group_size, and what the format adds."""
+        return {
+            "method": self.method,
+            "title": self.title,
+            "bits": self.bits,
+            "group_size": self.group_size,
+        }
+
+    def split(
+        self, tensors: Mapping[str, TensorInfo]
+    ) -> tuple[dict[str, TensorInfo], dict[str, QuantizedTensor]]:
+        """(tensors that are as they would be without quantization, matrices by the dense name).
+
+        Reads no weights, at most the few bytes that hold a shape. Raises CheckpointError naming
+        the modules whose tensors are not whole or do not fit each other or the settings.
+        """
+        with TensorReader(0, lambda stage, done, total: None, lambda: False) as reader:
+            return self._split(tensors, reader)
+
+    def _split(
+        self, tensors: Mapping[str, TensorInfo], reader: TensorReader
+    ) -> tuple[dict[str, TensorInfo], dict[str, QuantizedTensor]]:
+        plain = {n: info for n, info in tensors.items() if not _ends(n, self.unused)}
+        quantized: dict[str, QuantizedTensor] = {}
+        problems: list[str] = []
+        for module, members in self._modules(plain).items():
+            if not self._is_quantized(module, members):
+                continue
+            for suffix in members:
+                del plain[f"{module}.{suffix}"]
+            try:
+                if f"{module}.weight" in plain:
+                    raise Misfit(f"has {', '.join(sorted(members))} and a plain weight besides")
+                quantized[f"{module}.weight"] = self._matrix(module, members, reader)
+            except Misfit as misfit:
+                problems.append(f"{module} {misfit}")
+        problems += [_unexplained(n, info) for n, info in plain.items() if _is_packed(n, info)]
+        if problems:
+            named = "; ".join(problems[:3])
+            named += f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+            what = "1 weight does" if len(problems) == 1 else f"{len(problems)} weights do"
+            raise CheckpointError(
+                f"{what} not fit {self.title}: {named}.",
+                "Download the model again, or check that its quantization settings belong to "
+                "these weights.",
+            )
+        return plain, quantized
+
+    @abstractmethod
+    def _is_quantized(self, module: str, members: Members) -> bool:
+        """Whether these tensors are a quantized matrix, or plain ones with such names."""
+
+    @abstractmethod
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+        """The matrix of one module; raises Misfit."""
+
+    def _modules(self, tensors: Mapping[str, TensorInfo]) -> dict[str, dict[str, TensorInfo]]:
+        modules: dict[str, dict[str, TensorInfo]] = defaultdict(dict)
+        for name, info in tensors.items():
+            for suffix in self.suffixes:
+                if name.endswith(f".{suffix}"):
+                    modules[name.removesuffix(f".{suffix}")][suffix] = info
+                    break
+        return modules
+
+
+def need(members: Members, *suffixes: str) -> None:
+    missing = [s for s in suffixes if s not in members]
+    if missing:
+        raise Misfit(f"has {', '.join(sorted(members))} and no {', '.join(missing)}")
+
+
+def need_shape(members: Members, suffix: str, shape: tuple[int, ...]) -> None:
+    found = members[suffix].shape
+    if found != shape:
+        raise Misfit(f"has {suffix} of {list(found)}, which should be {list(shape)}")
+
+
+def need_dtype(members: Members, suffix: str, *dtypes: str) -> None:
+    found = members[suffix].dtype
+    if found not in dtypes:
+        raise Misfit(f"has {suffix} in {found}, which should be {' or '.join(dtypes)}")
+
+
+def need_matrix(members: Members, suffix: str) -> tuple[int, int]:
+    """The member's shape, which has to have two axes."""
+    shape = members[suffix].shape
+    if len(shape) == 3:
+        raise Misfit(
+            f"has {suffix} of {list(shape)}: the experts of a layer quantized as one tensor are "
+            "not supported"
+        )
+    if len(shape) != 2 or not all(shape):
+        raise Misfit(f"has {suffix} of {list(shape)}, which should have two axes")
+    return shape[0], shape[1]
+
+
+def need_groups(width: int, group_size: int) -> int:
+    """The number of groups of `group_size` that `width` inputs are cut into without a rest."""
+    if width % group_size:
+        raise Misfit(f"has {width} inputs, which groups of {group_size} do not divide")
+    return width // group_size
+
+
+def in_words(group_size: int) -> str:
+    return "a scale per output" if group_size == -1 else f"groups of {group_size}"
+
+
+def _ends(name: str, suffixes: tuple[str, ...]) -> bool:
+    return any(name.endswith(f".{suffix}") for suffix in suffixes)
+
+
+def _is_packed(name: str, info: TensorInfo) -> bool:
+    """Numbers that only settings can explain. (Masks that old checkpoints saved as bytes have
+    four axes, and are no weights.)"""
+    return info.dtype.startswith("F8") or (info.dtype in _INTEGERS and len(info.shape) in (2, 3))
+
+
+def _unexplained(name: str, info: TensorInfo) -> str:
+    if len(info.shape) == 3:
+        return (
+            f"{name} of {list(info.shape)} in {info.dtype}: the experts of a layer quantized as "
+            "one tensor are not supported"
+        )
+    return f"{name} is in {info.dtype}, and nothing says what its numbers stand for"

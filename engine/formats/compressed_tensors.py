@@ -1,0 +1,229 @@
+"""compressed-tensors, as llm-compressor writes it (vllm-project/compressed-tensors, compressors).
+
+pack-quantized   weight_packed int32 [N, K * bits / 32], code + 2**(bits-1), natural order;
+                 weight_zero_point int32 [N * bits / 32, G], packed along the outputs, so too;
+                 weight_g_idx int32 [K] (actorder "group"); weight_shape [2]
+int-quantized    weight int8 [N, K]; weight_zero_point int8 [N, G]
+float-quantized  weight float8_e4m3fn [N, K]
+all              weight_scale [1], [N, 1], [N, G] or [rows, columns] of blocks
+
+w = (code - zero) * scale
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.formats.checkpoint_format import (
+    FLOATS,
+    CheckpointFormat,
+    Members,
+    Misfit,
+    QuantizedTensor,
+    in_words,
+    need,
+    need_dtype,
+    need_groups,
+    need_matrix,
+    need_shape,
+)
+from engine.formats.settings import Scheme, Settings, read_schemes, scheme_of
+from engine.formats.tensor_reader import TensorReader
+from engine.formats.writing import per_word, unpack, words_for
+from engine.numerics.codes import Codes, FloatCodes, IntCodes
+
+Parts = Mapping[str, Tensor]
+
+
+class CompressedTensorsFormat(CheckpointFormat):
+    method = "compressed-tensors"
+    suffixes = (
+        "weight", "weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx",
+        "weight_shape",
+    )  # fmt: skip
+    unused = (
+        "input_scale", "input_zero_point", "output_scale", "output_zero_point", "q_scale",
+        "k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point",
+    )  # fmt: skip
+
+    def __init__(self, settings: Settings) -> None:
+        self._schemes = read_schemes(settings)
+        self._left = settings.names("ignore")
+        first = self._schemes[0]
+        super().__init__(first.bits, first.group_size)
+
+    @property
+    def title(self) -> str:
+        kinds = dict.fromkeys(_in_words(scheme) for scheme in self._schemes)
+        return f"compressed-tensors, {'; '.join(kinds)}"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "symmetric": all(scheme.symmetric for scheme in self._schemes),
+            "left_unquantized": self._left,
+        }
+
+    def _is_quantized(self, module: str, members: Members) -> bool:
+        stored = members.get("weight")
+        return len(members) > 1 or stored is None or stored.dtype not in FLOATS
+
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+        scheme = scheme_of(module, self._schemes)
+        if scheme is None:
+            raise Misfit("matches no target of config_groups")
+        need(members, "weight_scale")
+        need_dtype(members, "weight_scale", *FLOATS)
+        if scheme.kind == "float":
+            shape, decode = _float(scheme, members)
+            main = "weight"
+        else:
+            main = "weight_packed" if "weight_packed" in members else "weight"
+            shape, decode = _int(scheme, members, main, reader)
+        return QuantizedTensor(f"{module}.weight", shape, members, main, decode)
+
+
+def _in_words(scheme: Scheme) -> str:
+    kind = "FP8" if scheme.kind == "float" else f"{scheme.bits} bits"
+    by = {"tensor": "a scale per tensor", "block": "a scale per block of {} x {}"}
+    return f"{kind}, {by.get(scheme.strategy, in_words(scheme.group_size)).format(*scheme.block)}"
+
+
+def _float(scheme: Scheme, members: Members) -> tuple[tuple[int, int], Callable[[Parts], Codes]]:
+    need(members, "weight")
+    need_dtype(members, "weight", "F8_E4M3")
+    rows, width = need_matrix(members, "weight")
+    blocks = {
+        "tensor": (rows, width),
+        "channel": (1, width),
+        "group": (1, scheme.group_size),
+        "block": scheme.block,
+    }
+    block = blocks[scheme.strategy]
+    scales = need_scales(members, "weight_scale", (-(-rows // block[0]), -(-width // block[1])))
+
+    def decode(parts: Parts) -> FloatCodes:
+        return FloatCodes(parts["weight"], parts["weight_scale"].float().reshape(scales), block)
+
+    return (rows, width), decode
+
+
+def _int(
+    scheme: Scheme, members: Members, main: str, reader: TensorReader
+) -> tuple[tuple[int, int], Callable[[Parts], Codes]]:
+    need(members, main)
+    rows, width = _int_shape(scheme, members, main, reader)
+    group_size = scheme.group_size if scheme.strategy == "group" else width
+    groups = need_groups(width, group_size)
+    per_tensor = scheme.strategy == "tensor"
+    scales = need_scales(members, "weight_scale", (1 if per_tensor else rows, groups))
+    if "weight_g_idx" in members:
+        need_dtype(members, "weight_g_idx", "I32", "I64")
+        need_shape(members, "weight_g_idx", (width,))
+    if not scheme.symmetric:
+        need(members, "weight_zero_point")
+    zero_shape = _zero_shape(members, scales, scheme.bits)
+
+    def decode(parts: Parts) -> IntCodes:
+        if main == "weight_packed":
+            stated = parts["weight_shape"].tolist() if "weight_shape" in parts else [rows, width]
+            if stated != [rows, width]:
+                raise Misfit(f"weight_shape is {stated}, and the tensors make {[rows, width]}")
+            codes = unpack(parts[main], scheme.bits)[:, :width].contiguous()
+        else:
+            codes = _unsigned(parts[main], scheme.bits)
+        return IntCodes(
+            scheme.bits,
+            codes,
+            parts["weight_scale"].reshape(scales).expand(rows, groups).contiguous(),
+            _zeros(parts, scheme, zero_shape, (rows, groups)),
+            group_size,
+            _own_order(parts.get("weight_g_idx"), group_size),
+        )
+
+    return (rows, width), decode
+
+
+def _int_shape(
+    scheme: Scheme, members: Members, main: str, reader: TensorReader
+) -> tuple[int, int]:
+    """(N, K). The last word of a row may be filled in part: how far, the groups say, or else
+    weight_shape."""
+    if main == "weight":
+        need_dtype(members, main, "I8")
+        return need_matrix(members, main)
+    need_dtype(members, main, "I32")
+    rows, words = need_matrix(members, main)
+    groups = members["weight_scale"].shape[-1:]
+    if scheme.strategy == "group" and groups:
+        width = groups[0] * scheme.group_size
+        if words_for(width, scheme.bits) == words:
+            return rows, width
+    if "weight_shape" not in members:
+        return rows, words * per_word(scheme.bits)
+    need_dtype(members, "weight_shape", "I64", "I32")
+    need_shape(members, "weight_shape", (2,))
+    stated = reader.read(members["weight_shape"]).tolist()
+    if stated[0] != rows or words_for(stated[1], scheme.bits) != words:
+        raise Misfit(f"has weight_packed of {[rows, words]} for a weight of {stated}")
+    return rows, stated[1]
+
+
+def need_scales(members: Members, suffix: str, shape: tuple[int, int]) -> tuple[int, int]:
+    """`shape`, if the scales are of it or could be written so ([] or [1] for one, [N] for N)."""
+    found = members[suffix].shape
+    rows, columns = shape
+    flat = [(rows,)] if columns == 1 else []
+    alone = [(), (1,)] if shape == (1, 1) else []
+    if found not in [shape, *flat, *alone]:
+        raise Misfit(f"has {suffix} of {list(found)}, which should be {list(shape)}")
+    return shape
+
+
+def _zero_shape(members: Members, scales: tuple[int, int], bits: int) -> tuple[int, int]:
+    """The shape of the zero points: packed in words, or (older, and int-quantized) a byte each."""
+    if "weight_zero_point" not in members:
+        return scales
+    need_dtype(members, "weight_zero_point", "I32", "I8")
+    if members["weight_zero_point"].dtype == "I8":
+        return need_scales(members, "weight_zero_point", scales)
+    return need_scales(members, "weight_zero_point", (words_for(scales[0], bits), scales[1]))
+
+
+def _zeros(
+    parts: Parts, scheme: Scheme, shape: tuple[int, int], full: tuple[int, int]
+) -> Tensor | None:
+    """uint8 [N, G]; None where the scheme is symmetric and the file does not say otherwise."""
+    stored = parts.get("weight_zero_point")
+    if stored is None:
+        return None
+    stored = stored.reshape(shape)
+    if stored.dtype == torch.int8:
+        zeros = _unsigned(stored, scheme.bits)
+    else:
+        count = 1 if scheme.strategy == "tensor" else full[0]
+        zeros = unpack(stored.t(), scheme.bits)[:, :count].t()
+    if scheme.symmetric and bool((zeros == 2 ** (scheme.bits - 1)).all()):
+        return None
+    return zeros.expand(full).contiguous()
+
+
+def _unsigned(numbers: Tensor, bits: int) -> Tensor:
+    """int8 around 0 as uint8 around 2**(bits - 1)."""
+    middle = 2 ** (bits - 1)
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    if lowest < -middle or highest >= middle:
+        raise Misfit(f"its codes go from {lowest} to {highest}, which {bits} bits do not hold")
+    return numbers.view(torch.uint8) + middle  # which wraps, as it should
+
+
+def _own_order(g_idx: Tensor | None, group_size: int) -> Tensor | None:
+    """int32 [K], or None where columns are in the order of their groups (-1: never filled in)."""
+    if g_idx is None or bool((g_idx == -1).all()):
+        return None
+    usual = torch.arange(g_idx.numel()) // group_size
+    return None if torch.equal(g_idx.long(), usual) else g_idx.to(torch.int32)

@@ -1,0 +1,124 @@
+"""FP8 weights of quant_method "fp8" (DeepSeek-V3, Qwen3, AutoFP8, Mistral), "fbgemm_fp8" and
+"modelopt" (NVIDIA's).
+
+    weight             float8_e4m3fn [N, K]
+    weight_scale_inv   [ceil(N / 128), ceil(K / 128)]: a scale per block (weight_block_size)
+    weight_scale       [] or [1]: per tensor; [N] or [N, 1]: per output
+                       ModelOpt's by blocks: [ceil(N / 128), 1, ceil(K / 128), 1]
+                       w = value * scale, "inv" or not (it is the inverse of what weights were
+                       multiplied by)
+
+Scales of activations are left aside: activations stay at 16 bits here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from engine.errors import UnsupportedModelError
+from engine.formats.checkpoint_format import (
+    FLOATS,
+    CheckpointFormat,
+    Members,
+    Misfit,
+    QuantizedTensor,
+    need,
+    need_dtype,
+    need_matrix,
+)
+from engine.formats.settings import Settings, block_of
+from engine.formats.tensor_reader import TensorReader
+from engine.numerics.codes import FloatCodes
+
+_SCALES = ("weight_scale_inv", "weight_scale")
+_MODELOPT_BLOCKS = {"FP8": None, "FP8_PER_CHANNEL_PER_TOKEN": None, "FP8_PB_WO": [128, 128]}
+"""weight_block_size by quant_algo, of those that keep weights in float8."""
+
+
+class FP8Format(CheckpointFormat):
+    method = "fp8"
+    suffixes = ("weight", *_SCALES)
+    unused = (
+        "input_scale", "activation_scale", "input_scale_ub", "output_scale", "q_scale", "k_scale",
+        "v_scale", "kv_scale",
+    )  # fmt: skip
+
+    def __init__(self, settings: Settings) -> None:
+        number = settings.text("fmt", default="e4m3").lower()
+        if number not in ("e4m3", "float8_e4m3fn"):
+            raise UnsupportedModelError(
+                f"{settings.source} has weights in {number}; this program reads e4m3.",
+                "Choose another checkpoint of the model.",
+            )
+        self.block: tuple[int, int] | None = None
+        if settings.values.get("weight_block_size") is not None:
+            self.block = block_of(settings, "weight_block_size")
+        self._left = settings.names(
+            "modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules"
+        )
+        super().__init__(8, -1)
+
+    @property
+    def title(self) -> str:
+        if self.block is None:
+            return "FP8 (e4m3)"
+        return f"FP8 (e4m3), a scale per block of {self.block[0]} x {self.block[1]}"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "block": None if self.block is None else list(self.block),
+            "left_unquantized": self._left,
+        }
+
+    def _is_quantized(self, module: str, members: Members) -> bool:
+        return len(members) > 1 or "weight" not in members or members["weight"].dtype[:2] == "F8"
+
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+        need(members, "weight")
+        need_dtype(members, "weight", "F8_E4M3")
+        rows, width = need_matrix(members, "weight")
+        scale = next((s for s in _SCALES if s in members), None)
+        if scale is None:
+            raise Misfit(f"has weight in F8_E4M3 and no {' or '.join(_SCALES)}")
+        need_dtype(members, scale, *FLOATS)
+        shape, block = self._scales(members, scale, rows, width)
+
+        def decode(parts: Mapping[str, Tensor]) -> FloatCodes:
+            return FloatCodes(parts["weight"], parts[scale].float().reshape(shape), block)
+
+        return QuantizedTensor(f"{module}.weight", (rows, width), members, "weight", decode)
+
+    def _scales(
+        self, members: Members, scale: str, rows: int, width: int
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """(shape of the scales, the block that each is for), told by the shape on disk."""
+        found = members[scale].shape
+        if self.block is not None:
+            blocks = (-(-rows // self.block[0]), -(-width // self.block[1]))
+            if found in (blocks, (blocks[0], 1, blocks[1], 1)):
+                return blocks, self.block
+        if found in ((), (1,), (1, 1)):
+            return (1, 1), (rows, width)
+        if found in ((rows,), (rows, 1)):
+            return (rows, 1), (1, width)
+        wanted = f"{list(blocks)} or " if self.block is not None else ""
+        raise Misfit(f"has {scale} of {list(found)}, which should be {wanted}[1] or [{rows}, 1]")
+
+
+def modelopt_format(settings: Settings) -> FP8Format:
+    """What NVIDIA's ModelOpt wrote, where its weights are in float8."""
+    algorithm = settings.text("quant_algo").upper()
+    if algorithm not in _MODELOPT_BLOCKS:
+        raise UnsupportedModelError(
+            f"{settings.source} says ModelOpt's {algorithm}; this program reads "
+            f"{', '.join(_MODELOPT_BLOCKS)}.",
+            "Choose the model's FP8, AWQ or GPTQ checkpoint, or the one that it was quantized "
+            "from.",
+        )
+    values = {**settings.values, "weight_block_size": _MODELOPT_BLOCKS[algorithm]}
+    return FP8Format(dataclasses.replace(settings, values=values))

@@ -1,0 +1,201 @@
+"""GPTQ, as AutoGPTQ and GPTQModel write it (ModelCloud/GPTQModel, nn_modules/qlinear).
+
+    qweight  int32 [K * bits / 32, N]     codes along the inputs, natural order
+    qzeros   int32 [G, N * bits / 32]     zero points along the outputs; stored minus 1 in v1
+    scales   float16 [G, N]               w[n, k] = (code - zero) * scale of group g_idx[k]
+    g_idx    int32 [K]                    absent or k // g unless desc_act ordered the columns
+
+"Minus 1" is taken from the whole word, as GPTQModel does: a zero point of 0 borrows from its
+neighbour, and adding 1 to every number of the word as one sum gives both back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import CheckpointError, UnsupportedModelError
+from engine.formats.checkpoint_format import (
+    FLOATS,
+    CheckpointFormat,
+    Members,
+    Misfit,
+    QuantizedTensor,
+    in_words,
+    need,
+    need_dtype,
+    need_matrix,
+    need_shape,
+)
+from engine.formats.settings import CHECK_SETTINGS, Settings
+from engine.formats.tensor_reader import TensorReader
+from engine.formats.writing import Made, Writer, half_refusal, pack, per_word, unpack
+from engine.numerics.codes import Codes, IntCodes
+
+_ONES = {4: 0x11111111, 8: 0x01010101}  # 1 in every number of a word
+
+
+class GPTQFormat(CheckpointFormat):
+    method = "gptq"
+    suffixes = ("qweight", "qzeros", "scales", "g_idx")
+
+    def __init__(self, settings: Settings) -> None:
+        bits, group_size = settings.integer("bits"), settings.integer("group_size")
+        _check(bits, group_size, settings.source)
+        layout = settings.text("checkpoint_format", "format", default="gptq").lower()
+        if settings.flag("is_marlin_format", default=False):  # AutoGPTQ 0.6 and 0.7
+            layout = "marlin"
+        if layout not in ("gptq", "gptq_v2"):
+            raise UnsupportedModelError(
+                f"{settings.source} says GPTQ in the {layout!r} layout; this program reads gptq "
+                "and gptq_v2.",
+                "Choose the model's checkpoint in the ordinary GPTQ layout.",
+            )
+        super().__init__(bits, group_size)
+        self.symmetric = settings.flag("sym", default=True)
+        self.desc_act = settings.flag("desc_act", default=False)
+        self.version = 2 if layout == "gptq_v2" else 1
+        self._settings = settings
+        self._rules = settings.table("dynamic")
+
+    @property
+    def title(self) -> str:
+        ordered = ", columns by activation" if self.desc_act else ""
+        return f"GPTQ, {self.bits} bits, {in_words(self.group_size)}{ordered}"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "symmetric": self.symmetric,
+            "desc_act": self.desc_act,
+            "layout": f"v{self.version}",
+        }
+
+    def _is_quantized(self, module: str, members: Members) -> bool:
+        return True
+
+    def _matrix(self, module: str, members: Members, reader: TensorReader) -> QuantizedTensor:
+        bits, group_size, symmetric = self._settings_of(module)
+        need(members, "qweight", "qzeros", "scales")
+        for suffix, dtypes in (("qweight", ("I32",)), ("qzeros", ("I32",)), ("scales", FLOATS)):
+            need_dtype(members, suffix, *dtypes)
+        words, count = need_matrix(members, "qweight")
+        width = words * per_word(bits)
+        if count % per_word(bits):
+            raise Misfit(f"has {count} outputs, which {per_word(bits)} in a word do not divide")
+        group_size = width if group_size == -1 else group_size
+        groups = -(-width // group_size)
+        need_shape(members, "scales", (groups, count))
+        need_shape(members, "qzeros", (groups, count // per_word(bits)))
+        if "g_idx" in members:
+            need_dtype(members, "g_idx", "I32", "I64")
+            need_shape(members, "g_idx", (width,))
+        version = self.version
+
+        def decode(parts: Mapping[str, Tensor]) -> IntCodes:
+            zeros: Tensor | None = _read_zeros(parts["qzeros"], bits, version)
+            if symmetric and bool((zeros == 2 ** (bits - 1)).all()):
+                zeros = None
+            return IntCodes(
+                bits,
+                unpack(parts["qweight"].t(), bits),
+                parts["scales"].t().contiguous(),
+                zeros,
+                group_size,
+                _own_order(parts.get("g_idx"), group_size),
+            )
+
+        return QuantizedTensor(f"{module}.weight", (count, width), members, "qweight", decode)
+
+    def _settings_of(self, module: str) -> tuple[int, int, bool]:
+        """bits, group size and symmetry of one module: GPTQModel's `dynamic` may set them by a
+        pattern of its name ("+:" or nothing in front; "-:" leaves modules plain)."""
+        for pattern, changes in self._rules.items():
+            if pattern.startswith("-:") or not isinstance(changes, dict):
+                continue
+            if re.match(pattern.removeprefix("+:"), module):
+                own = Settings({**self._settings.values, **changes}, self._settings.source)
+                bits, group_size = own.integer("bits"), own.integer("group_size")
+                _check(bits, group_size, f"{own.source} (dynamic, {pattern})")
+                return bits, group_size, own.flag("sym", default=True)
+        return self.bits, self.group_size, self.symmetric
+
+
+class GPTQWriter(Writer):
+    """layout "gptq" (v1, the usual one) or "gptq_v2". GPTQModel reads asymmetric codes in v1 only
+    where it wrote them itself, so v2 is the one for those."""
+
+    method = "gptq"
+    layouts = ("gptq", "gptq_v2")
+
+    def refusal(self, codes: Codes) -> str:
+        if not isinstance(codes, IntCodes) or codes.bits not in _ONES:
+            return "it holds 4-bit and 8-bit integers alone"
+        for count, what in zip(codes.shape, ("outputs", "inputs"), strict=True):
+            if count % per_word(codes.bits):
+                return (
+                    f"it packs {per_word(codes.bits)} numbers into a word, and "
+                    f"{per_word(codes.bits)} does not divide {count} {what}"
+                )
+        return half_refusal(codes.scales)
+
+    def _config(self, made: Made) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            "quant_method": "gptq",
+            "bits": made.bits,
+            "group_size": made.group_size,
+            "desc_act": made.desc_act,
+            "sym": made.symmetric,
+            "static_groups": False,
+            "true_sequential": True,
+            "lm_head": not any(n.endswith("lm_head") for n in made.left_out),
+            "checkpoint_format": self.layout or "gptq",
+            "pack_dtype": "int32",
+        }
+        left = [n for n in made.left_out if not n.endswith("lm_head")]
+        if left:
+            config["dynamic"] = {f"-:^{re.escape(name)}$": {} for name in left}
+        return config
+
+    def _members(self, codes: Codes) -> dict[str, Tensor]:
+        assert isinstance(codes, IntCodes)  # `refusal` has looked
+        zeros = codes.zeros
+        if zeros is None:
+            zeros = torch.full(codes.scales.shape, 2 ** (codes.bits - 1), dtype=torch.uint8)
+        lowered = 0 if self.layout == "gptq_v2" else _ONES[codes.bits]
+        return {
+            "qweight": pack(codes.codes, codes.bits).t(),
+            "qzeros": pack(zeros.t(), codes.bits) - lowered,
+            "scales": codes.scales.to(torch.float16).t(),
+            "g_idx": codes.group_of_columns().to(torch.int32),
+        }
+
+
+def _check(bits: int, group_size: int, source: str) -> None:
+    if bits not in _ONES:
+        raise UnsupportedModelError(
+            f"{source} says GPTQ with {bits} bits; this program reads 4 and 8.",
+            "Choose a checkpoint with 4 or 8 bits.",
+        )
+    if group_size != -1 and group_size <= 0:
+        raise CheckpointError(f"{source} has a group size of {group_size}.", CHECK_SETTINGS)
+
+
+def _read_zeros(words: Tensor, bits: int, version: int) -> Tensor:
+    """int32 [G, N * bits / 32] -> uint8 [N, G]."""
+    if version == 1:
+        words = words + _ONES[bits]  # overflow wraps, as it did when they were written
+    return unpack(words, bits).t().contiguous()
+
+
+def _own_order(g_idx: Tensor | None, group_size: int) -> Tensor | None:
+    """int32 [K], or None where columns are in the order of their groups. All zeros with more than
+    one group is a g_idx that was never filled in (exllamav2 reads it so too)."""
+    if g_idx is None or not bool(g_idx.any()):
+        return None
+    usual = torch.arange(g_idx.numel()) // group_size
+    return None if torch.equal(g_idx.long(), usual) else g_idx.to(torch.int32)

@@ -1,0 +1,59 @@
+"""Which format a checkpoint is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from engine.errors import CheckpointError, UnsupportedModelError
+from engine.formats.awq import AWQFormat
+from engine.formats.bitsandbytes import BitsAndBytesFormat
+from engine.formats.checkpoint_format import CheckpointFormat
+from engine.formats.compressed_tensors import CompressedTensorsFormat
+from engine.formats.fp8 import FP8Format, modelopt_format
+from engine.formats.gptq import GPTQFormat
+from engine.formats.settings import Settings, find_settings, is_cache_alone
+
+if TYPE_CHECKING:
+    from engine.models.checkpoint import Checkpoint
+
+_FORMATS: dict[str, Callable[[Settings], CheckpointFormat]] = {
+    "awq": AWQFormat,
+    "gptq": GPTQFormat,
+    "compressed-tensors": CompressedTensorsFormat,
+    "fp8": FP8Format,
+    "fbgemm_fp8": FP8Format,
+    "modelopt": modelopt_format,
+    "bitsandbytes": BitsAndBytesFormat,
+}
+_TELLING_NAMES = (".qweight", ".weight_packed", ".weight_scale_inv", ".SCB", ".weight.absmax")
+
+
+def open_format(checkpoint: Checkpoint) -> CheckpointFormat | None:
+    """The format of a quantized checkpoint, None for one that is not quantized.
+
+    Raises UnsupportedModelError (a method, version or number of bits that is not read) or
+    CheckpointError (settings that are missing or make no sense).
+    """
+    settings = find_settings(checkpoint)
+    if settings is None or is_cache_alone(settings):
+        _check_not_quantized(checkpoint)
+        return None
+    made = _FORMATS.get(settings.method)
+    if made is None:
+        raise UnsupportedModelError(
+            f"{checkpoint.name} is quantized with {settings.method!r}; this program reads "
+            f"{', '.join(sorted(_FORMATS))}.",
+            "Choose another checkpoint of the model, or the one that it was quantized from.",
+        )
+    return made(settings)
+
+
+def _check_not_quantized(checkpoint: Checkpoint) -> None:
+    for name, info in checkpoint.tensors.items():
+        if name.endswith(_TELLING_NAMES) or info.dtype.startswith("F8"):
+            raise CheckpointError(
+                f"{checkpoint.name} holds quantized weights ({name} in {info.dtype}), and neither "
+                "config.json nor a file beside it says how they were made.",
+                "Download config.json again: it has lost its quantization_config.",
+            )

@@ -1,0 +1,267 @@
+"""What a checkpoint says of its quantization, wherever it says it.
+
+config.json             quantization_config (older compressed-tensors: compression_config),
+                        at the top or under text_config
+quant_config.json       older AWQ: w_bit, q_group_size, version
+quantize_config.json    older GPTQ: bits, group_size, desc_act, sym
+hf_quant_config.json    ModelOpt: quantization (which config.json may nest as well): quant_algo
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from engine.models.checkpoint import Checkpoint
+
+CHECK_SETTINGS = "Download the model again, or correct the settings if you made the folder."
+_SIDE_FILES = (
+    ("quant_config.json", "awq", "w_bit"), ("quantize_config.json", "gptq", "bits"),
+    ("hf_quant_config.json", "modelopt", "quant_algo"),
+)  # fmt: skip
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings and the file they are from. Every reader takes the names a key has had, and
+    raises CheckpointError where a value is missing or of the wrong kind."""
+
+    values: Mapping[str, Any]
+    source: str
+
+    @property
+    def method(self) -> str:
+        # transformers before 4.34 wrote bitsandbytes' settings without a name
+        by_bits = any(self.values.get(key) for key in ("load_in_4bit", "load_in_8bit"))
+        named = self.text("quant_method", default="bitsandbytes") if by_bits else ""
+        return (named or self.text("quant_method", "method")).lower()
+
+    def integer(self, *names: str, default: Any = _REQUIRED) -> int:
+        value = self._find(names, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(names[0], value, "a whole number")
+        return value
+
+    def text(self, *names: str, default: Any = _REQUIRED) -> str:
+        value = self._find(names, default)
+        if not isinstance(value, str):
+            raise self._wrong(names[0], value, "a text")
+        return value
+
+    def flag(self, *names: str, default: Any = _REQUIRED) -> bool:
+        value = self._find(names, default)
+        if not isinstance(value, bool):
+            raise self._wrong(names[0], value, "true or false")
+        return value
+
+    def names(self, *keys: str) -> list[str]:
+        """A list of texts; empty where the key is absent."""
+        value = self._find(keys, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise self._wrong(keys[0], value, "a list of names")
+        return value
+
+    def table(self, *keys: str) -> dict[str, Any]:
+        """An object; empty where the key is absent."""
+        value = self._find(keys, {})
+        if not isinstance(value, dict):
+            raise self._wrong(keys[0], value, "an object")
+        return value
+
+    def _find(self, names: tuple[str, ...], default: Any) -> Any:
+        for name in names:
+            if self.values.get(name) is not None:
+                return self.values[name]
+        if default is _REQUIRED:
+            raise CheckpointError(f"{self.source} does not say {names[0]}.", CHECK_SETTINGS)
+        return default
+
+    def _wrong(self, name: str, value: Any, wanted: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.source} has {name} = {json.dumps(value, default=str)}, which should be "
+            f"{wanted}.",
+            CHECK_SETTINGS,
+        )
+
+
+def find_settings(checkpoint: Checkpoint) -> Settings | None:
+    """None where nothing says that the checkpoint is quantized."""
+    raw = checkpoint.raw_config
+    for part in (raw, raw.get("text_config") or {}):
+        for key in ("quantization_config", "compression_config"):
+            found = part.get(key) if isinstance(part, Mapping) else None
+            if found is not None:
+                values = _flat(_as_object(found, key, checkpoint.path))
+                return Settings(values, f"{key} of config.json")
+    for name, method, telling in _SIDE_FILES:
+        values = _flat(_read(checkpoint.path / name))
+        if telling in values:
+            return Settings({"quant_method": method, **values}, name)
+    return None
+
+
+def _flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """ModelOpt puts its settings into an object of their own, beside the name of the program."""
+    own = values.get("quantization")
+    return {**values, **own} if isinstance(own, Mapping) else values
+
+
+def _as_object(found: Any, key: str, folder: Path) -> Mapping[str, Any]:
+    if not isinstance(found, Mapping):
+        raise CheckpointError(
+            f"{key} in {folder / 'config.json'} is not an object.", CHECK_SETTINGS
+        )
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error}.", "Download or copy the file again."
+        ) from error
+    return values if isinstance(values, dict) else {}
+
+
+LAYOUTS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+STRATEGIES = ("tensor", "channel", "group", "block")
+_OTHER = "Choose another checkpoint of the model (AWQ, GPTQ, W4A16, W8A16, FP8), or its original."
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the weights of one config group are stored. `kind`: "int" or "float"; `block`: rows and
+    columns with one scale, for the strategy "block" alone."""
+
+    targets: tuple[str, ...]
+    bits: int
+    kind: str
+    strategy: str
+    symmetric: bool
+    group_size: int
+    block: tuple[int, int]
+
+
+def read_schemes(settings: Settings) -> tuple[Scheme, ...]:
+    """Every group that quantizes weights. Raises UnsupportedModelError, CheckpointError."""
+    _refuse_extras(settings)
+    layout = settings.text("format")
+    found = []
+    for name, group in settings.table("config_groups").items():
+        source = f"config group {name} of {settings.source}"
+        if not isinstance(group, dict):
+            raise CheckpointError(f"{source} does not say what it is.", CHECK_SETTINGS)
+        own = Settings(group, source)
+        if group.get("weights") is None:
+            continue  # activations alone, which are not quantized here
+        _check_layout(own.text("format", default=layout), source)
+        found.append(_scheme(own.names("targets"), Settings(own.table("weights"), source)))
+    if not found:
+        raise CheckpointError(f"{settings.source} quantizes no weights.", CHECK_SETTINGS)
+    return tuple(found)
+
+
+def is_cache_alone(settings: Settings) -> bool:
+    """Whether scales for the KV cache are all that was calibrated, and the weights are plain."""
+    if settings.method != "compressed-tensors" or not settings.table("kv_cache_scheme"):
+        return False
+    groups = settings.table("config_groups").values()
+    return not any(isinstance(group, dict) and group.get("weights") for group in groups)
+
+
+def scheme_of(module: str, schemes: tuple[Scheme, ...]) -> Scheme | None:
+    """The scheme of a module: by its name, else by a pattern, else by the class of a linear."""
+    for fits in (_named, _matched, _classed):
+        for scheme in schemes:
+            if any(fits(module, target) for target in scheme.targets):
+                return scheme
+    # what lies quantized on disk is quantized, and with one group there is one way to read it
+    return schemes[0] if len(schemes) == 1 else None
+
+
+def _named(module: str, target: str) -> bool:
+    return module == target
+
+
+def _matched(module: str, target: str) -> bool:
+    return target.startswith("re:") and re.match(target.removeprefix("re:"), module) is not None
+
+
+def _classed(module: str, target: str) -> bool:
+    """Classes are not known from the disk; what a checkpoint quantizes is linear, or embeds."""
+    return target == ("Embedding" if "embed" in module.rsplit(".", 1)[-1] else "Linear")
+
+
+def _check_layout(layout: str, source: str) -> None:
+    if layout not in LAYOUTS:
+        raise UnsupportedModelError(
+            f"{source} is in the {layout!r} format; this program reads {', '.join(LAYOUTS)}.",
+            _OTHER,
+        )
+
+
+def _scheme(targets: list[str], weights: Settings) -> Scheme:
+    bits, kind = weights.integer("num_bits", default=8), weights.text("type", default="int")
+    if (kind, bits) not in (("int", 4), ("int", 8), ("float", 8)):
+        raise UnsupportedModelError(
+            f"{weights.source} has weights of {bits} bits ({kind}); this program reads 4 and 8 "
+            "bits (int) and 8 (float).",
+            _OTHER,
+        )
+    group_size = weights.integer("group_size", default=-1)
+    strategy = weights.text("strategy", default="tensor" if group_size == -1 else "group")
+    if strategy not in STRATEGIES or (kind == "int" and strategy == "block"):
+        raise UnsupportedModelError(
+            f"{weights.source} has scales by {strategy!r} for {kind} weights, which this program "
+            "does not read.",
+            _OTHER,
+        )
+    if strategy == "group" and group_size <= 0:
+        raise CheckpointError(f"{weights.source} has a group size of {group_size}.", CHECK_SETTINGS)
+    symmetric = weights.flag("symmetric", default=True)
+    if kind == "float" and not symmetric:
+        raise UnsupportedModelError(
+            f"{weights.source} has float weights with zero points, which nothing here reads.",
+            _OTHER,
+        )
+    block = block_of(weights, "block_structure") if strategy == "block" else (0, 0)
+    own_size = group_size if strategy == "group" else -1
+    return Scheme(tuple(targets), bits, kind, strategy, symmetric, own_size, block)
+
+
+def block_of(settings: Settings, key: str) -> tuple[int, int]:
+    """[rows, columns] of the blocks that share a scale, or as older ones say it, "128x128"."""
+    value = settings.values.get(key)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]+x[0-9]+", value):
+        value = [int(number) for number in value.split("x")]
+    if isinstance(value, list) and [type(n) for n in value] == [int, int] and min(value) > 0:
+        return value[0], value[1]
+    raise CheckpointError(
+        f"{settings.source} has {key} = {value}, which should be [rows, columns].", CHECK_SETTINGS
+    )
+
+
+def _refuse_extras(settings: Settings) -> None:
+    sparsity = settings.table("sparsity_config").get("format", "dense")
+    if sparsity != "dense":
+        raise UnsupportedModelError(
+            f"{settings.source} leaves out zeros ({sparsity}), which this program does not read.",
+            _OTHER,
+        )
+    if settings.table("transform_config").get("config_groups"):
+        raise UnsupportedModelError(
+            f"{settings.source} has a transform_config: activations are rotated before they meet "
+            "the weights, which this program does not do.",
+            _OTHER,
+        )

@@ -1,0 +1,140 @@
+"""Small numbers in 32-bit words, as AWQ, GPTQ and compressed-tensors keep them on disk.
+
+a word of 4-bit numbers:   bits 31..28  ...  7..4  3..0
+                           number 7     ...  1     0        ("natural order")
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.errors import ConfigError
+from engine.numerics.codes import Codes
+
+
+def per_word(bits: int) -> int:
+    """Numbers of `bits` bits (4 or 8) in a word."""
+    return 32 // bits
+
+
+def words_for(count: int, bits: int) -> int:
+    """Words that hold `count` numbers; the last may be filled in part."""
+    return -(-count // per_word(bits))
+
+
+def unpack(words: Tensor, bits: int) -> Tensor:
+    """int32 [R, C] -> uint8 [R, C * 32 / bits], numbers in natural order along the last axis."""
+    # safetensors is little endian, and so is every machine that this runs on: the first byte of a
+    # word holds its lowest bits
+    numbers = _reinterpret(words, torch.uint8)
+    if bits == 8:
+        return numbers.clone()
+    halves = torch.empty((*numbers.shape, 2), dtype=torch.uint8)
+    torch.bitwise_and(numbers, 15, out=halves[..., 0])
+    torch.bitwise_right_shift(numbers, 4, out=halves[..., 1])
+    return halves.flatten(-2)
+
+
+def pack(numbers: Tensor, bits: int) -> Tensor:
+    """The inverse: uint8 [R, C] -> int32 [R, words_for(C)]; what is missing in a last word is 0."""
+    padding = -numbers.shape[-1] % per_word(bits)
+    if padding:
+        numbers = torch.nn.functional.pad(numbers, (0, padding))
+    if bits == 4:
+        pairs = numbers.unflatten(-1, (-1, 2))
+        numbers = pairs[..., 0] | (pairs[..., 1] << 4)
+    return _reinterpret(numbers, torch.int32)
+
+
+def _reinterpret(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bytes, row after row, as another number format."""
+    # flattened first: a transposed matrix of one row passes as contiguous with any stride, which
+    # `view` does not accept
+    return matrix.contiguous().reshape(-1).view(dtype).view(*matrix.shape[:-1], -1)
+
+
+class Made(NamedTuple):
+    """What `quantization_config` says of the weights; `left_out`: modules that stay plain."""
+
+    bits: int
+    group_size: int
+    symmetric: bool
+    left_out: Sequence[str]
+    desc_act: bool
+
+
+class Writer(ABC):
+    """Codes as the tensors of one format, so that reading them gives the same codes exactly.
+
+    layout: which of the format's `layouts`, where it has several; "" is the usual one.
+    """
+
+    method: ClassVar[str]
+    layouts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, layout: str = "") -> None:
+        if layout and layout not in self.layouts:
+            raise ConfigError(
+                f"{self.method} has no layout {layout!r}.",
+                f"Choose one of {', '.join(self.layouts)}." if self.layouts else "It has one only.",
+            )
+        self.layout = layout
+
+    @abstractmethod
+    def refusal(self, codes: Codes) -> str:
+        """Why the format cannot hold `codes` without changing them, with numbers; "" if it can."""
+
+    def accepts(self, codes: Codes) -> bool:
+        return not self.refusal(codes)
+
+    def tensors(self, name: str, codes: Codes) -> dict[str, Tensor]:
+        """File names -> tensors of the matrix whose dense name is `name` ("....weight").
+
+        Raises ConfigError where the format cannot hold it.
+        """
+        reason = self.refusal(codes)
+        if reason:
+            rows, columns = codes.shape
+            raise ConfigError(
+                f"{name} ({rows} x {columns}) cannot be stored as {self.method}: {reason}.",
+                "Leave this module at 16 bits, or choose another group size or format.",
+            )
+        module = name.removesuffix(".weight")
+        return {f"{module}.{end}": t.contiguous() for end, t in self._members(codes).items()}
+
+    def quantization_config(
+        self,
+        *,
+        bits: int,
+        group_size: int,
+        symmetric: bool,
+        modules_to_not_convert: Sequence[str] = (),
+        desc_act: bool = False,
+    ) -> dict[str, Any]:
+        """`quantization_config` of config.json. group_size -1: a scale per output.
+        modules_to_not_convert: every linear module that stays plain, by its dense name."""
+        return self._config(Made(bits, group_size, symmetric, modules_to_not_convert, desc_act))
+
+    @abstractmethod
+    def _config(self, made: Made) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _members(self, codes: Codes) -> dict[str, Tensor]: ...
+
+
+def half_refusal(scales: Tensor) -> str:
+    """Why these scales are not exactly what float16 would hold; "" if they are."""
+    if scales.dtype == torch.float16:
+        return ""
+    changed = int((scales.to(torch.float16).float() != scales.float()).sum())
+    if not changed:
+        return ""
+    return (
+        f"it keeps scales in float16, which would change {changed} of {scales.numel()} "
+        f"(largest {float(scales.abs().max()):.3g}); round the scales before the codes are chosen"
+    )

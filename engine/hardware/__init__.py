@@ -1,0 +1,1 @@
+"""The machine: devices, memory, NVIDIA's driver, peaks, CPU threads."""

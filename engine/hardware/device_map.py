@@ -1,0 +1,104 @@
+"""Which device computes which part of a model.
+
+    cpu       embeddings | layer 0 | ... | layer n - 1 |
+    cuda:0                                             | layer n | ... | norm | output head
+
+A model that is larger than the memory of a GPU has its first layers on the CPU, with their part of
+the KV cache: each layer is computed where its weights lie. What passes from one device to the
+other is one vector per token, once a step; and a step begins where its tokens are known, and ends
+where they are sampled, so that the host waits for the GPU once a step as it always does. (llama.cpp
+divides models in the same way: its `--gpu-layers`, LM Studio's "GPU offload".)
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import ConfigError
+from engine.hardware.devices import CPU, is_cuda
+
+ALL, AUTO = "all", "auto"
+CHOICES = (AUTO, ALL)
+"""Of the setting gpu_layers, besides a number."""
+
+
+def check_gpu_layers(value: object) -> None:
+    """Raise ConfigError unless `value` is the number of a model's layers, as text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0:
+        return
+    raise ConfigError(
+        f"gpu_layers is {value!r}.",
+        'Give "auto", "all", or a number of layers from "1"; without any, choose the device cpu.',
+    )
+
+
+def host_layers_of(device: str, gpu_layers: str, num_layers: int) -> int | None:
+    """How many of a model's layers the CPU computes beside `device`, which is resolved; None where
+    the memory that is free decides."""
+    if not is_cuda(device) or gpu_layers == ALL:
+        return 0
+    return None if gpu_layers == AUTO else max(0, num_layers - int(gpu_layers))
+
+
+def stage_starts(devices: Sequence[str], num_layers: int) -> tuple[tuple[int, str], ...]:
+    """From which layers on which of `devices`, but the first, has them: as many each. Raises
+    ConfigError where there are fewer layers."""
+    size = len(devices)
+    if num_layers < size:
+        raise ConfigError(
+            f"{size} stages need {size} layers, and the model has {num_layers}.",
+            "Choose a smaller pipeline_parallel_size.",
+        )
+    return tuple((num_layers * stage // size, devices[stage]) for stage in range(1, size))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMap:
+    """device: of the whole model; or, where the CPU computes its first `host_layers`, of the layers
+    behind them and of all that comes after those. layers: path of the list of layers; before: paths
+    of the modules that are computed before the layers. starts: (layer, device) from which on
+    another GPU has them, where there are several; the last one has all that comes after them."""
+
+    device: str
+    host_layers: int = 0
+    layers: str = ""
+    before: tuple[str, ...] = ()
+    starts: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def is_divided(self) -> bool:
+        return self.host_layers > 0
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """In the order in which a step reaches them."""
+        first = (CPU, self.device) if self.is_divided else (self.device,)
+        return (*first, *(device for _, device in self.starts))
+
+    @property
+    def last(self) -> str:
+        """Of the output head."""
+        return self.devices[-1]
+
+    def of_layer(self, index: int) -> str:
+        if index < self.host_layers:
+            return CPU
+        reached = [device for start, device in self.starts if start <= index]
+        return reached[-1] if reached else self.device
+
+    def of(self, path: str) -> str:
+        """The device of a module, a parameter or a buffer."""
+        if len(self.devices) == 1:
+            return self.device
+        if _is_inside(path, self.layers):
+            index = path[len(self.layers) + 1 :].partition(".")[0]
+            return self.of_layer(int(index)) if index.isdigit() else self.last
+        is_before = any(_is_inside(path, module) for module in self.before)
+        return self.devices[0] if is_before else self.last
+
+
+def _is_inside(path: str, module: str) -> bool:
+    return path == module or path.startswith(module + ".")

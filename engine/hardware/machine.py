@@ -1,0 +1,241 @@
+"""The machine as the engine sees it: cores, memory, number formats, GPUs.
+
+Limits of a container (cgroup version 1 and 2) and of the process' CPU affinity count as the
+machine's own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from engine.hardware.devices import CPU, gpu_of, has_fast_bf16, is_cuda
+from engine.hardware.nvml import figures_of, gpu_names, told_now
+
+_CGROUP = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60  # cgroup v1 writes a number near 2**63 for "no limit"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineInfo:
+    """Sizes are bytes. Cores are those that this process may use."""
+
+    cpu: str
+    physical_cores: int
+    logical_cores: int
+    default_threads: int
+    total_memory: int
+    available_memory: int
+    fast_bf16: bool
+    platform: str
+    gpus: tuple[str, ...] = ()
+
+
+def machine_info() -> MachineInfo:
+    """What is there now: `available_memory` is measured at each call."""
+    available, total = free_memory()
+    return MachineInfo(
+        cpu=_cpu_name(),
+        physical_cores=_physical_cores(),
+        logical_cores=_logical_cores(),
+        default_threads=default_threads(),
+        total_memory=total,
+        available_memory=available,
+        fast_bf16=_fast_bf16(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        gpus=gpu_names(),
+    )
+
+
+SMALL_MODEL = 16_000_000
+"""Parameters of which 64 MiB of float32 stay in a processor's cache: 16 bits save no time there,
+and converting costs some (a model of 4.5 million: 4.7 ms a step in float32, 6.4 in bfloat16)."""
+
+
+def default_dtype(checkpoint_dtype: str, num_parameters: int, device: str = CPU) -> str:
+    """The dtype that "auto" means: bfloat16 where the device computes it fast, else float32 on a
+    CPU and float16 on a GPU. A checkpoint in float32 stays in float32, and a small model is
+    computed in it."""
+    if checkpoint_dtype == "float32" or num_parameters <= SMALL_MODEL:
+        return "float32"
+    if is_cuda(device):
+        return "bfloat16" if has_fast_bf16(device) else "float16"
+    return "bfloat16" if _fast_bf16() else "float32"
+
+
+def machine_name(device: str = CPU) -> str:
+    """What computes, to know it again: processor and cores, which imports no torch, or the GPU."""
+    if is_cuda(device):
+        return gpu_of(device).name
+    return f"{_cpu_name()}, {_logical_cores()} logical cores"
+
+
+def default_threads() -> int:
+    """Threads for matrix products: one per physical core that affinity and quota allow."""
+    quota = _cpu_quota()
+    return max(1, min(_physical_cores(), math.floor(quota) if quota else _physical_cores()))
+
+
+def free_memory(device: str = CPU) -> tuple[int, int]:
+    """(bytes that can still be had, bytes in all) of the device's memory; of RAM within the
+    cgroup's limit."""
+    if is_cuda(device):
+        return _free_gpu_memory(device)
+    memory = psutil.virtual_memory()
+    available, total = int(memory.available), int(memory.total)
+    for limit, used in _cgroup_memory():
+        if limit < total:
+            total = limit
+        available = min(available, max(0, limit - used))
+    return min(available, total), total
+
+
+def process_memory() -> int:
+    """Resident bytes of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def gpu_memory_by_torch(device: str) -> tuple[int, int, int]:
+    """(bytes that torch holds on a GPU for this process, without the CUDA context; bytes free;
+    bytes in all), without the driver's help: for a process that computes on it already."""
+    import torch
+
+    index = gpu_of(device).index
+    return torch.cuda.memory_reserved(index), *torch.cuda.mem_get_info(index)
+
+
+def _free_gpu_memory(device: str) -> tuple[int, int]:
+    """What torch holds and does not use counts as free: it is given out again first. Asked of the
+    driver, which makes no CUDA context for it, and of CUDA where there is no NVML."""
+    import torch
+
+    gpu = gpu_of(device)
+    unused = 0
+    if torch.cuda.is_initialized():
+        unused = torch.cuda.memory_reserved(gpu.index) - torch.cuda.memory_allocated(gpu.index)
+    told = figures_of(gpu.uuid, gpu.total_memory, told_now())
+    if told is not None:
+        return min(told.total, told.total - told.used + unused), told.total
+    free, total = torch.cuda.mem_get_info(gpu.index)
+    return min(total, free + unused), total
+
+
+def _cgroup_memory() -> Iterator[tuple[int, int]]:
+    """(limit, used without reclaimable file pages) of each cgroup above this process."""
+    for folder in _cgroup_folders("memory"):
+        for limit_name, used_name, file_key in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit, used = _number(folder / limit_name), _number(folder / used_name)
+            if limit is not None and used is not None and limit < _UNLIMITED:
+                yield limit, max(0, used - _statistic(folder / "memory.stat", file_key))
+
+
+def _cpu_quota() -> float | None:
+    """Cores' worth of time that the strictest cgroup grants; None for no limit."""
+    quotas: list[float] = []
+    for folder in _cgroup_folders("cpu"):
+        words = _words(folder / "cpu.max")
+        if len(words) == 2 and words[0] != "max":
+            quotas.append(int(words[0]) / int(words[1]))
+        quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+        if quota and period and quota > 0:
+            quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def _cgroup_folders(controller: str) -> list[Path]:
+    """Folders of this process' cgroup and all above it. Lines of /proc/self/cgroup:
+    `0::/path` (version 2) or `4:cpu,cpuacct:/path` (version 1)."""
+    folders: list[Path] = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return folders  # not Linux
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            root = _CGROUP
+        elif controller in controllers.split(","):
+            root = _CGROUP / controller
+        else:
+            continue
+        relative = Path(path.lstrip("/"))
+        # inside a container the path may lie outside what is mounted: the root still counts
+        folders += [root / relative, *(root / p for p in relative.parents), root]
+    return [f for f in dict.fromkeys(folders) if f.is_dir()]
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []
+
+
+def _number(file: Path) -> int | None:
+    words = _words(file)
+    try:
+        return int(words[0]) if words else None
+    except ValueError:  # "max": no limit
+        return None
+
+
+def _statistic(file: Path, key: str) -> int:
+    words = _words(file)
+    return int(words[words.index(key) + 1]) if key in words else 0
+
+
+def _logical_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _topology() -> dict[int, tuple[int, int]]:
+    """Logical CPU -> (socket, core), on Linux; empty elsewhere."""
+    found: dict[int, tuple[int, int]] = {}
+    for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*"):
+        socket = _number(folder / "topology" / "physical_package_id")
+        core = _number(folder / "topology" / "core_id")
+        if socket is not None and core is not None:
+            found[int(folder.name[3:])] = (socket, core)
+    return found
+
+
+def _physical_cores() -> int:
+    topology = _topology()
+    if hasattr(os, "sched_getaffinity") and topology:
+        allowed = os.sched_getaffinity(0)
+        return max(1, len({topology[cpu] for cpu in allowed if cpu in topology}))
+    return max(1, min(psutil.cpu_count(logical=False) or _logical_cores(), _logical_cores()))
+
+
+@cache
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@cache
+def _fast_bf16() -> bool:
+    import torch
+
+    from engine.kernels.registry import has_fast_16bit
+
+    return has_fast_16bit(torch.bfloat16)

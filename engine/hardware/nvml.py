@@ -1,0 +1,290 @@
+"""What NVIDIA's driver tells of the GPUs (NVML): memory, who holds it, load, power, heat, clocks.
+
+It is asked of the driver and never of torch: no CUDA context is made for it, and a computation
+that runs is not disturbed. A call takes up to some milliseconds: none belongs on the engine's
+thread or on the window's. Everything is silent where there is no driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from engine.snapshot import GpuFigures, GpuProcess
+
+_lock = threading.Lock()
+MILLI = 1e-3
+_PART_OF = 0.9  # of what the driver tells CUDA has at least, less what it keeps for itself
+
+
+class Driver:
+    """NVML while it is open; `close` it. Raises whatever pynvml raises where there is none."""
+
+    def __init__(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()  # counts how often it was called: each Driver closes its own
+        self._nvml: Any = pynvml
+        # what a container may not see is refused, one by one
+        handles = [
+            self._try(pynvml.nvmlDeviceGetHandleByIndex, index)
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        self._handles = [handle for handle in handles if handle is not None]
+
+    def close(self) -> None:
+        self._nvml.nvmlShutdown()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(_text(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles)
+
+    @property
+    def version(self) -> str:
+        """Of the driver."""
+        return _text(self._nvml.nvmlSystemGetDriverVersion())
+
+    @property
+    def lost(self) -> type[Exception]:
+        """What every call raises where the driver was unloaded or the GPU fell off the bus."""
+        error: type[Exception] = self._nvml.NVMLError
+        return error
+
+    def figures(self) -> tuple[GpuFigures, ...]:
+        """Of every GPU that tells its memory (one that is divided by MIG may not), now; then of the
+        parts of those that are divided. Raises `lost`; what else a GPU does not tell is None."""
+        found = list(map(self._figures, self._handles))
+        for handle in self._handles:
+            found += [self._part(handle, part) for part in self._parts(handle)]
+        return tuple(one for one in found if one is not None)
+
+    def _parts(self, handle: Any) -> Iterator[Any]:
+        """The parts into which a GPU is divided now."""
+        nvml = self._nvml
+        mode = self._try(nvml.nvmlDeviceGetMigMode, handle)
+        if not mode or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return
+        for index in range(self._try(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+            part = self._try(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+            if part is not None:
+                yield part
+
+    def _part(self, handle: Any, part: Any) -> GpuFigures | None:
+        """Load, power, heat and clocks are those of the whole."""
+        nvml = self._nvml
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, part)
+        if memory is None:
+            return None
+        name = self._try(nvml.nvmlDeviceGetName, part) or nvml.nvmlDeviceGetName(handle)
+        held = self._processes(part)
+        return GpuFigures(
+            name=_text(name),
+            uuid=_text(self._try(nvml.nvmlDeviceGetUUID, part) or ""),
+            total=int(memory.total),
+            used=int(memory.used),
+            own=None if held is None else held.pop(os.getpid(), 0),
+            processes=() if held is None else tuple(_named(held)),
+            part_of=_text(self._try(nvml.nvmlDeviceGetUUID, handle) or "") or "a GPU",
+        )
+
+    def _figures(self, handle: Any) -> GpuFigures | None:
+        nvml = self._nvml
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
+        if memory is None:
+            return None
+        held = self._processes(handle)
+        load = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
+        watts = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
+        limit = self._try(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        return GpuFigures(
+            name=_text(nvml.nvmlDeviceGetName(handle)),
+            uuid=_text(self._try(nvml.nvmlDeviceGetUUID, handle) or ""),
+            total=int(memory.total),
+            used=int(memory.used),
+            own=None if held is None else held.pop(os.getpid(), 0),
+            processes=() if held is None else tuple(_named(held)),
+            utilization=None if load is None else load.gpu / 100,
+            memory_utilization=None if load is None else load.memory / 100,
+            power_w=None if watts is None else watts * MILLI,
+            power_limit_w=None if limit is None else limit * MILLI,
+            temperature_c=self._try(
+                nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
+            ),
+            clock_mhz=self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            max_clock_mhz=self._try(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._try(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+        )
+
+    def _processes(self, handle: Any) -> dict[int, int] | None:
+        """Process id -> bytes; None where the driver hides it (containers, Windows)."""
+        nvml = self._nvml
+        computing = self._try(nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        drawing = self._try(nvml.nvmlDeviceGetGraphicsRunningProcesses, handle)
+        if computing is None or drawing is None:
+            return None
+        # who does both is in both lists, with the same figure
+        held = {process.pid: process.usedGpuMemory for process in (*computing, *drawing)}
+        if any(size is None for size in held.values()):
+            return None
+        return {pid: int(size) for pid, size in held.items()}
+
+    def _try(self, ask: Any, *arguments: Any) -> Any:
+        """None for what this GPU or driver does not tell."""
+        try:
+            return ask(*arguments)
+        except self._nvml.NVMLError as error:
+            if error.value in (
+                self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_UNINITIALIZED
+            ):  # fmt: skip
+                raise
+            return None
+
+
+@contextmanager
+def opened() -> Iterator[Driver | None]:
+    """The driver for one question; None where there is none."""
+    with _lock:
+        try:
+            driver = Driver()
+        except Exception:  # no package, no library or no driver: no GPU
+            driver = None
+        try:
+            yield driver
+        finally:
+            if driver is not None:
+                driver.close()
+
+
+def figures_of(uuid: str, total: int, known: Sequence[GpuFigures]) -> GpuFigures | None:
+    """Those of the GPU, or of the part of one, that CUDA calls `uuid` and that has `total` bytes to
+    it; an only one is taken for it whatever it is called. None where the driver tells nothing of
+    it, or of far more memory: then CUDA shows a part of it."""
+    found = [one for one in known if _bare(one.uuid) == _bare(uuid)]
+    found = found or (list(known) if len(known) == 1 else [])
+    return next((one for one in found if one.total * _PART_OF <= total), None)
+
+
+def visible(gpus: Sequence[GpuFigures]) -> tuple[GpuFigures, ...]:
+    """Those that CUDA shows to this process, in its order: CUDA_VISIBLE_DEVICES names them by
+    number or by (the beginning of) their UUID, up to the first that is not there. Parts (MIG) have
+    no numbers."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wholes = [gpu for gpu in gpus if not gpu.part_of]
+    if wanted is None:
+        return tuple(wholes)
+    found: list[GpuFigures] = []
+    for word in wanted.split(","):
+        name = word.strip()
+        if name.isdecimal() and int(name) < len(wholes):
+            found.append(wholes[int(name)])
+            continue
+        match = [gpu for gpu in gpus if name and gpu.uuid.startswith(name)]
+        if len(match) != 1:
+            break
+        found += match
+    return tuple(found)
+
+
+def _bare(uuid: str) -> str:
+    """Without "GPU-" or "MIG-": CUDA tells of neither."""
+    return uuid.partition("-")[2]
+
+
+def told_now() -> tuple[GpuFigures, ...]:
+    """The figures of every GPU; () where there is no driver, or it was lost."""
+    with opened() as driver:
+        if driver is None:
+            return ()
+        try:
+            return driver.figures()
+        except driver.lost:
+            return ()
+
+
+def gpu_names() -> tuple[str, ...]:
+    """NVIDIA GPUs by name, in the driver's order; empty where there is no driver."""
+    with opened() as driver:
+        return () if driver is None else driver.names
+
+
+def driver_version() -> str:
+    """"" where there is no driver."""
+    with opened() as driver:
+        return "" if driver is None else driver.version
+
+
+def _named(held: dict[int, int]) -> Iterator[GpuProcess]:
+    """The largest first."""
+    for pid, size in sorted(held.items(), key=lambda item: -item[1]):
+        try:
+            name = psutil.Process(pid).name()
+        except psutil.Error:  # ended, or somebody else's
+            name = f"process {pid}"
+        yield GpuProcess(name, pid, size)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+INTERVAL_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class GpuWatch:
+    """`latest`: the figures of every GPU, and () before the first answer, without a driver, and
+    after it was lost. `on_figures(time, figures)` is called on the watch's thread, with the time of
+    `time.perf_counter`."""
+
+    def __init__(
+        self,
+        on_figures: Callable[[float, tuple[GpuFigures, ...]], None] = lambda time, figures: None,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self.latest: tuple[GpuFigures, ...] = ()
+        self._tell = on_figures
+        self._interval = interval_s
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpu watch", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            driver = Driver()
+        except Exception as error:  # no package, no library, no driver
+            log.debug("no GPU is watched: %s", error)
+            return
+        try:
+            while len(driver) and not self._stopping.is_set():
+                self.latest = driver.figures()
+                self._tell(time.perf_counter(), self.latest)
+                self._stopping.wait(self._interval)
+        except driver.lost as error:  # unloaded, reset, or the GPU fell off the bus
+            log.warning("the GPUs are not watched any more: %s", error)
+            self.latest = ()
+        finally:
+            driver.close()

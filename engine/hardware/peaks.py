@@ -1,0 +1,192 @@
+"""What a device can do at most: bytes read per second, operations per second.
+
+The yardstick of `engine.telemetry.step_cost`. Imports no torch until it measures.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from engine.hardware.devices import CPU, is_cuda
+from engine.hardware.machine import free_memory, machine_name
+from engine.hardware.malloc import give_back
+
+if TYPE_CHECKING:
+    import torch
+
+    from engine.config import EngineConfig
+    from engine.snapshot import ModelInfo
+
+SUM_BYTES, LEAST_SUM_BYTES = 2**30, 2**28
+"""Read by the sum: far more than any cache holds."""
+_SUM_REPEATS = 5
+_ROWS, _WIDTH = 512, 2048  # of the product: 4.3 GFLOP
+_GPU_ROWS, _GPU_WIDTH = 8192, 8192  # 1.1 TFLOP: fills every multiprocessor for a millisecond
+_PRODUCTS_S = 0.4  # time for repeating it
+_MOST_PRODUCTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Measured on `machine` (what `ModelInfo.device_name` says) with `num_threads` threads.
+    `flops_per_s` is that of a large product in `dtype` (in float32 where the machine widens it).
+    measured_at: seconds since 1970."""
+
+    read_bytes_per_s: float
+    flops_per_s: float
+    dtype: str
+    num_threads: int
+    machine: str
+    measured_at: float
+
+
+def in_series(gpu: Peaks, cpu: Peaks, host_share: float, machine: str) -> Peaks:
+    """Of a model whose first layers the CPU computes, one device after the other. host_share: of
+    what a step reads and computes, the fraction that is the CPU's."""
+
+    def together(gpu_rate: float, cpu_rate: float) -> float:
+        return 1.0 / ((1.0 - host_share) / gpu_rate + host_share / cpu_rate)
+
+    return replace(
+        gpu,
+        read_bytes_per_s=together(gpu.read_bytes_per_s, cpu.read_bytes_per_s),
+        flops_per_s=together(gpu.flops_per_s, cpu.flops_per_s),
+        machine=machine,
+    )
+
+
+def in_parallel(each: Sequence[Peaks], machine: str) -> Peaks:
+    """Of ranks on a GPU each, which have parts of one size: the slowest lets the others wait."""
+    return replace(
+        each[0],
+        read_bytes_per_s=len(each) * min(peaks.read_bytes_per_s for peaks in each),
+        flops_per_s=len(each) * min(peaks.flops_per_s for peaks in each),
+        machine=machine,
+    )
+
+
+def _one_behind_the_other(each: Sequence[Peaks], machine: str) -> Peaks:
+    """Of stages with as many layers each, of which a step of few tokens goes through one at a
+    time."""
+    return replace(
+        each[0],
+        read_bytes_per_s=statistics.harmonic_mean(peaks.read_bytes_per_s for peaks in each),
+        flops_per_s=sum(peaks.flops_per_s for peaks in each),  # a long prompt goes through all
+        machine=machine,
+    )
+
+
+def peaks_for(
+    config: EngineConfig,
+    model: ModelInfo,
+    host_layers: int = 0,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Peaks:
+    """What the device of a loaded model, or all of them, can do; see `measure_peaks`. host_layers:
+    that the CPU computes beside a GPU."""
+    threads = config.num_threads or 1
+    devices = config.devices
+    if len(devices) > 1:
+        each = [measure_peaks(config.dtype, threads, name, cancelled) for name in devices]
+        together = in_parallel if config.tensor_parallel_size > 1 else _one_behind_the_other
+        return together(each, model.device_name)
+    peaks = measure_peaks(config.dtype, threads, config.device, cancelled)
+    if not host_layers:
+        return peaks
+    in_layers = model.body_bytes + model.expert_bytes
+    share = host_layers / model.num_layers * in_layers / (in_layers + model.output_bytes)
+    on_cpu = measure_peaks(config.dtype, threads, CPU, cancelled)
+    return in_series(peaks, on_cpu, share, model.device_name)
+
+
+class PeaksCancelledError(RuntimeError):
+    """The measurement was given up between two of its turns."""
+
+
+def measure_peaks(
+    dtype: str, num_threads: int, device: str = CPU, cancelled: Callable[[], bool] = lambda: False
+) -> Peaks:
+    """Measure for about half a second, on a machine that others keep busy for many. The best of
+    several turns counts, because whatever else runs on the machine can only slow it down. Raises
+    MemoryError or RuntimeError where there is no room for the measurement, PeaksCancelledError when
+    `cancelled`, asked before every turn, says so."""
+    import torch
+
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        with torch.inference_mode():
+            return Peaks(
+                read_bytes_per_s=_read_bytes_per_s(device, cancelled),
+                flops_per_s=_flops_per_s(dtype, device, cancelled),
+                dtype=dtype,
+                num_threads=num_threads,
+                machine=machine_name(device),
+                measured_at=time.time(),
+            )
+    finally:
+        torch.set_num_threads(threads_before)
+        if is_cuda(device):
+            give_back()  # it belongs to the other programs on the GPU again
+
+
+def _read_bytes_per_s(device: str, cancelled: Callable[[], bool]) -> float:
+    """Of a sum over memory that is only read."""
+    import torch
+
+    free, _ = free_memory(device)
+    size = max(LEAST_SUM_BYTES, min(SUM_BYTES, free // 4))
+    data = torch.ones(size // 4, dtype=torch.float32, device=device)
+    turns = []
+    for _ in range(_SUM_REPEATS):
+        _go_on(cancelled)
+        turns.append(_seconds(data.sum, device))
+    return size / min(turns)
+
+
+def _go_on(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise PeaksCancelledError("The measurement was cancelled.")
+
+
+def _flops_per_s(dtype: str, device: str, cancelled: Callable[[], bool]) -> float:
+    import torch
+
+    count, width = (_GPU_ROWS, _GPU_WIDTH) if is_cuda(device) else (_ROWS, _WIDTH)
+    # not ones: a product of equal numbers switches fewer transistors, and is faster than any other
+    number = _multiplied_in(dtype, device)
+    rows = torch.randn(count, width, dtype=number, device=device)
+    matrix = torch.randn(width, width, dtype=number, device=device)
+    operations = 2 * count * width * width
+    turns: list[float] = []
+    while len(turns) < 2 or (len(turns) < _MOST_PRODUCTS and sum(turns) < _PRODUCTS_S):
+        _go_on(cancelled)
+        turns.append(_seconds(lambda: rows @ matrix.T, device))
+    return operations / min(turns)
+
+
+def _multiplied_in(dtype: str, device: str) -> torch.dtype:
+    """float32 where the CPU has no instructions for products in `dtype`."""
+    import torch
+
+    from engine.kernels.registry import has_fast_16bit
+
+    wanted: torch.dtype = getattr(torch, dtype)
+    return wanted if is_cuda(device) or has_fast_16bit(wanted) else torch.float32
+
+
+def _seconds(work: Callable[[], object], device: str) -> float:
+    """On a GPU until it is done: a call only puts the work into its queue."""
+    import torch
+
+    if is_cuda(device):
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    work()
+    if is_cuda(device):
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began

@@ -1,0 +1,1 @@
+"""The loaded model with its KV cache: made, described, exchanged."""

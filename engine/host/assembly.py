@@ -1,0 +1,394 @@
+"""Which runner a model gets: one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from engine.attention import register
+from engine.attention.interface import AttentionBackend, LayerSpec
+from engine.attention.offload import DividedAttention
+from engine.config import EngineConfig
+from engine.errors import (
+    OutOfMemoryError,
+    UnsupportedModelError,
+    describe,
+    is_out_of_memory,
+    let_go,
+)
+from engine.hardware.cpu_threads.idle_cores import while_loading
+from engine.hardware.device_map import AUTO
+from engine.hardware.devices import CPU, is_cuda, make_current, rank_devices
+from engine.hardware.machine import free_memory
+from engine.hardware.malloc import give_back, keep_freed
+from engine.host.description import model_info, with_steps
+from engine.host.kv_cache import (
+    DTYPES,
+    Progress,
+    caches_that_fit,
+    capture_steps,
+    make_cache,
+    starts_of,
+    with_layers,
+)
+from engine.host.resolve import resolve
+from engine.memory.plan import plan_memory
+from engine.memory.profiling import measure_activations
+from engine.models.architecture import resolve_class
+from engine.models.checkpoint import Checkpoint
+from engine.models.loader import LoadedModel, load_model
+from engine.models.smoke_test import check_architecture
+from engine.numerics.scheme import scheme_of
+from engine.parallel.pipeline import StagedAttention, StagedRunner
+from engine.parallel.ranks import load_ranks
+from engine.parallel.runner import ParallelCache, ParallelRunner
+from engine.parallel.share import Share
+from engine.parallel.smoke_test import check_division
+from engine.runner.model_runner import ModelRunner, probe_kv
+from engine.runner.offload import DividedRunner
+from engine.snapshot import MemoryPlan, ModelInfo
+from engine.speculation.draft_loading import Draft, load_draft
+from engine.speculation.draft_source import draft_source
+from engine.speculation.proposer import Proposer
+from engine.text.tokenizer import Tokenizer
+
+
+def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> ModelRunner:
+    """What runs a model that has this cache, on `device` (beside the CPU, or as the first of
+    several, where it is divided)."""
+    if loaded.ranks is not None:
+        assert isinstance(backend, ParallelCache)
+        return ParallelRunner(loaded.ranks, backend)
+    if isinstance(backend, StagedAttention):
+        return StagedRunner(loaded.model, backend)
+    if loaded.crossing is not None:
+        return DividedRunner(loaded.model, backend, loaded.crossing, device)
+    return ModelRunner(loaded.model, backend, device)
+
+
+Cancelled = Callable[[], bool]
+
+_MOVED_AT_ONCE = 16
+"""Of a model's layers, one in so many goes to the CPU where memory was planned too closely."""
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A model that is ready to run. `config` has dtype, max_model_len and num_threads resolved.
+    `step_bytes`: what its largest step was seen to need on a GPU."""
+
+    config: EngineConfig
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    loaded: LoadedModel
+    layers: dict[int, LayerSpec]
+    plan: MemoryPlan
+    runner: ModelRunner
+    info: ModelInfo
+    draft: Draft | None = None
+    proposer: Proposer | None = None
+    step_bytes: int | None = None
+
+    @property
+    def weights_bytes(self) -> int:
+        """On the device, of the model and of the draft model beside it, measured."""
+        own = self.loaded.bytes_on[self.config.device]
+        return own + (self.draft.weights_bytes if self.draft else 0)
+
+    @property
+    def cache_bytes(self) -> int:
+        """On the device."""
+        return self.runner.backend.nbytes + (self.proposer.cache_bytes if self.proposer else 0)
+
+    @property
+    def host_layers(self) -> int:
+        """That the CPU computes beside a GPU; what follows is of these, in RAM."""
+        return self.loaded.device_map.host_layers
+
+    @property
+    def host_weights_bytes(self) -> int:
+        return self.loaded.bytes_on[CPU] if self.host_layers else 0
+
+    @property
+    def cpu_weights_bytes(self) -> int | None:
+        """That the CPU computes with; None where a GPU computes all."""
+        return self.loaded.bytes_on.get(CPU)
+
+    @property
+    def host_cache_bytes(self) -> int:
+        backend = self.runner.backend
+        return backend.host_nbytes if isinstance(backend, DividedAttention) else 0
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """Bytes of weights and caches on each device; of the CPU's memory also where there are
+        none."""
+        found = {CPU: self.host_weights_bytes + self.host_cache_bytes}
+        found[self.config.device] = self.weights_bytes + self.cache_bytes
+        backend = self.runner.backend
+        caches = backend.bytes_on if isinstance(backend, ParallelCache | StagedAttention) else {}
+        for name in self.config.devices[1:]:
+            found[name] = self.loaded.bytes_on[name] + caches.get(name, 0)
+        return found
+
+    def drop(self) -> None:
+        """Let go of weights and cache; what describes them stays."""
+        ranks = self.loaded.ranks
+        self.loaded = dataclasses.replace(
+            self.loaded, model=nn.Module(), crossing=None, ranks=None
+        )
+        self.drop_drafting()
+        self.draft = None
+        self.runner.drop()
+        if ranks is not None:
+            ranks.close()
+
+    def drop_drafting(self) -> None:
+        """Let go of the cache of the draft model and of what was captured of it."""
+        if self.proposer is not None:
+            self.proposer.drop()
+            self.proposer = None
+
+
+def assemble(
+    config: EngineConfig,
+    progress: Progress = lambda stage, done, total: None,
+    cancelled: Cancelled = lambda: False,
+) -> Assembly:
+    """Load the model of `config` and build its cache. Raises CheckpointError,
+    UnsupportedModelError, OutOfMemoryError, ConfigError or LoadCancelled."""
+    progress("Reading the model's description", 0, 0)
+    config, checkpoint = resolve(config)
+    return build(config, checkpoint, progress, cancelled)
+
+
+def build(
+    config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
+) -> Assembly:
+    """`assemble` for a configuration that is resolved already. With what came of it this thread has
+    all the threads of the configuration, however few found a core while it loaded."""
+    assert config.num_threads is not None, "resolved"
+    try:
+        return _build(config, checkpoint, progress, cancelled)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free, total = free_memory(config.device)
+        raise OutOfMemoryError(
+            f"The memory of {config.device} ran out while {checkpoint.name} was loaded "
+            f"({str(error).partition('. ')[0]}); {free / 2**30:.2f} of {total / 2**30:.2f} GiB "
+            "are free.",
+            "Choose fewer bits a weight (quantization) or a smaller model, or close other "
+            "programs.",
+        ) from error
+    finally:
+        torch.set_num_threads(config.num_threads)
+
+
+def _build(
+    config: EngineConfig, checkpoint: Checkpoint, progress: Progress, cancelled: Cancelled
+) -> Assembly:
+    keep_freed()
+    register()
+    assert config.num_threads is not None
+    if config.adaptive_threads:
+        progress = while_loading(progress, config.num_threads)
+    else:
+        torch.set_num_threads(config.num_threads)
+    make_current(config.device)
+    tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=config.load_format == "dummy")
+    plan = plan_memory(checkpoint, config)
+    while True:
+        try:
+            return _follow(plan, config, checkpoint, tokenizer, progress, cancelled)
+        except (OutOfMemoryError, RuntimeError) as error:
+            more = _more_host_layers(plan, config, checkpoint)
+            if more is None or not is_out_of_memory(error):
+                raise
+            problem = error
+        let_go(problem)  # and of what was loaded so far
+        release_memory()
+        try:
+            plan = plan_memory(checkpoint, config, host_layers=more)
+        except OutOfMemoryError:
+            raise problem from None
+
+
+def _more_host_layers(plan: MemoryPlan, config: EngineConfig, checkpoint: Checkpoint) -> int | None:
+    """How many layers the CPU gets after a plan for which the memory did not suffice: its step was
+    estimated, and others may have taken some since. None where that is not to be tried."""
+    is_free = config.gpu_layers == AUTO and is_cuda(config.device)
+    is_free = is_free and len(config.devices) == 1
+    if not is_free or config.speculative_method == "eagle3":
+        return None
+    count: int = checkpoint.config.num_hidden_layers
+    more = plan.host_layers + max(1, count // _MOVED_AT_ONCE)
+    return more if more < count else None
+
+
+def _follow(
+    plan: MemoryPlan,
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> Assembly:
+    """Load the model as it was planned, measure, and make its cache."""
+    assert config.max_model_len is not None, "resolved before"
+    source = draft_source(config, checkpoint, tokenizer, plan.host_layers)
+    check_architecture(checkpoint.config, resolve_class(checkpoint))
+    loaded = _load(config, checkpoint, plan.host_layers, progress, cancelled)
+    try:
+        return _with_cache(loaded, source, plan, config, checkpoint, tokenizer, progress, cancelled)
+    except BaseException:
+        if loaded.ranks is not None:
+            loaded.ranks.close()
+        raise
+
+
+def _load(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    host_layers: int,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> LoadedModel:
+    assert config.max_model_len is not None and config.num_threads is not None, "resolved before"
+    load = functools.partial(
+        load_model,
+        checkpoint,
+        scheme=scheme_of(config, checkpoint.quantization, checkpoint.name),
+        dtype=DTYPES[config.dtype],
+        load_format=config.load_format,
+        seed=config.seed,
+        max_model_len=config.max_model_len,
+        host_layers=host_layers,
+        cancelled=cancelled,
+    )
+    size = config.tensor_parallel_size
+    if size == 1:
+        starts = starts_of(config, checkpoint.config.num_hidden_layers)
+        return load(device=config.device, starts=starts, progress=progress)
+    check_division(checkpoint.config, size)
+
+    def load_share(device: str, share: Share, told: Progress) -> LoadedModel:
+        return load(device=device, share=share, progress=told)
+
+    devices = rank_devices(config.device, size)
+    return load_ranks(checkpoint.config, devices, config.num_threads, load_share, progress)
+
+
+def _with_cache(
+    loaded: LoadedModel,
+    source: Checkpoint | None,
+    plan: MemoryPlan,
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> Assembly:
+    """source: of what drafts."""
+    layers = _probe(loaded, config)
+    draft = step_bytes = None
+    if source is not None:
+        draft = load_draft(config, source, checkpoint, loaded.model, progress, cancelled)
+    if is_cuda(config.device):
+        progress("Measuring what a step needs", 0, 0)
+        step_bytes, measured = _measured_plan(config, checkpoint, loaded, layers, draft)
+        plan = dataclasses.replace(measured, undivided_model_len=plan.undivided_model_len)
+    plan = with_layers(plan, layers, config)
+    cache, proposer, plan, notices = caches_that_fit(config, layers, loaded.ranks, draft, plan)
+    runner = make_runner(loaded, cache, config.device)
+    capture_steps(runner, proposer, config, plan, progress)
+    info = model_info(config, checkpoint, tokenizer, loaded, layers, plan)
+    info = dataclasses.replace(info, notices=(*info.notices, *notices))
+    # What lives as long as the model need not be looked at in every collection.
+    gc.collect()
+    gc.freeze()
+    give_back()  # what loading took
+    return Assembly(
+        config=config,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        loaded=loaded,
+        layers=layers,
+        plan=plan,
+        runner=runner,
+        info=with_steps(info, runner, proposer),
+        draft=draft,
+        proposer=proposer,
+        step_bytes=step_bytes,
+    )
+
+
+def _probe(loaded: LoadedModel, config: EngineConfig) -> dict[int, LayerSpec]:
+    """What each layer stores, seen in the first pass of a model: a class may compute something
+    between its layers for which it was not divided."""
+    if loaded.ranks is not None:
+        return loaded.ranks.whole_layers
+    try:
+        return probe_kv(loaded.model)
+    except RuntimeError as error:
+        if len(loaded.device_map.devices) == 1 or is_out_of_memory(error):
+            raise
+        raise UnsupportedModelError(
+            f"{type(loaded.model).__name__} cannot be divided between two devices: "
+            f"{describe(error).cause}",
+            'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
+        ) from error
+    finally:
+        make_current(config.device)
+
+
+def _measured_plan(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    loaded: LoadedModel,
+    layers: dict[int, LayerSpec],
+    draft: Draft | None,
+) -> tuple[int, MemoryPlan]:
+    """What the largest step was seen to need on the GPU, and the plan of what is free there now
+    that the weights are. OutOfMemoryError where not even the step fits."""
+    host_layers = loaded.device_map.host_layers
+
+    def runner(num_blocks: int) -> ModelRunner:
+        cache = make_cache(config, layers, loaded.ranks, num_blocks, host_layers)
+        return make_runner(loaded, cache, config.device)
+
+    try:
+        activations = measure_activations(
+            config, checkpoint.config.vocab_size, runner, config.device
+        )
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        free, total = free_memory(config.device)
+        raise OutOfMemoryError(
+            f"The largest step ({config.step_token_limit:,} tokens) does not fit beside the "
+            f"weights: {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free.",
+            "Choose a smaller token budget per step, fewer running requests or fewer bits a "
+            "weight, or close other programs on the GPU.",
+        ) from error
+    held = dict(loaded.bytes_on)
+    if draft is not None:
+        held[config.device] += draft.weights_bytes
+    on_host = loaded.bytes_on[CPU] if host_layers else 0
+    return activations, plan_memory(
+        checkpoint, config, in_use=held, host_in_use=on_host, activations=activations,
+        host_layers=host_layers,
+    )  # fmt: skip
+
+
+def release_memory() -> None:
+    """Give the memory of what was just dropped back to the system."""
+    gc.unfreeze()
+    gc.collect()
+    give_back()

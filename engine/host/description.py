@@ -1,0 +1,152 @@
+"""Describes a loaded model: what it is, what computes it, and what its user should know of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from engine.attention.interface import LayerSpec
+from engine.config import EngineConfig
+from engine.hardware.device_map import AUTO
+from engine.hardware.devices import is_cuda
+from engine.hardware.machine import machine_name
+from engine.kernels.triton.support import problem as triton_problem
+from engine.lazy_transformers import PretrainedConfig
+from engine.models.checkpoint import Checkpoint
+from engine.models.footprint import Parts, measured_parts, ties_head
+from engine.models.loader import LoadedModel
+from engine.numerics.scheme import scheme_of
+from engine.runner.model_runner import ModelRunner
+from engine.snapshot import MemoryPlan, ModelInfo
+from engine.speculation.proposer import Proposer
+from engine.text.tokenizer import Tokenizer
+
+_ATTENTION = "paged attention"  # in a model's description
+_NO_GRAPHS = "Without CUDA graphs:"  # how the notice of it begins
+
+
+def model_info(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    loaded: LoadedModel,
+    layers: dict[int, LayerSpec],
+    plan: MemoryPlan,
+) -> ModelInfo:
+    """`plan`: which was followed when it was loaded."""
+    text = checkpoint.config
+    first = layers[min(layers)]
+    notices = list(loaded.notices)
+    if loaded.device_map.is_divided:
+        notices.append(_division(config, plan, len(layers)))
+    without_triton = triton_problem(torch.device(config.device)) if is_cuda(config.device) else ""
+    if is_cuda(config.device) and config.tensor_parallel_size > 1:
+        notices.append(
+            f"{config.tensor_parallel_size} GPUs compute each layer together. Their steps are "
+            "launched kernel by kernel, without CUDA graphs."
+        )
+    if config.pipeline_parallel_size > 1:
+        notices.append(
+            f"The layers are on {config.pipeline_parallel_size} GPUs, which compute one behind the "
+            "other. Their steps are launched kernel by kernel, without CUDA graphs."
+        )
+    if without_triton:
+        notices.append(
+            f"{without_triton}: torch's own operations compute attention and weights in few bits."
+        )
+    if tokenizer.notice:
+        notices.append(tokenizer.notice)
+    num_experts, experts_per_token = _experts(text)
+    models = [loaded.model] if loaded.ranks is None else loaded.ranks.models
+    parts = Parts(*map(sum, zip(*map(measured_parts, models), strict=True)))
+    # of tied ones there may be a copy on each device, and the parameters are counted once
+    has_lookup = parts.lookup and not ties_head(loaded.model)
+    if config.load_format == "dummy":
+        notices.append("Random weights: replies are noise, speed and memory are real.")
+    return ModelInfo(
+        name=checkpoint.name,
+        path=str(checkpoint.path),
+        architecture=checkpoint.architecture,
+        dtype=config.dtype,
+        device=config.device,
+        num_parameters=checkpoint.num_parameters,
+        weights_bytes=loaded.weights_bytes,
+        num_layers=len(layers),
+        hidden_size=text.hidden_size,
+        num_heads=text.num_attention_heads,
+        num_kv_heads=first.num_kv_heads,
+        head_dim=first.key_dim,
+        vocab_size=text.vocab_size,
+        max_model_len=config.max_model_len or 0,
+        is_dummy=config.load_format == "dummy",
+        has_chat_template=tokenizer.has_chat_template,
+        kernels=dict(loaded.kernels),
+        notices=tuple(notices),
+        quantization=_quantization(config, checkpoint),
+        output_bytes=parts.output,
+        lookup_bytes=parts.lookup,
+        expert_bytes=parts.experts if num_experts else 0,
+        num_lookup_parameters=text.vocab_size * text.hidden_size if has_lookup else 0,
+        num_expert_parameters=parts.expert_parameters if num_experts else 0,
+        num_experts=num_experts,
+        experts_per_token=experts_per_token,
+        device_name=_devices_name(config, loaded.device_map.host_layers, len(layers)),
+        num_ranks=config.tensor_parallel_size,
+        num_stages=config.pipeline_parallel_size,
+    )
+
+
+def _devices_name(config: EngineConfig, host_layers: int, count: int) -> str:
+    name = machine_name(config.device)
+    several = len(config.devices)
+    if several > 1:
+        behind = ", one behind the other" if config.pipeline_parallel_size > 1 else ""
+        return f"{several} x {name}{behind}"  # what they can do together depends on it
+    return f"{name}, and the CPU for {host_layers} of {count} layers" if host_layers else name
+
+
+def _division(config: EngineConfig, plan: MemoryPlan, count: int) -> str:
+    host = plan.host_layers
+    why = longer = ""
+    if config.gpu_layers == AUTO:
+        why = f": its memory does not suffice for more with a context of {config.max_model_len:,}"
+    if plan.undivided_model_len:
+        longer = f" With a context of {plan.undivided_model_len:,} all layers would fit."
+    return (
+        f"{count - host} of {count} layers are computed on {config.device}{why}. The CPU computes "
+        f"the other {host}, which is slower.{longer}"
+    )
+
+
+def _experts(text: PretrainedConfig) -> tuple[int, int]:
+    """(experts of a layer, those that a token uses); (0, 0) for a model without."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((n for name in names if (n := getattr(text, name, None))), 0)
+    return (int(count), int(getattr(text, "num_experts_per_tok", 0) or count)) if count else (0, 0)
+
+
+def _quantization(config: EngineConfig, checkpoint: Checkpoint) -> str:
+    """How the weights of linear layers are held, for people; "" for plain numbers."""
+    if checkpoint.quantization is not None:
+        return checkpoint.quantization.title
+    return scheme_of(config, None, checkpoint.name).title
+
+
+def with_steps(info: ModelInfo, runner: ModelRunner, proposer: Proposer | None) -> ModelInfo:
+    """The description with what attends and what was captured, in place of what it said of that
+    before."""
+    captured = {"decode": runner.graphs, "draft": None if proposer is None else proposer.graphs}
+    old = (_ATTENTION, *captured)
+    kernels = {name: text for name, text in info.kernels.items() if name not in old}
+    if attention := getattr(runner.backend, "description", ""):
+        kernels[_ATTENTION] = attention
+    notices = [text for text in info.notices if not text.startswith(_NO_GRAPHS)]
+    for name, graphs in captured.items():
+        if graphs is not None and graphs.summary:
+            kernels[name] = f"CUDA graphs: {graphs.summary}"
+        if graphs is not None and graphs.problem:
+            of = " of the draft model" if name == "draft" else ""
+            without = f"Those{of} are" if graphs.summary else f"Every step{of} is"
+            notices.append(f"{_NO_GRAPHS} {graphs.problem}. {without} launched kernel by kernel.")
+    return dataclasses.replace(info, kernels=kernels, notices=tuple(notices))

@@ -1,0 +1,156 @@
+"""The KV cache of a loaded model, as planned or as large as there is memory for, and the steps that
+are captured over it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+from engine.attention.backends import divided, make_backend, staged
+from engine.attention.interface import LayerSpec, PagedBackend
+from engine.config import EngineConfig
+from engine.errors import OutOfMemoryError, let_go
+from engine.hardware.device_map import stage_starts
+from engine.hardware.malloc import give_back
+from engine.memory.plan import blocks_of, ranks_beside, shrunk
+from engine.numerics.kv_dtype import KVWidths
+from engine.parallel.ranks import Ranks
+from engine.parallel.runner import ParallelCache
+from engine.runner.cuda_graphs import capture_for, most_rows, sizes_for
+from engine.runner.model_runner import ModelRunner
+from engine.snapshot import MemoryPlan
+from engine.speculation.draft_loading import Draft, make_proposer
+from engine.speculation.proposer import Proposer
+
+Progress = Callable[[str, int, int], None]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def starts_of(config: EngineConfig, num_layers: int) -> tuple[tuple[int, str], ...]:
+    """Of the stages behind the first."""
+    if config.pipeline_parallel_size == 1:
+        return ()
+    return stage_starts(config.devices, num_layers)
+
+
+def build_caches(
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    ranks: Ranks | None,
+    draft: Draft | None,
+    plan: MemoryPlan,
+) -> tuple[PagedBackend, Proposer | None]:
+    """The KV cache of `plan`, and the proposer with that of its draft model; OutOfMemoryError with
+    the numbers where they do not fit."""
+    try:
+        cache = make_cache(config, layers, ranks, plan.num_blocks, plan.host_layers)
+        return cache, make_proposer(config, draft, plan.num_blocks)
+    except (MemoryError, RuntimeError) as error:
+        raise OutOfMemoryError(
+            f"The KV cache of {plan.cache_bytes_in_all / 2**30:.2f} GiB could not be allocated: "
+            f"{error}",
+            "Choose a smaller cache or context length, or close other programs.",
+        ) from error
+
+
+def make_cache(
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    ranks: Ranks | None,
+    num_blocks: int,
+    host_layers: int,
+) -> PagedBackend:
+    """layers: of the whole model."""
+    dtype = DTYPES[config.dtype]
+    if ranks is None:
+        starts = starts_of(config, len(layers))
+        return make_backend(
+            config, layers, num_blocks, dtype, host_layers=host_layers, starts=starts
+        )
+
+    def of_rank(device: str, own: dict[int, LayerSpec]) -> PagedBackend:
+        return make_backend(config.replace(device=device), own, num_blocks, dtype)
+
+    return ParallelCache(ranks.make_caches(of_rank), ranks.team.devices)
+
+
+def caches_that_fit(
+    config: EngineConfig,
+    layers: dict[int, LayerSpec],
+    ranks: Ranks | None,
+    draft: Draft | None,
+    plan: MemoryPlan,
+) -> tuple[PagedBackend, Proposer | None, MemoryPlan, list[str]]:
+    """`build_caches`, with the plan that was followed and what there is to say of it. Where other
+    programs have taken memory since it was planned, and the user did not name a size, the cache
+    becomes as small as one request of the whole context, before it is given up."""
+    assert config.max_model_len is not None, "resolved before"
+    least = blocks_of(config.max_model_len, config)
+    wanted = plan
+    while True:
+        try:
+            cache, proposer = build_caches(config, layers, ranks, draft, wanted)
+        except OutOfMemoryError as error:
+            smaller = shrunk(wanted, least)
+            if smaller is None or config.kv_cache_memory_bytes is not None:
+                raise
+            let_go(error)
+        else:
+            break
+        wanted = smaller
+        give_back()
+    if wanted is plan:
+        return cache, proposer, plan, []
+    text = (
+        f"The KV cache has {wanted.num_blocks:,} blocks "
+        f"({wanted.cache_bytes_in_all / 2**30:.2f} GiB) and not {plan.num_blocks:,}: the memory "
+        f"of {config.device} that was free when it was planned is in use."
+    )
+    return cache, proposer, wanted, [text]
+
+
+def capture_steps(
+    runner: ModelRunner,
+    proposer: Proposer | None,
+    config: EngineConfig,
+    plan: MemoryPlan,
+    progress: Progress,
+) -> None:
+    """Capture the steps in which everybody decodes, and those of the draft model, where the device
+    can and the user lets it."""
+    if config.enforce_eager or capture_for(torch.device(config.device)) is None:
+        return
+    assert config.max_model_len is not None, "resolved before"
+    progress("Capturing the decoding steps", 0, 0)
+    if proposer is not None:
+        proposer.release_graphs()  # both models' old ones go before there are new ones
+    longest = min(plan.num_blocks, -(-config.max_model_len // config.block_size))
+    taps = None if proposer is None else proposer.taps
+    of_drafts = 0 if proposer is None else longest
+    runner.capture(sizes_for(most_rows(config)), config.block_size, of_drafts, taps)
+    if proposer is not None:
+        proposer.capture(config.max_num_seqs, longest)
+
+
+def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineConfig) -> MemoryPlan:
+    """The plan in blocks of the size that the loaded model really stores: what was predicted from
+    its config alone may differ for an architecture that nobody has met."""
+
+    def per_block(part: dict[int, LayerSpec]) -> int:
+        widths = KVWidths.sum(layer.widths for layer in part.values())
+        widths = widths.share(ranks_beside(config))
+        return config.block_size * widths.bytes_per_token(config.kv_dtype, itemsize)
+
+    itemsize = DTYPES[config.dtype].itemsize
+    if config.pipeline_parallel_size > 1:
+        layers = staged(layers, config.device, starts_of(config, len(layers)))[config.device]
+    first, rest = divided(layers, plan.host_layers)
+    host, own = per_block(first) if first else 0, per_block(rest) + plan.draft_bytes_per_block
+    if (own, host) == (plan.bytes_per_block, plan.host_bytes_per_block):
+        return plan
+    blocks = max(1, plan.cache_bytes_in_all // (own + host))
+    plan = dataclasses.replace(plan, bytes_per_block=own, host_bytes_per_block=host)
+    return plan.with_blocks(blocks)

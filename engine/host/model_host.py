@@ -1,0 +1,277 @@
+"""Owns the loaded model with its cache, and exchanges either without ever holding two."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+from engine.config import Change, EngineConfig
+from engine.errors import InferdeckError, OutOfMemoryError, let_go
+from engine.hardware.devices import CPU, is_cuda
+from engine.host.assembly import (
+    Assembly,
+    Cancelled,
+    Progress,
+    assemble,
+    build,
+    release_memory,
+    with_steps,
+)
+from engine.host.kv_cache import build_caches, capture_steps, with_layers
+from engine.memory.plan import plan_memory, shrunk
+from engine.models.checkpoint import Checkpoint
+from engine.runner.cuda_graphs import most_rows
+from engine.runner.model_runner import ModelRunner
+from engine.sampling.sampler import Sampler
+from engine.scheduling.block_pool import BlockPool, root_hash
+from engine.snapshot import MemoryPlan, ModelInfo
+from engine.speculation.draft_loading import load_draft
+from engine.speculation.draft_source import draft_source
+from engine.speculation.speculator import Speculator
+from engine.text.tokenizer import Tokenizer
+
+_epochs = itertools.count()
+
+
+class Shrinking(NamedTuple):
+    """How often a cache became smaller by itself, from how many blocks, and what was said of it."""
+
+    times: int
+    before: int
+    text: str
+
+
+class NotAhead(NamedTuple):
+    """How often memory did not suffice to launch a step ahead, and what was said of it."""
+
+    times: int
+    text: str
+
+
+class ModelHost:
+    """The model, cache and sampler of one engine. Every exchange that fails puts back what was
+    there before, then raises."""
+
+    def __init__(self, config: EngineConfig, progress: Progress, cancelled: Cancelled) -> None:
+        self.shrinking: Shrinking | None = None
+        self.not_ahead: NotAhead | None = None
+        self._adopt(assemble(config, progress, cancelled))
+
+    @property
+    def config(self) -> EngineConfig:
+        """The configuration in force, with dtype, max_model_len and num_threads resolved."""
+        return self.assembly.config
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.assembly.info
+
+    @property
+    def plan(self) -> MemoryPlan:
+        return self.assembly.plan
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.assembly.tokenizer
+
+    @property
+    def runner(self) -> ModelRunner:
+        return self.assembly.runner
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return self.assembly.checkpoint.eos_token_ids | self.tokenizer.eos_token_ids
+
+    def new_speculator(self) -> Speculator:
+        """What drafts for the model as it is loaded now; nothing where the method is off."""
+        draft = self.assembly.draft
+        return Speculator(self.config, self.assembly.proposer, draft.name if draft else "")
+
+    def new_pool(self) -> tuple[BlockPool, bytes]:
+        """A pool for the cache as it is, and the root of its hash chains: KV of another model,
+        precision or cache must never be taken for this one's."""
+        config = self.config
+        namespace = (next(_epochs), config.model, config.dtype, *config.kv_dtype)
+        return BlockPool(self.plan.num_blocks, self.config.block_size), root_hash(namespace)
+
+    def plan_for(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> MemoryPlan:
+        """The memory plan of a change, in which what is taken now counts as free."""
+        assembly = self.assembly
+        stays = config.change_class(self.config) is not Change.RELOAD
+        plan = plan_memory(
+            checkpoint or assembly.checkpoint,
+            config,
+            in_use=assembly.taken,
+            host_in_use=assembly.taken[CPU],
+            activations=assembly.step_bytes if self._has_same_steps(config) else None,
+            host_layers=assembly.host_layers if stays else None,
+        )
+        return with_layers(plan, assembly.layers, config)
+
+    def _has_same_steps(self, config: EngineConfig) -> bool:
+        """Whether a step needs on the GPU what it was measured to need. (Blocks and what they hold
+        decide where attention is not by our kernels; drafts, how many rows are sampled.)"""
+        if not is_cuda(config.device):
+            return False
+        changed = config.differences(self._measured_with)
+        return not {"max_num_seqs", "max_num_batched_tokens", "enable_chunked_prefill", "model",
+                    "device", "dtype", "quantization", "max_model_len", "block_size",
+                    "kv_cache_dtype", "speculative_method", "num_speculative_tokens", "gpu_layers",
+                    "tensor_parallel_size", "pipeline_parallel_size"} & set(changed)  # fmt: skip
+
+    def use(self, config: EngineConfig) -> None:
+        """Take over live settings; graphs are captured for more running requests."""
+        assembly, before = self.assembly, self.config
+        assembly.config = config
+        grows = most_rows(config) > most_rows(before) or config.max_num_seqs > before.max_num_seqs
+        if grows and self.runner.graphs is not None:
+            self._capture(lambda stage, done, total: None)
+
+    def rebuild_cache(
+        self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
+    ) -> None:
+        """Exchange the cache, and the draft model where another is asked for."""
+        self._end_shrinking()
+        before, plan_before = self.config, self.plan
+        try:
+            self._replace_cache(config, plan, progress, cancelled)
+            return
+        except (InferdeckError, MemoryError) as error:
+            problem = error
+        let_go(problem)  # and of what was made so far, before the old one is made again
+        self._replace_cache(before, plan_before, progress, lambda: False)
+        raise problem
+
+    def shrink_cache(self, least_blocks: int, why: str) -> None:
+        """After a step found no memory: a smaller cache leaves it some. OutOfMemoryError where the
+        cache has no more than `least_blocks`, which the requests in flight need, or where others
+        have taken so much meanwhile that not even these can be had."""
+        before, last = self.plan, self.shrinking
+        plan = shrunk(before, least_blocks)
+        if plan is not None:
+            self._end_shrinking()
+            plan = self._replace_with_what_fits(plan, least_blocks)
+        if plan is None:
+            raise OutOfMemoryError(
+                f"The memory of {self.config.device} ran out ({why}), and the KV cache of "
+                f"{before.num_blocks:,} blocks cannot become smaller: a request needs "
+                f"{least_blocks:,}.",
+                "Close other programs, lower the token budget per step or the number of running "
+                "requests, or choose fewer bits a weight.",
+            )
+        times, first = (last.times + 1, last.before) if last is not None else (1, before.num_blocks)
+        steps, often = ("a step", "") if times == 1 else (f"{times} steps", f" {times} times")
+        text = (
+            f"The memory of {self.config.device} ran out in {steps} ({why}). The KV cache was made "
+            f"smaller{often}, {first:,} → {plan.num_blocks:,} blocks "
+            f"({plan.cache_bytes_in_all / 2**30:.2f} GiB); no request was lost."
+        )
+        self._say(text, in_place_of="")
+        self.shrinking = Shrinking(times, first, text)
+
+    def tell_not_ahead(self, error: Exception) -> None:
+        """A step was not launched ahead, for there was no memory for two. Told of the first time,
+        and each time that it has become twice as often: it may be so in every step from now on."""
+        last = self.not_ahead or NotAhead(0, "")
+        self.not_ahead = last._replace(times=last.times + 1)
+        times = self.not_ahead.times
+        if times & (times - 1):
+            return
+        often, steps = ("", "It was") if times == 1 else (f" {times:,} times", "They were")
+        text = (
+            f"The memory of {self.config.device} did not suffice{often} to launch a step while the "
+            f"one before it was computed ({str(error).partition('. ')[0]}). {steps} launched after "
+            "it, which takes longer; no request was lost, and the KV cache is as large as before."
+        )
+        self._say(text, in_place_of=last.text)
+        self.not_ahead = NotAhead(times, text)
+
+    def _say(self, text: str, in_place_of: str) -> None:
+        """As the last of the notices; "" takes away what was said and adds nothing."""
+        info = self.assembly.info
+        notices = [notice for notice in info.notices if notice != in_place_of]
+        notices += [text] if text else []
+        self.assembly.info = dataclasses.replace(info, notices=tuple(notices))
+
+    def _replace_with_what_fits(self, plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
+        """Make a cache of `plan`, or the largest smaller one that can be had now: other programs
+        may take what the old one gave back. None where not even `least_blocks` can."""
+        wanted: MemoryPlan | None = plan
+        while wanted is not None:
+            try:
+                self._replace_cache(self.config, wanted, lambda *_: None, lambda: False)
+                return wanted
+            except (InferdeckError, MemoryError) as error:
+                let_go(error)
+            wanted = shrunk(wanted, least_blocks)
+        return None
+
+    def _end_shrinking(self) -> None:
+        """The cache is made anew: what was said of the one before is over."""
+        for said in (self.shrinking, self.not_ahead):
+            if said is not None:
+                self._say("", in_place_of=said.text)
+        self.shrinking = self.not_ahead = None
+
+    def reload(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        progress: Progress,
+        cancelled: Cancelled,
+    ) -> None:
+        before, checkpoint_before = self.config, self.assembly.checkpoint
+        self.shrinking = self.not_ahead = None
+        self.drop()
+        try:
+            self._adopt(build(config, checkpoint, progress, cancelled))
+            return
+        except (InferdeckError, MemoryError) as error:
+            problem = error
+        let_go(problem)  # and of what was made so far, before the old one is made again
+        release_memory()
+        self._adopt(build(before, checkpoint_before, progress, lambda: False))
+        raise problem
+
+    def drop(self) -> None:
+        """Give the memory of weights, cache and scratch buffers back to the system."""
+        self.assembly.drop()
+        self.sampler = Sampler(self.info.vocab_size, self.config.device)
+        release_memory()
+
+    def _adopt(self, assembly: Assembly) -> None:
+        self.assembly = assembly
+        self._measured_with = assembly.config
+        self.sampler = Sampler(assembly.info.vocab_size, assembly.config.device)
+
+    def _replace_cache(
+        self, config: EngineConfig, plan: MemoryPlan, progress: Progress, cancelled: Cancelled
+    ) -> None:
+        assembly = self.assembly
+        source = draft_source(config, assembly.checkpoint, self.tokenizer, assembly.host_layers)
+        assembly.drop_drafting()
+        if source is None or _draft_of(config) != _draft_of(self.config):
+            assembly.draft = None
+        draft = assembly.draft
+        self.runner.drop_cache()  # the old one goes first: both may not fit
+        release_memory()
+        if source is not None and draft is None:
+            draft = load_draft(
+                config, source, assembly.checkpoint, self.runner.model, progress, cancelled
+            )
+        self.runner.backend, assembly.proposer = build_caches(
+            config, assembly.layers, assembly.loaded.ranks, draft, plan
+        )
+        assembly.draft, assembly.plan, assembly.config = draft, plan, config
+        self._capture(progress)
+
+    def _capture(self, progress: Progress) -> None:
+        """Capture steps over the cache as it is, and say so."""
+        assembly = self.assembly
+        capture_steps(self.runner, assembly.proposer, assembly.config, assembly.plan, progress)
+        assembly.info = with_steps(assembly.info, self.runner, assembly.proposer)
+
+
+def _draft_of(config: EngineConfig) -> tuple[str, str | None]:
+    return config.speculative_method, config.speculative_model

@@ -1,0 +1,65 @@
+"""What a configuration means here: its checkpoint opened, and what it left open settled."""
+
+from __future__ import annotations
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.hardware.device_map import CHOICES
+from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
+from engine.hardware.machine import default_dtype, machine_info
+from engine.models.checkpoint import Checkpoint
+from engine.numerics.scheme import scheme_of
+
+
+def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
+    """Open the checkpoint and settle what the configuration left open. Reads no weights."""
+    checkpoint = Checkpoint.open(config.model, dummy=config.load_format == "dummy")
+    limit = checkpoint.max_position_embeddings
+    length = config.max_model_len or limit
+    if limit is not None and length is not None and length > limit:
+        raise ConfigError(
+            f"max_model_len is {length:,}, but {checkpoint.name} was made for {limit:,} tokens.",
+            f"Set max_model_len to {limit:,} or less.",
+        )
+    scheme_of(config, checkpoint.quantization, checkpoint.name)  # refused before anything is loaded
+    machine = machine_info()
+    device = resolve_device(config.device)
+    if max(config.tensor_parallel_size, config.pipeline_parallel_size) > 1:
+        _check_ranks(config, device)
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters, device)
+    return (
+        config.replace(
+            device=device,
+            dtype=dtype,
+            max_model_len=length or 4096,
+            num_threads=config.num_threads or machine.default_threads,
+        ),
+        checkpoint,
+    )
+
+
+def _check_ranks(config: EngineConfig, device: str) -> None:
+    """Raise ConfigError where there are too few GPUs for as many ranks or stages, or other settings
+    do not go together with them."""
+    ranks, stages = config.tensor_parallel_size, config.pipeline_parallel_size
+    if ranks > 1 and stages > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks} and pipeline_parallel_size {stages}: GPUs compute "
+            "either each layer together, or some layers each.",
+            "Set one of them to 1.",
+        )
+    name = "tensor_parallel_size" if ranks > 1 else "pipeline_parallel_size"
+    if stages > 1 and not is_cuda(device):
+        raise ConfigError(
+            f"pipeline_parallel_size is {stages}, and the CPU has all layers.",
+            "Choose the first of several NVIDIA GPUs as the device, or set it to 1.",
+        )
+    resolve_ranks(device, max(ranks, stages), name)
+    if is_cuda(device) and config.gpu_layers not in CHOICES:
+        raise ConfigError(
+            f"gpu_layers is {config.gpu_layers}, and {name} {max(ranks, stages)}: a model of which "
+            "the CPU computes some layers has the others on one GPU.",
+            f'Set gpu_layers to "all", or {name} to 1.',
+        )

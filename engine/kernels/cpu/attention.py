@@ -1,0 +1,181 @@
+"""Attention over the pages of a KV cache, and writing to them (attention.c, cache.c): nothing is
+gathered first."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.kernels.cpu.library import TYPES, Library, library, room
+from engine.kernels.stored_pages import PLAIN, Stored
+
+_LANES = 16  # vectors.h
+_WIDEST = 576  # pages.h
+_PART, _BLOCK = 512, 32  # keys, and rows of queries: attention.c
+_ITEM_BYTES = 40  # the same
+_ITEMS_A_THREAD = 4  # with fewer some threads wait for others
+_CODES = {"int8": 3, "fp8": 4}  # pages.h
+
+
+class _Stored(ctypes.Structure):
+    _fields_ = (
+        ("width", ctypes.c_int64),
+        ("kind", ctypes.c_int32),
+        ("elements", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+    )
+
+
+class _Pages(ctypes.Structure):
+    _fields_ = (
+        ("kv_heads", ctypes.c_int64),
+        ("block_size", ctypes.c_int64),
+        ("keys", _Stored),
+        ("values", _Stored),
+    )
+
+
+class _Step(ctypes.Structure):
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("first_rows", ctypes.c_void_p),
+        ("queries", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("table_starts", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+    )
+
+
+class _Work(NamedTuple):
+    """Of a step and one KV head: its items, and rows of scratch, if parts are split and if not."""
+
+    shares: int
+    parts: int
+    rows: int
+
+
+class NativeStep:
+    """Requests of a step: tokens first_rows[i] to first_rows[i] + queries[i] of
+    the step, the last of a sequence of lengths[i], whose blocks are tables[i]."""
+
+    def __init__(
+        self,
+        first_rows: Sequence[int],
+        queries: Sequence[int],
+        lengths: Sequence[int],
+        tables: Sequence[Sequence[int]],
+    ) -> None:
+        count = len(lengths)
+        self._blocks = array("i")
+        starts = []
+        for table in tables:
+            starts.append(len(self._blocks))
+            self._blocks.extend(table)
+        self._numbers = array("q", (*first_rows, *queries, *lengths, *starts))
+        numbers, apart = self._numbers.buffer_info()[0], 8 * count
+        self._told = _Step(
+            count, *(numbers + n * apart for n in range(4)), self._blocks.buffer_info()[0]
+        )
+        self.address = ctypes.addressof(self._told)
+        parts = [-(-length // _PART) for length in lengths]
+        self._shapes = tuple(zip(queries, parts, strict=True))
+        self._work: dict[int, _Work] = {}
+
+    def work(self, group: int) -> _Work:
+        """With so many query heads to a KV head."""
+        if group not in self._work:
+            blocks = [(-(-n * group // _BLOCK), n * group, parts) for n, parts in self._shapes]
+            self._work[group] = _Work(
+                sum(count for count, _, _ in blocks),
+                sum(count * parts for count, _, parts in blocks),
+                sum(rows * parts for _, rows, parts in blocks),
+            )
+        return self._work[group]
+
+
+class NativeCache:
+    """The pages of one layer."""
+
+    def __init__(self, native: Library, keys: Stored, values: Stored) -> None:
+        self._native = native
+        self._tensors = keys, values  # what is pointed to
+        _, kv_heads, block_size, self._key_dim = keys.elements.shape
+        self._kv_heads: int = kv_heads
+        self._told = _Pages(kv_heads, block_size, *map(_told, self._tensors))
+        self._address = ctypes.addressof(self._told)
+        self._value_dim: int = values.elements.shape[3]
+
+    def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at slots[T] (int64; block * block_size + place in
+        it)."""
+        if k.dtype != v.dtype:  # rotary left one of them in float32: both are read as one type
+            k, v = k.float(), v.float()
+        k, v, slots = _readable(k), _readable(v), slots.contiguous()
+        self._native.cache_write(
+            self._address, slots.data_ptr(), k.shape[0], k.data_ptr(), k.stride(0), k.stride(1),
+            v.data_ptr(), v.stride(0), v.stride(1), TYPES[k.dtype], torch.get_num_threads(),
+        )  # fmt: skip
+
+    def attend(
+        self,
+        step: NativeStep,
+        q: Tensor,
+        output: Tensor,
+        scaling: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> None:
+        """Causal attention of the step's tokens with q[T, Hq, Dk] over their sequences, to
+        output[T, Hq, Dv], contiguous and in q's dtype; other rows of it stay as they are. Options
+        as `engine.attention.interface.AttentionOptions` has them."""
+        _, heads, width = q.shape
+        if heads % self._kv_heads or width != self._key_dim:
+            raise ValueError(
+                f"{heads} query heads of {width} over {self._kv_heads} KV heads of {self._key_dim}"
+            )
+        q = _readable(q)
+        threads = torch.get_num_threads()
+        wide = None if sinks is None else sinks.to(torch.float32).contiguous()
+        work, kv_heads = step.work(heads // self._kv_heads), self._kv_heads
+        is_split = work.shares * kv_heads < _ITEMS_A_THREAD * threads and work.parts > work.shares
+        items, rows = (work.parts, work.rows) if is_split else (work.shares, 0)
+        size = kv_heads * (_ITEM_BYTES * items + 4 * rows * (2 + self._value_dim))
+        self._native.attention(
+            self._address, step.address, q.data_ptr(), q.stride(0), q.stride(1), heads,
+            window or 0, scaling, softcap or 0.0, None if wide is None else wide.data_ptr(),
+            output.data_ptr(), TYPES[q.dtype], is_split, room(size), kv_heads * items, threads,
+        )  # fmt: skip
+
+
+def native_cache(keys: Stored, values: Stored) -> NativeCache | None:
+    """None where pages are not on the CPU, heads of no whole number of vectors, or nothing is
+    compiled."""
+    for one in (keys, values):
+        width = one.elements.shape[3]
+        if one.elements.device.type != "cpu" or _kind(one) is None:
+            return None
+        if width % _LANES or width > _WIDEST:
+            return None
+    native = library()
+    return None if native is None else NativeCache(native, keys, values)
+
+
+def _kind(one: Stored) -> int | None:
+    """As pages.h numbers it; None: another number format."""
+    return TYPES.get(one.elements.dtype) if one.form == PLAIN else _CODES[one.form]
+
+
+def _told(one: Stored) -> _Stored:
+    scales = None if one.scales is None else one.scales.data_ptr()
+    return _Stored(one.elements.shape[3], _kind(one), one.elements.data_ptr(), scales)
+
+
+def _readable(x: Tensor) -> Tensor:
+    """Elements of a head beside each other."""
+    return x if x.stride(2) == 1 else x.contiguous()

@@ -1,0 +1,170 @@
+"""Codes that stand for numbers, float8, places in a table and integers, as decoded.c reads them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.kernels.cpu.library import LANES, TYPES, Coded, Library
+from engine.kernels.cpu.weights import in_panels
+from engine.kernels.weights import Weights
+from engine.numerics import rounding as e4m3
+from engine.numerics.codes import Codes, FloatCodes, IntCodes, TableCodes
+from engine.numerics.scheme import grouped_title
+
+_BLOCK = 512  # rows: decoded.c
+_E4M3, _TABLE, _INT, _ZEROS = 0, 1, 2, 4
+
+
+class _Panels(NamedTuple):
+    """uint8 [panels, steps, 16], a step being an input, or two of a table; scales [panels, groups,
+    16], or float32 [panels, groups] where the outputs of a panel share them; zero points int8
+    [panels, groups, 16]."""
+
+    title: str
+    group: int
+    codes: Tensor
+    scales: Tensor
+    table: Tensor | None = None
+    zeros: Tensor | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        return self.scales.dim() == 2
+
+    @property
+    def kind(self) -> int:
+        """Integers of 8 bits are signed ones."""
+        if self.table is not None:
+            return _TABLE if self.zeros is None else _TABLE | _ZEROS
+        if self.codes.dtype is torch.uint8:
+            return _E4M3
+        return _INT if self.zeros is None else _INT | _ZEROS
+
+
+class DecodedWeights(Weights):
+    """Multiplied in float32 by the values that the codes stand for, which is lossless."""
+
+    def __init__(self, codes: Codes, dtype: torch.dtype, library: Library):
+        assert fits(codes, dtype)
+        self.shape, self.dtype = codes.shape, dtype
+        self._library = library
+        self._held = held = _in_panels(codes)
+        self._told = Coded(
+            *self.shape, held.group, held.kind, held.is_shared, TYPES[held.scales.dtype],
+            *(None if t is None else t.data_ptr()
+              for t in (held.codes, held.scales, held.table, held.zeros)),
+        )  # fmt: skip
+        self._told.settle(self.shape[0], 4 * (self.shape[1] + LANES), _BLOCK)
+
+    @property
+    def title(self) -> str:
+        return self._held.title
+
+    @property
+    def nbytes(self) -> int:
+        zeros = self._held.zeros
+        return (
+            self._held.codes.nbytes
+            + self._held.scales.nbytes
+            + (0 if zeros is None else zeros.nbytes)
+        )
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        outputs, inputs = self.shape
+        result = self._library.decoded(self._told, x.reshape(-1, inputs).contiguous())
+        if bias is not None:
+            result += bias
+        return result.view(*x.shape[:-1], outputs)
+
+    def dense(self) -> Tensor:
+        outputs, inputs = self.shape
+        held = self._held
+        codes = self._by_output(held.codes)
+        if held.table is not None:
+            places = torch.stack([codes & 15, codes >> 4], dim=-1).view(outputs, inputs)
+            plain = held.table[places.long()]
+        elif held.kind == _E4M3:
+            plain = codes.view(torch.float8_e4m3fn).float()
+        else:
+            plain = codes.float()
+        scales = held.scales
+        if held.is_shared:
+            scales = scales.unsqueeze(-1).expand(-1, -1, LANES)
+        grouped = plain.view(outputs, -1, held.group)
+        if held.zeros is not None:
+            grouped -= self._by_output(held.zeros).unsqueeze(2)
+        grouped = grouped * self._by_output(scales).float().unsqueeze(2)
+        return grouped.view(outputs, inputs).to(self.dtype)
+
+    def _by_output(self, values: Tensor) -> Tensor:
+        """[panels, n, 16] as [outputs, n]."""
+        return values.transpose(1, 2).reshape(-1, values.shape[1])[: self.shape[0]]
+
+
+def fits(codes: Codes, dtype: torch.dtype) -> bool:
+    """Whether decoded.c multiplies `codes` by activations in `dtype`. Left to torch are groups of
+    which a row has no whole number, or that end within a byte, columns in no order of their groups,
+    and damaged float8, where NaN stands for a number: torch keeps it as it is."""
+    outputs, inputs = codes.shape
+    if dtype not in TYPES:
+        return False
+    if isinstance(codes, TableCodes):
+        return codes.block_size % 2 == 0 and inputs % codes.block_size == 0
+    if isinstance(codes, IntCodes):
+        group = min(codes.group_size, inputs)
+        is_known = codes.bits == 8 or (codes.bits == 4 and group % 2 == 0)
+        return is_known and codes.groups is None and inputs % group == 0
+    rows, columns = codes.block
+    return (
+        (rows == 1 or rows % LANES == 0 or rows >= outputs)
+        and inputs % min(columns, inputs) == 0
+        and not e4m3.has_nan(codes.values.view(torch.int8))
+    )
+
+
+def _in_panels(codes: Codes) -> _Panels:
+    if isinstance(codes, TableCodes):
+        title = f"nf4, blocks of {codes.block_size}"
+        scales = codes.scales.float().view(codes.shape[0], -1)
+        table = codes.table.float().contiguous()
+        return _Panels(title, codes.block_size, _pairs(codes.codes), in_panels(scales), table)
+    if isinstance(codes, IntCodes):
+        return _of_integers(codes)
+    rows, columns = codes.block
+    in_blocks = columns < codes.shape[1]
+    title = f"fp8, blocks of {rows} x {columns}" if in_blocks else "fp8"
+    packed = in_panels(codes.values.view(torch.uint8))
+    scales = _of_panels(codes) if rows > 1 else in_panels(codes.scales.float())
+    return _Panels(title, min(columns, codes.shape[1]), packed, scales)
+
+
+def _of_integers(codes: IntCodes) -> _Panels:
+    """As distances from the middle, and so are their zero points."""
+    middle, group = 1 << (codes.bits - 1), min(codes.group_size, codes.shape[1])
+    title = f"int{codes.bits}" if group == codes.shape[1] else grouped_title(codes.bits, group)
+    scales = codes.scales if codes.scales.dtype in TYPES else codes.scales.float()
+    zeros = None if codes.zeros is None else in_panels(_less_middle(codes.zeros, middle))
+    if codes.bits == 4:
+        table = torch.arange(-middle, middle, dtype=torch.float32)
+        return _Panels(title, group, _pairs(codes.codes), in_panels(scales), table, zeros)
+    packed = in_panels(_less_middle(codes.codes, middle))
+    return _Panels(title, group, packed, in_panels(scales), zeros=zeros)
+
+
+def _pairs(places: Tensor) -> Tensor:
+    """Codes of 4 bits [N, K] in panels, two a byte."""
+    return in_panels(places[:, 0::2] | places[:, 1::2] << 4)
+
+
+def _less_middle(values: Tensor, middle: int) -> Tensor:
+    """uint8 as int8."""
+    return (values - middle).view(torch.int8)  # wraps round
+
+
+def _of_panels(codes: FloatCodes) -> Tensor:
+    """Scales [blocks of rows, groups] as [panels, groups]."""
+    panels = -(-codes.shape[0] // LANES)
+    return codes.scales.float().index_select(0, torch.arange(panels) * LANES // codes.block[0])

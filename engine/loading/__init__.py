@@ -1,1 +1,0 @@
-"""From a folder on disk to a model in memory: checkpoint, architecture, weights."""

@@ -1,0 +1,1 @@
+"""What a model needs before it is loaded, and what a step allocates."""

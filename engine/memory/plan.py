@@ -1,0 +1,279 @@
+"""Plans the memory of a model before it is loaded.
+
+total                                                    the machine's, or the cgroup's
+|<------------------ limit ------------------>|
+| weights | activations |      KV cache       |  reserve for the desktop, and what others use
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+
+from engine.attention.gpu import WORKSPACE_BYTES
+from engine.config import EngineConfig
+from engine.errors import OutOfMemoryError
+from engine.hardware.device_map import host_layers_of, stage_starts
+from engine.hardware.devices import is_cuda
+from engine.hardware.machine import free_memory
+from engine.memory.model_sizes import ModelSizes, head_sizes, model_sizes, sizes_of
+from engine.memory.offload_plan import less_than_a_block, plan_divided
+from engine.models.checkpoint import Checkpoint
+from engine.runner.cuda_graphs import room_for
+from engine.snapshot import MemoryPlan
+from engine.speculation.draft_source import draft_dtype, open_draft
+
+GIB = 2**30
+_RESERVE = GIB  # left for the desktop, or 5 % of a larger machine, or 10 % of a smaller one
+_SHRINK = 0.8  # of a cache's blocks are left where there is less memory than was planned with
+NOTHING: Mapping[str, int] = MappingProxyType({})
+_FIXED_ACTIVATIONS = 64 * 2**20  # scratch buffers, the sampler
+
+
+def plan_memory(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    *,
+    in_use: Mapping[str, int] = NOTHING,
+    host_in_use: int = 0,
+    memory: tuple[int, int] | None = None,
+    host_memory: tuple[int, int] | None = None,
+    activations: int | None = None,
+    host_layers: int | None = None,
+    stage: int = 0,
+) -> MemoryPlan:
+    """Plan for `checkpoint` under `config` (its device, dtype and max_model_len resolved).
+
+    Of several ranks on as many GPUs it is the plan of each; of several stages that of the first, or
+    of `stage`, with as many blocks as all have room for.
+
+    `in_use`, `host_in_use`: bytes that this engine holds now on each device, and in RAM beside a
+    GPU, and gives back first. `memory`, `host_memory`: (free, total) in bytes of both, measured if
+    None: then of the GPU that has least, where there are several. `activations`: bytes of a step,
+    estimated if None; what a GPU holds beside its steps is added. `host_layers`: of a model that is
+    loaded; None: what the configuration says, or as few as make it fit.
+    Raises UnsupportedModelError, or OutOfMemoryError with the numbers.
+    """
+    free, total = _with_what_is_given_back(config, in_use, memory)
+    sizes = sizes_of(checkpoint, config).share(ranks_beside(config))
+    draft = None
+    if config.speculative_method == "draft_model":
+        source = open_draft(config)
+        draft = model_sizes(source, getattr(torch, draft_dtype(config, source)))
+    elif config.speculative_method == "eagle3":
+        draft = head_sizes(open_draft(config), checkpoint, getattr(torch, config.dtype))
+    if host_layers is None:
+        count = len(sizes.layer_weights)
+        is_one = config.tensor_parallel_size == config.pipeline_parallel_size == 1
+        host_layers = host_layers_of(config.device, config.gpu_layers, count) if is_one else 0
+
+    def on_device(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
+        return plan(
+            sizes, config, free=free, total=total, draft=draft, activations=activations
+        )
+
+    if config.pipeline_parallel_size > 1:
+        plans = _plan_stages(sizes, config, on_device)
+        return plans[stage].with_blocks(min(plan.num_blocks for plan in plans))
+    if host_layers == 0:
+        return on_device(sizes, config)
+    ram, all_ram = host_memory or free_memory()
+
+    def on_host(sizes: ModelSizes, config: EngineConfig) -> MemoryPlan:
+        return plan(sizes, config, free=min(ram + host_in_use, all_ram), total=all_ram)
+
+    draft_kv = 0 if draft is None else _draft_kv_bytes(draft, config)
+    return plan_divided(sizes, config, host_layers, on_device, on_host, draft_kv)
+
+
+def _plan_stages(
+    sizes: ModelSizes, config: EngineConfig, on_device: Callable[..., MemoryPlan]
+) -> list[MemoryPlan]:
+    """Each of its part, in the memory of the GPU that has least."""
+    devices = config.devices
+    count = len(sizes.layer_weights)
+    starts = [0, *(start for start, _ in stage_starts(devices, count)), count]
+    plans = []
+    for device, (first, last) in zip(devices, itertools.pairwise(starts), strict=True):
+        try:
+            plans.append(on_device(sizes.stage(first, last), config))
+        except OutOfMemoryError as error:
+            where = f"Layers {first} to {last - 1} on {device}"
+            raise OutOfMemoryError(f"{where}: {error.cause}", error.remedy) from error
+    return plans
+
+
+def ranks_beside(config: EngineConfig) -> int:
+    """Among how many memories the model is divided, which are planned alike: those of GPUs, one of
+    each rank. Ranks on the CPU share its memory."""
+    return config.tensor_parallel_size if is_cuda(config.device) else 1
+
+
+def _with_what_is_given_back(
+    config: EngineConfig, in_use: Mapping[str, int], memory: tuple[int, int] | None
+) -> tuple[int, int]:
+    """(free, total) of the device, or of that of several that has least, after the engine gave back
+    what it holds there."""
+    found = []
+    for name in config.devices:
+        free, total = memory or free_memory(name)
+        found.append((min(free + in_use.get(name, 0), total), total))
+    return min(found)
+
+
+def _draft_kv_bytes(draft: ModelSizes, config: EngineConfig) -> int:
+    """In each block."""
+    return config.block_size * draft.kv_bytes_per_token(config.kv_dtype)
+
+
+def plan(
+    sizes: ModelSizes,
+    config: EngineConfig,
+    *,
+    free: int,
+    total: int,
+    draft: ModelSizes | None = None,
+    activations: int | None = None,
+) -> MemoryPlan:
+    """Divide `free` of `total` bytes. Of a draft model, weights and KV are counted in: its layers
+    lie under the same blocks.
+
+    The KV cache takes what is left, but no more than max_num_seqs requests of max_model_len
+    tokens can use; or exactly kv_cache_memory_bytes, rounded down to blocks.
+    """
+    assert config.max_model_len is not None, "max_model_len has to be resolved first"
+    reserve, limit = reserve_and_limit(config, free=free, total=total)
+    activations = activation_bytes(sizes, config) if activations is None else activations
+    activations += held_beside_steps(sizes, config)
+    draft_weights = draft_per_block = 0
+    if draft is not None:
+        draft_weights = draft.loaded_bytes(config.max_model_len)
+        draft_per_block = _draft_kv_bytes(draft, config)
+    per_token = sizes.kv_bytes_per_token(config.kv_dtype)
+    bytes_per_block = config.block_size * per_token + draft_per_block
+    weights = sizes.loaded_bytes(config.max_model_len) + draft_weights
+    base = weights + activations
+    if config.kv_cache_memory_bytes is not None:
+        num_blocks = config.kv_cache_memory_bytes // bytes_per_block
+        if num_blocks < 1:
+            raise less_than_a_block(config.kv_cache_memory_bytes, bytes_per_block)
+        needed = base + num_blocks * bytes_per_block
+        if needed > limit:
+            raise _does_not_fit(
+                needed,
+                limit,
+                free,
+                total,
+                weights,
+                activations,
+                num_blocks * bytes_per_block,
+                "a smaller kv_cache_memory_bytes",
+            )
+    else:
+        one_request = blocks_of(config.max_model_len, config)
+        wanted = max_useful_blocks(config)
+        num_blocks = min((limit - base) // bytes_per_block, wanted)
+        if num_blocks < one_request:
+            kv = one_request * bytes_per_block
+            raise _does_not_fit(
+                base + kv,
+                limit,
+                free,
+                total,
+                weights,
+                activations,
+                kv,
+                f"a max_model_len below {config.max_model_len:,}"
+                + ("" if config.kv_dtype.is_quantized else ", an 8-bit kv_cache_dtype"),
+            )
+    kv_dtype = config.kv_dtype.resolved(config.dtype)
+    return MemoryPlan(
+        total=total,
+        free=free,
+        reserve=reserve,
+        limit=limit,
+        weights=weights,
+        activations=activations,
+        kv_cache=num_blocks * bytes_per_block,
+        bytes_per_block=bytes_per_block,
+        num_blocks=num_blocks,
+        draft_weights=draft_weights,
+        draft_bytes_per_block=draft_per_block,
+        key_dtype=kv_dtype.keys,
+        value_dtype=kv_dtype.values,
+    )
+
+
+def shrunk(plan: MemoryPlan, least_blocks: int) -> MemoryPlan | None:
+    """The plan with a fifth fewer blocks, but `least_blocks`; None where it has no more than so
+    many."""
+    blocks = max(least_blocks, int(plan.num_blocks * _SHRINK))
+    return None if blocks >= plan.num_blocks else plan.with_blocks(blocks)
+
+
+def held_beside_steps(sizes: ModelSizes, config: EngineConfig) -> int:
+    """What a GPU holds all the time beside what a step was seen to need: captured graphs, and
+    scratch memory of a draft's attention. (A draft's vocabulary is taken for the model's.)"""
+    if not is_cuda(config.device):
+        return 0
+    scratch = WORKSPACE_BYTES if config.drafts_with_weights else 0
+    return room_for(config, sizes.vocab_size) + scratch
+
+
+def reserve_and_limit(config: EngineConfig, *, free: int, total: int) -> tuple[int, int]:
+    """(bytes left for the desktop, bytes that the engine may use)."""
+    reserve = min(max(_RESERVE, total // 20), total // 10)
+    return reserve, max(0, min(int(config.gpu_memory_utilization * total), free - reserve))
+
+
+def blocks_of(num_tokens: int, config: EngineConfig) -> int:
+    return -(-num_tokens // config.block_size)
+
+
+def max_useful_blocks(config: EngineConfig) -> int:
+    """Blocks of max_num_seqs requests of max_model_len tokens, above the watermark."""
+    assert config.max_model_len is not None
+    full = config.max_num_seqs * blocks_of(config.max_model_len, config)
+    return math.ceil(full / (1.0 - config.watermark))
+
+
+def activation_bytes(sizes: ModelSizes, config: EngineConfig) -> int:
+    """An estimate of what one step allocates beside weights and cache.
+
+    Per token: residual, its norm and the attention's output; q, k, v; gate and up of the MLP and
+    their product. Per sampled row: logits in float32, and a sorted copy of them.
+    """
+    tokens = config.step_token_limit
+    per_token = (
+        4 * sizes.hidden_size + 4 * sizes.num_heads * sizes.head_dim + 3 * sizes.intermediate_size
+    )
+    logits = min(config.max_num_seqs, tokens) * sizes.vocab_size * 4 * 3
+    # 16-bit activations are widened to float32 inside norms and products
+    return _FIXED_ACTIVATIONS + tokens * per_token * max(4, sizes.itemsize) + logits
+
+
+def _does_not_fit(
+    needed: int,
+    limit: int,
+    free: int,
+    total: int,
+    weights: int,
+    activations: int,
+    kv: int,
+    remedy: str,
+) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"{_gib(needed)} are needed (weights {_gib(weights)}, activations "
+        f"{_gib(activations)}, KV cache {_gib(kv)}), and {_gib(limit)} may be used "
+        f"({_gib(free)} of {_gib(total)} are free).",
+        f"Choose {remedy}, fewer bits a weight (quantization), a smaller model or a 16-bit dtype; "
+        "or close other programs.",
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"

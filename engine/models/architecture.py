@@ -1,0 +1,342 @@
+"""Which transformers class computes a checkpoint, and whether this engine can run it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from engine.errors import InferdeckError, UnsupportedModelError
+from engine.models.checkpoint import Checkpoint
+from engine.numerics.kv_dtype import PLAIN, KVWidths
+
+if TYPE_CHECKING:
+    from engine.numerics.scheme import Scheme
+
+# Families whose state is not a key and a value per token, so that pages of K and V cannot hold
+# it (or whose state would leak from one packed sequence into the next).
+_STATE_SPACE = (
+    "bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba",
+    "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h",
+    "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+    "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2",
+)  # fmt: skip
+_OTHER_LAYER_WORDS = ("linear", "mamba", "conv", "recurrent", "ssm", "kda", "lightning")
+# no_init_weights swaps functions of torch for the time being: two threads in it at once could
+# leave them swapped.
+_BUILD_LOCK = threading.Lock()
+_WAY_OUT = "Choose a decoder-only model with ordinary attention (Llama, Qwen3, Mistral, Gemma...)."
+
+
+class LayerKV(NamedTuple):
+    """What one attention layer writes to the KV cache per token: heads, and elements of a head's
+    key and value. `window`: it attends to that many tokens at most, or None."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+
+    @property
+    def widths(self) -> KVWidths:
+        heads = self.num_kv_heads
+        return KVWidths(heads * self.key_dim, heads * self.value_dim, heads)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What is known of a model before its weights are loaded. Sizes are bytes.
+
+    Of `weights_bytes`, `layer_bytes` are in each layer and `embedding_bytes` in the input
+    embeddings, which are the output head too where it `is_tied`.
+    `quantization` names the format of quantized weights ("" for plain ones). `reason` says why a
+    model is not supported; where even the config could not be used, the
+    numbers are 0.
+    """
+
+    name: str
+    path: str
+    architecture: str
+    supported: bool
+    reason: str = ""
+    num_parameters: int = 0
+    disk_bytes: int = 0
+    stored_dtype: str = ""
+    dtype: str = ""
+    num_layers: int = 0
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    vocab_size: int = 0
+    context_length: int | None = None
+    weights_bytes: int = 0
+    layer_bytes: tuple[int, ...] = ()
+    embedding_bytes: int = 0
+    is_tied: bool = False
+    kv_bytes_per_token: int = 0
+    kv_layout: tuple[LayerKV, ...] = ()
+    table_rows: tuple[int, ...] = ()
+    has_tokenizer: bool = False
+    quantization: str = ""
+
+
+def describe_model(
+    path: str | Path,
+    *,
+    dummy: bool = False,
+    dtype: torch.dtype | None = None,
+    scheme: Scheme | None = None,
+) -> ModelReport:
+    """Describe a model folder without reading its weights; `weights_bytes` and
+    `kv_bytes_per_token` are for `dtype` (None: the stored one), and weights held as `scheme` says
+    (None: as they are stored).
+
+    Never raises for a bad folder: the report then says why, and `supported` is False.
+    """
+    try:
+        checkpoint = Checkpoint.open(path, dummy=dummy)
+    except InferdeckError as error:
+        return ModelReport(Path(path).name, str(path), "unknown", False, str(error))
+    return describe_checkpoint(checkpoint, dtype=dtype, scheme=scheme)
+
+
+def describe_checkpoint(
+    checkpoint: Checkpoint, *, dtype: torch.dtype | None = None, scheme: Scheme | None = None
+) -> ModelReport:
+    """As `describe_model`, of a checkpoint that is open."""
+    from engine.models.footprint import predicted_bytes
+    from engine.models.layers.rotary import table_rows
+    from engine.numerics.scheme import Scheme
+
+    dtype = dtype or getattr(torch, checkpoint.dtype)
+    basics: dict[str, Any] = {
+        "name": checkpoint.name,
+        "path": str(checkpoint.path),
+        "architecture": checkpoint.architecture,
+        "disk_bytes": checkpoint.disk_bytes,
+        "stored_dtype": checkpoint.dtype,
+        "has_tokenizer": checkpoint.has_tokenizer,
+    }
+    try:
+        resolve_class(checkpoint)
+        model = build_on_meta(checkpoint.config)
+        stored = checkpoint.quantization
+        weights = predicted_bytes(checkpoint, model, dtype, scheme or Scheme())
+    except InferdeckError as error:
+        return ModelReport(**basics, supported=False, reason=str(error))
+    config, layout = checkpoint.config, kv_layout(model)
+    parameters = unique_parameters(model)
+    return ModelReport(
+        **basics,
+        supported=True,
+        num_parameters=sum(p.numel() for p in parameters),
+        dtype=str(dtype).removeprefix("torch."),
+        num_layers=len(layout),
+        hidden_size=int(config.hidden_size),
+        intermediate_size=int(getattr(config, "intermediate_size", 0) or 4 * config.hidden_size),
+        num_heads=int(config.num_attention_heads),
+        num_kv_heads=layout[0].num_kv_heads,
+        head_dim=layout[0].key_dim,
+        vocab_size=int(config.vocab_size),
+        context_length=checkpoint.max_position_embeddings,
+        weights_bytes=weights.total,
+        layer_bytes=weights.layers,
+        embedding_bytes=weights.embeddings,
+        is_tied=weights.is_tied,
+        quantization="" if stored is None else stored.title,
+        kv_bytes_per_token=KVWidths.sum(layer.widths for layer in layout).bytes_per_token(
+            PLAIN, dtype.itemsize
+        ),
+        kv_layout=layout,
+        table_rows=table_rows(model, dtype),
+    )
+
+
+def resolve_class(checkpoint: Checkpoint) -> type[nn.Module]:
+    """The transformers class that computes this checkpoint's language model.
+
+    Raises UnsupportedModelError with the reason, if this engine cannot run it; CheckpointError for
+    a quantized checkpoint whose settings make no sense.
+    """
+    checkpoint.quantization  # noqa: B018 - which raises
+    check_family(checkpoint.raw_config.get("model_type"), checkpoint.raw_config)
+    return class_for(checkpoint.config)
+
+
+def class_for(config: Any) -> type[nn.Module]:
+    """The decoder-only ...ForCausalLM class of a text config; raises UnsupportedModelError."""
+    from engine.lazy_transformers import MODEL_FOR_CAUSAL_LM_MAPPING, __version__
+
+    check_family(config.model_type, vars(config))
+    resolved: Any
+    try:
+        resolved = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    except KeyError:
+        raise UnsupportedModelError(
+            f"transformers {__version__} has no decoder-only class for {config.model_type!r}.",
+            _WAY_OUT,
+        ) from None
+    # A config may map to several classes; the first is the default, as in AutoModelForCausalLM.
+    resolved = resolved[0] if isinstance(resolved, (list, tuple)) else resolved
+    if not resolved.__name__.endswith(("CausalLM", "LMHeadModel")):
+        raise UnsupportedModelError(
+            f"{config.model_type!r} is computed by {resolved.__name__}, which is more than a "
+            "decoder-only language model.",
+            _WAY_OUT,
+        )
+    # bloom, mpt, falcon and other old classes never call the interface: their module lacks it
+    if not hasattr(sys.modules[resolved.__module__], "ALL_ATTENTION_FUNCTIONS"):
+        raise UnsupportedModelError(
+            f"{config.model_type!r} computes attention by itself in transformers and not through "
+            "its attention interface, which this engine needs.",
+            _WAY_OUT,
+        )
+    model_class: type[nn.Module] = resolved
+    return model_class
+
+
+def check_family(model_type: str | None, settings: Any) -> None:
+    """Raise UnsupportedModelError for families that cannot run on a paged KV cache."""
+    if model_type in _STATE_SPACE:
+        raise UnsupportedModelError(
+            f"{model_type!r} has linear-attention or state-space layers, whose state is not a "
+            "key and a value per token: the paged KV cache cannot hold it.",
+            _WAY_OUT,
+        )
+    if settings.get("is_encoder_decoder"):
+        raise UnsupportedModelError(
+            f"{model_type!r} is an encoder-decoder model; this engine runs decoder-only ones.",
+            _WAY_OUT,
+        )
+    layer_types: Iterable[Any] = settings.get("layer_types") or ()
+    other = sorted(
+        {str(t) for t in layer_types if any(word in str(t) for word in _OTHER_LAYER_WORDS)}
+    )
+    if other:
+        raise UnsupportedModelError(
+            f"{model_type!r} has layers of type {', '.join(other)}; this engine runs attention "
+            "layers only.",
+            _WAY_OUT,
+        )
+
+
+def build_on_meta(config: Any) -> nn.Module:
+    """The model of `config` with its structure and shapes and no memory behind its tensors."""
+    from engine.lazy_transformers import no_init_weights
+
+    model_class = class_for(config)
+    config = copy.deepcopy(config)
+    # "eager" is what every class accepts at construction; the loader sets the engine's own name.
+    config._attn_implementation = "eager"
+    with _BUILD_LOCK, torch.device("meta"), no_init_weights():
+        try:
+            model = model_class(config)
+        except (ValueError, TypeError, AttributeError, KeyError, ImportError, RuntimeError) as e:
+            raise UnsupportedModelError(
+                f"{model_class.__name__} cannot be built from this config: {e}",
+                "Check config.json, or update transformers.",
+            ) from e
+    return model.eval().requires_grad_(False)
+
+
+def without_token(config: Any, name: str) -> None:
+    """Take the number of a special token out of `config`: of a vocabulary that lacks it. Token 0
+    where the class insists on one."""
+    try:
+        setattr(config, name, None)
+    except Exception:  # its own kind of validation, in each version of transformers
+        setattr(config, name, 0)
+
+
+def unique_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Every parameter once; tied ones (they are one tensor after loading) count once too."""
+    tied = getattr(model, "all_tied_weights_keys", {})
+    return [p for name, p in model.named_parameters() if name not in tied]
+
+
+def count_parameters(config: Any) -> int:
+    return _count_parameters(_Hashable(config))
+
+
+def kv_layout(model: nn.Module) -> tuple[LayerKV, ...]:
+    """What each attention layer writes to the KV cache, in layer order.
+
+    Read from the unmodified modules (`layer_idx`, k_proj, v_proj) where they tell, as layers may
+    differ, else from the config.
+    """
+    config: Any = model.config
+    found: dict[int, LayerKV] = {}
+    for module in model.modules():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int) and _is_attention(module):
+            found.setdefault(index, _layer_kv(module, config))
+    if sorted(found) != list(range(len(found))) or not found:
+        raise UnsupportedModelError(
+            f"{type(model).__name__}: its attention layers were not recognised "
+            f"({len(found)} found of {getattr(config, 'num_hidden_layers', '?')}).",
+            _WAY_OUT,
+        )
+    return tuple(found[i] for i in range(len(found)))
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return "Attention" in type(module).__name__ and not isinstance(module, nn.ModuleList)
+
+
+def of_all_layers(config: Any, name: str, differing: Any = None) -> Any:
+    """A setting of a config, None where it has none; `differing` where each layer has its own:
+    transformers then refuses to say one for all."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:
+        return differing
+
+
+def _layer_kv(module: nn.Module, config: Any) -> LayerKV:
+    heads = config.num_attention_heads
+    kv_heads = of_all_layers(config, "num_key_value_heads") or heads
+    head_dim = (
+        getattr(module, "head_dim", None)
+        or of_all_layers(config, "head_dim")
+        or config.hidden_size // heads
+    )
+    window = getattr(module, "sliding_window", None)
+    window = window if isinstance(window, int) and window > 0 else None
+    if getattr(config, "kv_lora_rank", None):  # multi-head latent attention, expanded per head
+        key_dim = config.qk_nope_head_dim + config.qk_rope_head_dim
+        return LayerKV(heads, key_dim, config.v_head_dim, window)
+    projection = getattr(module, "k_proj", None)
+    width = getattr(projection, "out_features", None)
+    if width is not None and width % head_dim == 0:
+        kv_heads = width // head_dim
+    return LayerKV(int(kv_heads), int(head_dim), int(head_dim), window)
+
+
+class _Hashable:
+    """A config as a cache key: equal where its JSON is."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self._key = config.to_json_string(use_diff=False)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashable) and self._key == other._key
+
+
+@lru_cache(maxsize=16)
+def _count_parameters(key: _Hashable) -> int:
+    return sum(math.prod(p.shape) for p in unique_parameters(build_on_meta(key.config)))

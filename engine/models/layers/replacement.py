@@ -1,0 +1,198 @@
+"""A replacement of a part of a model that can be taken back, and the check that decides.
+
+Replacements are put in before the weights are read, so that the weights are written where the
+replacement wants them. Afterwards each kind of replacement is compared with what it replaces, on
+the model's own weights (the originals then see them through views), and taken out if it differs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from engine.errors import UnsupportedModelError
+
+
+class Swap(Protocol):
+    """One replacement. `kind` groups those that are checked and taken out together."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def apply(self) -> None: ...
+
+    def restore(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class ModuleSwap:
+    """`replacement` stands in the place of `original`: parent.<name>."""
+
+    kind: str
+    parent: nn.Module
+    name: str
+    original: nn.Module
+    replacement: nn.Module
+
+    def apply(self) -> None:
+        self.parent._modules[self.name] = self.replacement
+
+    def restore(self) -> None:
+        self.parent._modules[self.name] = self.original
+
+
+@dataclass(frozen=True)
+class ForwardSwap:
+    """One module computes with another forward function; its class is left as it is."""
+
+    kind: str
+    module: nn.Module
+    forward: Any  # a function whose first argument is the module
+
+    def apply(self) -> None:
+        self.module.forward = MethodType(self.forward, self.module)
+
+    def restore(self) -> None:
+        self.module.__dict__.pop("forward", None)
+
+
+def apply_all(swaps: Iterable[Swap]) -> None:
+    for swap in swaps:
+        swap.apply()
+
+
+def restore_all(swaps: Iterable[Swap]) -> None:
+    """In reverse order: a later replacement may stand inside an earlier one."""
+    for swap in reversed(list(swaps)):
+        swap.restore()
+
+
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+"""Largest relative difference (2-norm over the hidden states of the check) that is let pass."""
+
+_NUM_TOKENS = 6
+_MAX_LAYERS = 3
+_lock = threading.Lock()
+
+
+def keep_what_agrees(
+    model: nn.Module, swaps: Sequence[Swap], dtype: torch.dtype
+) -> tuple[list[Swap], dict[str, str]]:
+    """Compare each kind of replacement with the originals and take out those that differ.
+
+    All swaps are applied when this is called; the originals must see the same weights. Runs the
+    body of `model` on a few tokens through one layer of each structure.
+    Returns the swaps that stay applied, and kind -> outcome in words.
+    """
+    kinds = list(dict.fromkeys(swap.kind for swap in swaps))
+    restore_all(swaps)
+    stay: list[Swap] = []
+    outcomes: dict[str, str] = {}
+    with _short_body(model) as body, torch.inference_mode():
+        try:
+            expected = _run(body)
+        except Exception as error:  # without a reference nothing can be checked: nothing stays
+            return [], {k: f"original (check failed: {type(error).__name__})" for k in kinds}
+        for kind in kinds:
+            group = [swap for swap in swaps if swap.kind == kind]
+            apply_all(group)
+            try:
+                difference = _relative_difference(_run(body), expected)
+                reason = f"differs by {difference:.1e}"
+            except Exception as error:  # any failure means that the pattern did not fit
+                difference, reason = float("inf"), f"failed: {type(error).__name__}"
+            if difference <= TOLERANCE[dtype]:
+                stay += group
+                outcomes[kind] = f"fused, differs by {difference:.0e} ({_sites(group)})"
+            else:
+                restore_all(group)
+                outcomes[kind] = f"original ({reason})"
+    return stay, outcomes
+
+
+def _sites(swaps: Sequence[Swap]) -> str:
+    """How many places: the swaps of one packed linear share their parent."""
+    parents = Counter(id(getattr(s, "parent", None) or getattr(s, "module", s)) for s in swaps)
+    names = {getattr(s, "name", "") for s in swaps}
+    shared = {"q_proj", "k_proj", "v_proj"} <= names
+    count = len(parents) if shared else len(swaps)
+    return f"{count} {'place' if count == 1 else 'places'}"
+
+
+def _run(body: nn.Module) -> torch.Tensor:
+    """Hidden states [1, T, H] of a few fixed tokens."""
+    parameter = next(body.parameters())
+    vocabulary = body.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    tokens = torch.arange(1, _NUM_TOKENS + 1, device=parameter.device) * 7919 % vocabulary
+    positions = torch.arange(_NUM_TOKENS, device=parameter.device)
+    output = body(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+    hidden: torch.Tensor = output[0]
+    return hidden
+
+
+def _relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    if found.shape != expected.shape:
+        return float("inf")
+    scale = expected.float().norm().clamp_min(1e-20)
+    difference = float((found.float() - expected.float()).norm() / scale)
+    return difference if difference == difference else float("inf")
+
+
+@contextmanager
+def _short_body(model: nn.Module) -> Iterator[nn.Module]:
+    """The model without its head, cut to one layer of each structure, with plain attention."""
+    body: nn.Module = model.base_model  # type: ignore[assignment]
+    config: Any = model.config
+    parent, name, layers = list_of_layers(body, config.num_hidden_layers)
+    before = config._attn_implementation
+    with _lock:
+        parent._modules[name] = nn.ModuleList(_distinct(layers))
+        config._attn_implementation = "eager"
+        try:
+            yield body
+        finally:
+            config._attn_implementation = before
+            parent._modules[name] = layers
+
+
+def list_of_layers(body: nn.Module, count: int) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The list of decoder layers, and where it stands."""
+    for parent in body.modules():
+        for name, child in parent._modules.items():
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                return parent, name, child
+    raise UnsupportedModelError(
+        f"{type(body).__name__} has no list of {count} layers.",
+        "Choose a decoder-only model with ordinary attention (Llama, Qwen3, Mistral, Gemma...).",
+    )
+
+
+def unchecked_layers(model: nn.Module) -> list[nn.Module]:
+    """The layers that the check does not run, because others have their structure."""
+    body: nn.Module = model.base_model  # type: ignore[assignment]
+    config: Any = model.config
+    _, _, layers = list_of_layers(body, config.num_hidden_layers)
+    checked = {id(layer) for layer in _distinct(layers)}
+    return [layer for layer in layers if id(layer) not in checked]
+
+
+def _distinct(layers: nn.ModuleList) -> list[nn.Module]:
+    """The first layer of each structure (classes of its modules) on each device, in order; where
+    some have memory, of these."""
+    devices = [next(layer.parameters()).device for layer in layers]
+    some_have = any(device.type != "meta" for device in devices)
+    found: dict[torch.device, dict[tuple[str, ...], nn.Module]] = {}
+    for layer, device in zip(layers, devices, strict=True):
+        if device.type == "meta" and some_have:
+            continue
+        structure = tuple(f"{n}:{type(m).__name__}" for n, m in layer.named_modules())
+        found.setdefault(device, {}).setdefault(structure, layer)
+    return [layer for kinds in found.values() for layer in list(kinds.values())[:_MAX_LAYERS]]

@@ -1,0 +1,84 @@
+"""Finds where a model can be divided: what it computes before its layers, and what after them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.attention.interface import NAME, register
+from engine.errors import UnsupportedModelError, describe
+from engine.hardware.device_map import DeviceMap
+from engine.models.layers.replacement import list_of_layers
+from engine.runner.model_runner import forward, without_padding_check
+
+
+def place(
+    reference: nn.Module,
+    device: str,
+    host_layers: int,
+    starts: tuple[tuple[int, str], ...] = (),
+) -> DeviceMap:
+    """`reference`, the unmodified class on the meta device, with so many of its layers, and what
+    comes before them, on the CPU; from each of `starts` on, on its device, the last of which has
+    what comes after the layers too; and all else on `device`. Raises UnsupportedModelError for a
+    class of which that is not found out."""
+    config: Any = reference.config
+    parent, name, layers = list_of_layers(reference, config.num_hidden_layers)
+    paths = {id(module): path for path, module in reference.named_modules()}
+    path = f"{paths[id(parent)]}.{name}".removeprefix(".")
+    before: list[str] = []
+    for module in _before(reference, layers):
+        if layers not in module.modules():
+            before.append(paths[id(module)])
+        else:  # it is computed around the layers: what it has itself counts, not what is in it
+            own = (*module._parameters, *module._buffers)
+            before += [f"{paths[id(module)]}.{one}".removeprefix(".") for one in own]
+    return DeviceMap(device, host_layers, path, tuple(before), starts)
+
+
+class _ReachedLayersError(Exception):
+    pass
+
+
+def _before(model: nn.Module, layers: nn.ModuleList) -> list[nn.Module]:
+    """Modules with tensors of their own that are computed before the layers."""
+    inside = {id(module) for module in layers.modules()}
+    called: list[nn.Module] = []
+
+    def note(module: nn.Module, *_: Any) -> None:
+        called.append(module)
+
+    def stop(*_: Any) -> None:
+        raise _ReachedLayersError
+
+    hooks = [layers[0].register_forward_pre_hook(stop)]
+    hooks += [
+        module.register_forward_pre_hook(note)
+        for module in model.modules()
+        if id(module) not in inside and (module._parameters or module._buffers)
+    ]
+    without_padding_check(model)
+    register()
+    config: Any = model.config
+    attention = config._attn_implementation
+    config._attn_implementation = NAME  # others want masks, which look at the positions
+    one = torch.zeros(1, dtype=torch.int64, device="meta")
+    try:
+        with torch.inference_mode():
+            forward(model, one, one, one)
+        problem = "it does not call its layers one by one"
+    except _ReachedLayersError:
+        return called
+    except Exception as error:  # a class of transformers may raise anything
+        problem = describe(error).cause
+    finally:
+        config._attn_implementation = attention
+        for hook in hooks:
+            hook.remove()
+    raise UnsupportedModelError(
+        f"{type(model).__name__} cannot be divided between two devices: what it computes before "
+        f"its layers could not be found out ({problem}).",
+        'Set gpu_layers to "all" and pipeline_parallel_size to 1, or choose the device cpu.',
+    )

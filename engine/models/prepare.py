@@ -1,0 +1,190 @@
+"""A model on the meta device, with its replacements in place, before it has memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from engine.hardware.device_map import DeviceMap
+from engine.kernels.linear import Linear
+from engine.kernels.ops import fuses_residual
+from engine.models.architecture import build_on_meta
+from engine.models.dummy import DummyFiller
+from engine.models.layers.attention import KIND as ATTENTION
+from engine.models.layers.attention import attention_swaps
+from engine.models.layers.experts import EXPERTS, experts_swaps
+from engine.models.layers.norm import NORM_KIND as RMS_NORM
+from engine.models.layers.norm import RESIDUAL_KIND as RESIDUAL
+from engine.models.layers.norm import norm_swaps, residual_swaps
+from engine.models.layers.packing import (
+    GATE_UP,
+    QKV,
+    GatedMLP,
+    PackedLinear,
+    gate_up_swaps,
+    qkv_swaps,
+)
+from engine.models.layers.replacement import (
+    Swap,
+    apply_all,
+    keep_what_agrees,
+    restore_all,
+    unchecked_layers,
+)
+from engine.models.layers.rotary import APPLY, TABLE, apply_swaps, has_rotary, table_swaps
+from engine.models.materialise import DtypePlan, Slot, Slots, allocate, compute_buffers, own_slots
+
+_CPU = DeviceMap("cpu")
+
+
+@dataclass
+class Prepared:
+    """`slots`: where each parameter of the unmodified class lives now. `homes`: the module that
+    holds it when the replacements are taken out."""
+
+    model: nn.Module
+    slots: Slots
+    homes: Slots
+    swaps: list[Swap] = field(default_factory=list)
+
+    def bind_originals(self) -> None:
+        """Let the replaced modules see the weights, through views: no second copy."""
+        for name in self.homes:
+            self.bind(name)
+
+    def bind(self, name: str) -> None:
+        """`bind_originals` for one parameter."""
+        slot, home = self.slots[name], self.homes[name]
+        if slot.module is not home.module:
+            view = slot.view()
+            home.module._parameters[home.attribute] = nn.Parameter(view, requires_grad=False)
+
+
+def prepare(
+    model: nn.Module,
+    wanted: Callable[[str], bool] = lambda kind: kind != EXPERTS,
+    device_map: DeviceMap = _CPU,
+) -> Prepared:
+    """Replace what is known to go faster where it will be, of the kinds that are wanted. All of it
+    can be taken back but for the linears, which compute the same and choose among
+    implementations."""
+    slots = own_slots(model)
+    _use_own_linears(model, slots)
+    prepared = Prepared(model, slots, dict(slots))
+    paths = {id(module): path for path, module in model.named_modules()}
+    for swap, packed, part in list(qkv_swaps(model)) if wanted(QKV) else ():
+        path = f"{paths[id(swap.parent)]}.{swap.name}"
+        _place(slots, path, packed, packed.rows(part))
+        prepared.swaps.append(swap)
+    for swap, mlp in list(gate_up_swaps(model)) if wanted(GATE_UP) else ():
+        _place_mlp(slots, f"{paths[id(swap.parent)]}.{swap.name}", mlp)
+        prepared.swaps.append(swap)
+    for swap in list(norm_swaps(model)) if wanted(RMS_NORM) else ():
+        path = f"{paths[id(swap.parent)]}.{swap.name}".removeprefix(".")
+        slots[f"{path}.weight"] = Slot(swap.replacement, "weight")
+        prepared.swaps.append(swap)
+    whole = list(attention_swaps(model)) if wanted(ATTENTION) else []
+    replaced = {id(swap.module) for swap in whole}
+    prepared.swaps += whole
+    if wanted(APPLY):
+        prepared.swaps += [swap for swap in apply_swaps(model) if id(swap.module) not in replaced]
+    if wanted(RESIDUAL):
+        prepared.swaps += [
+            swap
+            for swap in residual_swaps(model)
+            if fuses_residual(device_map.of(paths[id(swap.module)]))
+        ]
+    for swap in list(experts_swaps(model)) if wanted(EXPERTS) else ():
+        path = f"{paths[id(swap.parent)]}.{swap.name}"
+        for name, _ in swap.replacement.named_parameters():  # the biases, which stay plain
+            slots[f"{path}.{name}"] = Slot(swap.replacement, name)
+        prepared.swaps.append(swap)
+    apply_all(prepared.swaps)
+    return prepared
+
+
+def _use_own_linears(model: nn.Module, slots: Slots) -> None:
+    """Every nn.Linear, and GPT-2's transposed Conv1D, becomes a kernels.linear.Linear."""
+    from engine.lazy_transformers import Conv1D
+
+    for parent_path, parent in list(model.named_modules()):
+        for name, module in list(parent._modules.items()):
+            if module is None:
+                continue
+            path = f"{parent_path}.{name}".removeprefix(".")
+            if type(module) is nn.Linear:
+                shape = (module.in_features, module.out_features)
+            elif type(module) is Conv1D:
+                shape = (module.nx, module.nf)
+            else:
+                continue
+            own = Linear(*shape, bias=module.bias is not None, dtype=module.weight.dtype)
+            parent._modules[name] = own
+            is_transposed = type(module) is Conv1D
+            slots[f"{path}.weight"] = Slot(own, "weight", is_transposed=is_transposed)
+            if own.bias is not None:
+                slots[f"{path}.bias"] = Slot(own, "bias")
+
+
+def _place(slots: Slots, path: str, packed: PackedLinear, rows: slice) -> None:
+    slots[f"{path}.weight"] = Slot(packed, "weight", rows)
+    if packed.bias is not None:
+        slots[f"{path}.bias"] = Slot(packed, "bias", rows)
+
+
+def _place_mlp(slots: Slots, path: str, mlp: GatedMLP) -> None:
+    for part, name in enumerate(("gate_proj", "up_proj")):
+        _place(slots, f"{path}.{name}", mlp.gate_up_proj, mlp.gate_up_proj.rows(part))
+
+
+_VOCAB_SIZE = 128
+_POOL_NUMBERS = 1 << 18  # a MiB: few against the weights of a layer
+
+
+def kinds_that_agree(
+    config: Any, max_model_len: int, dtype: torch.dtype, device: str = "cpu"
+) -> tuple[frozenset[str], dict[str, str]]:
+    """(kinds of replacements that may stay, kind -> outcome in words), as `device` computes."""
+    with torch.random.fork_rng(devices=[]):
+        small = build_on_meta(_with_small_vocabulary(config))
+        prepared = prepare(small, lambda kind: True, DeviceMap(device))
+        model = prepared.model
+        slots = _of_checked_layers(prepared)
+        tied = getattr(model, "all_tied_weights_keys", {})
+        own_tied = {n: s for n, s in tied.items() if n in slots}
+        allocate(slots, own_tied, dtype, DeviceMap(device), DtypePlan.of(model))
+        filler = DummyFiller(0, float(config.hidden_size) ** -0.5, dtype, _POOL_NUMBERS)
+        for name, slot in slots.items():
+            if name not in tied:
+                filler.fill(name, slot.view())
+        compute_buffers(model, DeviceMap(device))
+        for name in slots:
+            prepared.bind(name)
+        tables: list[Swap] = list(table_swaps(model, max_model_len, dtype))
+        swaps = [*prepared.swaps, *tables]
+        for swap in swaps:
+            swap.apply()
+        stay, outcomes = keep_what_agrees(model, swaps, dtype)
+        restore_all(stay)  # a module that holds its own method would keep its memory for a while
+    if not tables and has_rotary(model):
+        outcomes[TABLE] = "original (computed in each step)"
+    return frozenset(swap.kind for swap in stay), outcomes
+
+
+def _of_checked_layers(prepared: Prepared) -> Slots:
+    unchecked = {id(layer) for layer in unchecked_layers(prepared.model)}
+    paths = tuple(f"{p}." for p, m in prepared.model.named_modules() if id(m) in unchecked)
+    return {name: slot for name, slot in prepared.slots.items() if not name.startswith(paths)}
+
+
+def _with_small_vocabulary(config: Any) -> Any:
+    small = copy.deepcopy(config)
+    small.vocab_size = _VOCAB_SIZE
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        setattr(small, name, None)
+    return small

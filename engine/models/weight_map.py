@@ -1,0 +1,311 @@
+"""Which tensor on disk goes where in the model.
+
+transformers' own conversion table (renamings, and the merging of per-expert tensors into one)
+decides; merged parameters are split back into the part that each tensor fills, so that tensors
+can be streamed one at a time.
+
+    disk                                  model (transformers 5)
+    ...experts.0.gate_proj.weight  --->   experts.gate_up_proj[0, :I]
+    ...experts.0.up_proj.weight    --->   experts.gate_up_proj[0, I:]
+    ...experts.1.down_proj.weight  --->   experts.down_proj[1]
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from engine.errors import CheckpointError
+from engine.formats.safetensors_file import TensorInfo
+from engine.models.checkpoint import Checkpoint
+from engine.numerics.experts import find_part
+
+Index = tuple[int | slice, ...]
+
+# Prefixes of the language model inside multimodal checkpoints, and what its own class calls it.
+_TEXT_PREFIXES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.text_model.", "model."),
+    ("text_model.model.", "model."),
+    ("text_model.lm_head.", "lm_head."),
+    ("lm_head.", "lm_head."),
+)
+# Buffers that older checkpoints saved and newer classes compute; and fixed scales for the KV cache,
+# where ours are measured for each token and head.
+_HARMLESS = re.compile(
+    r"(rotary_emb\.inv_freq|rotary_emb\.(cos|sin)_cached|\.masked_bias|(^|\.)position_ids"
+    r"|(attn|attention)\.bias|_float_tensor|num_batches_tracked"
+    r"|_attn\.(kv?|v|q)_scale|_attn\.[qkv]_proj\.output_scale)$"
+)
+
+
+CODES = "CODES"
+"""The dtype of what stands for a matrix in few bits: always [out, in]."""
+
+
+class Placement(NamedTuple):
+    """One tensor on disk fills `name`[part] of the model (all of it where part is empty). Where the
+    class keeps [in, out] (`is_turned`), a part is one of [out, in], and so is its tensor."""
+
+    info: TensorInfo
+    name: str
+    part: Index = ()
+
+
+@dataclass
+class Conversion:
+    """Tensors that transformers' converter has to compute one parameter (or more) from."""
+
+    converter: Any  # transformers.core_model_loading.WeightConverter
+    name: str
+    members: list[tuple[str, str, TensorInfo]]  # name on disk, pattern that matched, where
+
+    @property
+    def nbytes(self) -> int:
+        return sum(info.nbytes for _, _, info in self.members)
+
+
+@dataclass
+class WeightMap:
+    placements: list[Placement] = field(default_factory=list)
+    conversions: list[Conversion] = field(default_factory=list)
+    tied: dict[str, str] = field(default_factory=dict)  # name -> the name whose tensor it shares
+    filled: set[str] = field(default_factory=set)
+    unexpected: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # parts of a multimodal model not needed
+    spare_biases: dict[str, TensorInfo] = field(default_factory=dict)
+    """Biases on disk of linears in few bits that have none: they have to be zero."""
+
+    @property
+    def total_bytes(self) -> int:
+        return (
+            sum(p.info.nbytes for p in self.placements)
+            + sum(c.nbytes for c in self.conversions)
+            + sum(info.nbytes for info in self.spare_biases.values())
+        )
+
+    def placement(self, name: str) -> Placement | None:
+        """The single tensor that fills all of `name`, if there is one."""
+        return next((p for p in self.placements if p.name == name and not p.part), None)
+
+
+def map_weights(checkpoint: Checkpoint, reference: nn.Module) -> WeightMap:
+    """Plan how the checkpoint fills `reference`, the unmodified class on the meta device.
+
+    Raises CheckpointError naming tensors that are missing, unexpected or misshapen.
+    """
+    from engine.lazy_transformers import get_model_conversion_mapping
+
+    transforms = get_model_conversion_mapping(reference)  # type: ignore[arg-type]
+    names, left_out = _language_model_names(checkpoint)
+    result = WeightMap(left_out=left_out)
+    _assign(result, names, reference, transforms)
+    _set_biases_aside(result, names)
+    _resolve_tied(result, reference)
+    _check_complete(result, reference, checkpoint)
+    _check_shapes(result, reference)
+    _check_experts(result, reference)
+    return result
+
+
+def _language_model_names(checkpoint: Checkpoint) -> tuple[dict[str, TensorInfo], list[str]]:
+    """Tensors by the name that the language model's class knows; and the names left out."""
+    if not checkpoint.is_multimodal:
+        return dict(checkpoint.tensors), []
+    kept: dict[str, TensorInfo] = {}
+    left_out: list[str] = []
+    for name, info in checkpoint.tensors.items():
+        for prefix, own in _TEXT_PREFIXES:
+            if name.startswith(prefix):
+                kept[own + name.removeprefix(prefix)] = info
+                break
+        else:
+            left_out.append(name)
+    if not kept:  # a text-only checkpoint under a multimodal config
+        return dict(checkpoint.tensors), []
+    return kept, left_out
+
+
+def _assign(
+    result: WeightMap,
+    names: Mapping[str, TensorInfo],
+    reference: nn.Module,
+    transforms: list[Any],
+) -> None:
+    from engine.lazy_transformers import (
+        WeightConverter,
+        WeightRenaming,
+        dot_natural_key,
+        rename_source_key,
+    )
+
+    renamings = [t for t in transforms if isinstance(t, WeightRenaming)]
+    converters = [t for t in transforms if isinstance(t, WeightConverter)]
+    by_pattern = {pattern: c for c in converters for pattern in c.source_patterns}
+    expected = reference.state_dict()
+    prefix = str(getattr(reference, "base_model_prefix", ""))
+    merged: dict[str, list[tuple[str, str, TensorInfo]]] = defaultdict(list)
+    for disk_name in sorted(names, key=dot_natural_key):
+        name, pattern = rename_source_key(disk_name, renamings, converters, prefix, expected)
+        if name not in expected and disk_name in expected:
+            name, pattern = disk_name, None
+        part = find_part(reference, name) if name not in expected else None
+        if part is not None and part.name in expected:
+            result.placements.append(Placement(names[disk_name], part.name, part.part))
+            result.filled.add(part.name)
+        elif name not in expected:
+            result.unexpected.append(disk_name)
+        elif pattern is None:
+            result.placements.append(Placement(names[disk_name], name))
+            result.filled.add(name)
+        else:
+            merged[name].append((disk_name, pattern, names[disk_name]))
+    for name, members in merged.items():
+        converter = by_pattern[members[0][1]]
+        placements = _split_merge(converter, name, members, expected[name].shape)
+        if placements is not None:
+            result.placements += placements
+            result.filled.add(name)
+        else:
+            result.conversions.append(Conversion(converter, name, members))
+            result.filled |= _conversion_targets(converter, name, expected)
+
+
+def _set_biases_aside(result: WeightMap, names: Mapping[str, TensorInfo]) -> None:
+    """AutoGPTQ once wrote a bias of zeros for every linear that it quantized."""
+    for name in result.unexpected:
+        weight = names.get(f"{name.removesuffix('.bias')}.weight")
+        if name.endswith(".bias") and weight is not None and weight.dtype == CODES:
+            result.spare_biases[name] = names[name]
+    result.unexpected = [n for n in result.unexpected if n not in result.spare_biases]
+
+
+def _check_experts(result: WeightMap, reference: nn.Module) -> None:
+    """That experts which are cut into matrices are all there."""
+    expected = reference.state_dict()
+    found: dict[str, int] = defaultdict(int)
+    for info, name, part in result.placements:
+        if part:
+            found[name] += math.prod(info.shape)
+    for name, count in found.items():
+        wanted = expected[name].numel()
+        if count != wanted:
+            raise CheckpointError(
+                f"{name} needs {wanted:,} numbers, and the experts that are there have {count:,}.",
+                "Download the model again: it is incomplete.",
+            )
+
+
+def _split_merge(
+    converter: Any, name: str, members: list[tuple[str, str, TensorInfo]], shape: Any
+) -> list[Placement] | None:
+    """The part of parameter `name` [experts, ...] that each tensor fills, where the conversion
+    only stacks experts along dim 0 and joins projections along dim 1; None for any other."""
+    operations = [(type(op).__name__, getattr(op, "dim", None)) for op in converter.operations]
+    stacked = operations == [("MergeModulelist", 0)]
+    joined = operations == [("MergeModulelist", 0), ("Concatenate", 1)]
+    if not stacked and not joined:
+        return None
+    patterns = converter.source_patterns
+    groups = {p: [(n, info) for n, q, info in members if q == p] for p in patterns}
+    if any(len(group) != shape[0] for group in groups.values()):
+        counts = ", ".join(f"{p}: {len(g)}" for p, g in groups.items())
+        raise CheckpointError(
+            f"{name} needs {shape[0]} tensors of each kind, found {counts}.",
+            "Download the model again: it is incomplete.",
+        )
+    placements: list[Placement] = []
+    offset = 0
+    for pattern in patterns:
+        rows = groups[pattern][0][1].shape[0]
+        for expert, (_, info) in enumerate(groups[pattern]):
+            part: Index = (expert,) if stacked else (expert, slice(offset, offset + rows))
+            placements.append(Placement(info, name, part))
+        offset += rows
+    return placements
+
+
+def _conversion_targets(converter: Any, name: str, expected: Mapping[str, Any]) -> set[str]:
+    first, *others = converter.target_patterns
+    names = {name, *(name.replace(first, other) for other in others)}
+    return names & set(expected)
+
+
+def _resolve_tied(result: WeightMap, reference: nn.Module) -> None:
+    """Decide which of two tied names is filled from disk: whichever is there."""
+    tied: Mapping[str, str] = getattr(reference, "all_tied_weights_keys", {})
+    for target, source in tied.items():
+        if target in result.filled and source not in result.filled:
+            target, source = source, target
+        result.tied[target] = source
+
+
+def _check_complete(result: WeightMap, reference: nn.Module, checkpoint: Checkpoint) -> None:
+    tied_away = {name for name, source in result.tied.items() if source in result.filled}
+    missing = _without_patterns(
+        sorted(set(reference.state_dict()) - result.filled - tied_away),
+        getattr(reference, "_keys_to_ignore_on_load_missing", None),
+    )
+    if missing:
+        raise CheckpointError(
+            f"{len(missing)} tensors that {type(reference).__name__} needs are missing in "
+            f"{checkpoint.path}: {few(missing)}.",
+            "Download the model again, or check that config.json belongs to these weights.",
+        )
+    unexpected = _without_patterns(
+        result.unexpected, getattr(reference, "_keys_to_ignore_on_load_unexpected", None)
+    )
+    unexpected = [name for name in unexpected if not _HARMLESS.search(name)]
+    if unexpected:
+        raise CheckpointError(
+            f"{len(unexpected)} tensors in {checkpoint.path} have no place in "
+            f"{type(reference).__name__}: {few(unexpected)}.",
+            "Check that config.json belongs to these weights (number of layers, architecture).",
+        )
+
+
+def _check_shapes(result: WeightMap, reference: nn.Module) -> None:
+    expected = reference.state_dict()
+    wrong: list[str] = []
+    for info, name, part in result.placements:
+        whole = expected[name]
+        if is_turned(reference, name) and (part or info.dtype == CODES):
+            whole = whole.mT
+        wanted = tuple(whole[part].shape if part else whole.shape)
+        if wanted != info.shape:
+            wrong.append(f"{name} is {list(info.shape)} and should be {list(wanted)}")
+    if wrong:
+        raise CheckpointError(
+            f"{len(wrong)} tensors do not have the shape that config.json asks for: {few(wrong)}.",
+            "Check that config.json belongs to these weights.",
+        )
+
+
+def is_turned(model: nn.Module, name: str) -> bool:
+    """Whether `model` keeps this weight as [in, out]: GPT-2's Conv1D, and some experts."""
+    path, _, attribute = name.rpartition(".")
+    owner = model.get_submodule(path)
+    if type(owner).__name__ == "Conv1D":
+        return attribute == "weight"
+    return attribute.endswith("_proj") and bool(getattr(owner, "is_transposed", False))
+
+
+def _without_patterns(names: list[str], patterns: Any) -> list[str]:
+    if not patterns:
+        return names
+    ignored = re.compile("|".join(f"({pattern})" for pattern in patterns))
+    return [name for name in names if not ignored.search(name)]
+
+
+def few(names: list[str], limit: int = 3) -> str:
+    """The first few of `names`, and how many more there are."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,1 @@
+"""Number formats: quantized matrices, rounding, the KV cache's precision."""

@@ -1,0 +1,161 @@
+"""In which form a model's linear weights are held, and which weights those are.
+
+Everything that a matrix product reads is held in few bits but for the output head and the
+embeddings (which have a setting of their own) and the routers of mixtures of experts, which are
+small and decide much.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import ConfigError
+from engine.kernels.cpu.build import is_expected
+from engine.numerics.codes import Codes, stack
+from engine.numerics.experts import is_experts
+from engine.numerics.rounding import round_asymmetric, round_fp8, round_int8, round_nf4
+
+if TYPE_CHECKING:
+    from engine.config import EngineConfig
+    from engine.formats import CheckpointFormat
+
+METHODS = ("int8", "int4", "nf4", "fp8")
+"""What a model can be rounded to while it is loaded, without calibration."""
+
+_ROUTERS = ("gate", "router", "shared_expert_gate")
+_EXPERTS = ("gate_up_proj", "up_proj", "down_proj")
+_LEAST_GROUP = 32
+_TILE, _TILE_ROWS = 2**16, 64  # elements that are rounded at a time; rows come in such multiples
+
+
+class Scheme(NamedTuple):
+    """`method`: "none" or one of METHODS; `group_size` counts for int4. `head`: "none" or "int8",
+    for output head and embeddings."""
+
+    method: str = "none"
+    group_size: int = 128
+    head: str = "none"
+
+    @property
+    def title(self) -> str:
+        """How linear weights are held, for people: "int4, groups of 128"; "" for plain numbers."""
+        if self.method == "int4":
+            return grouped_title(4, self.group_size)
+        return "" if self.method == "none" else self.method
+
+    @property
+    def is_plain(self) -> bool:
+        return self.method == "none" and self.head == "none"
+
+    def rounded(self, weight: Tensor) -> Codes:
+        """The nearest codes of weight [N, K], made tile by tile: what stands between is small."""
+        rows = _TILE_ROWS * max(1, _TILE // (_TILE_ROWS * weight.shape[1]))
+        codes = stack([self._rounded(tile) for tile in weight.split(rows)])
+        assert codes is not None  # blocks of NF4 end where a tile does
+        return codes
+
+    def _rounded(self, weight: Tensor) -> Codes:
+        if self.method == "int4":
+            size = fitting_group(weight.shape[1], self.group_size)
+            return round_asymmetric(weight, bits=4, group_size=size)
+        if self.method == "nf4":
+            return round_nf4(weight)
+        return round_int8(weight) if self.method == "int8" else round_fp8(weight)
+
+    def bytes_of(self, outputs: int, inputs: int, dtype: torch.dtype) -> int:
+        """Memory of one weight [outputs, inputs] for activations in `dtype`."""
+        count = outputs * inputs
+        if self.method == "none":
+            return count * dtype.itemsize
+        if self.method == "int4":
+            groups = outputs * -(-inputs // fitting_group(inputs, self.group_size))
+            # scale (2) and zero (1), and the pair that torch's kernel for bfloat16 reads (4)
+            pairs = dtype is torch.bfloat16 and not is_expected()
+            return count // 2 + groups * (7 if pairs else 3)
+        if self.method == "nf4":
+            return count // 2 + count // 64 * 4
+        return count + 4 * outputs
+
+
+def grouped_title(bits: int, group_size: int) -> str:
+    return f"int{bits}, groups of {group_size}"
+
+
+PLAIN = Scheme()
+"""As the checkpoint stores it."""
+
+
+def scheme_like(stored: CheckpointFormat) -> Scheme:
+    """The rounding whose weights take as much memory and time as those of a checkpoint."""
+    if stored.method == "bitsandbytes" and stored.bits == 4:
+        return Scheme("nf4")
+    if stored.bits == 4:
+        return Scheme("int4", stored.group_size if stored.group_size > 0 else 128)
+    return Scheme("fp8" if "fp8" in stored.title.lower() else "int8")
+
+
+def scheme_of(config: EngineConfig, stored: CheckpointFormat | None, name: str) -> Scheme:
+    """What the settings ask for, of a checkpoint called `name`.
+
+    Raises ConfigError where the checkpoint cannot be held so.
+    """
+    method, head = config.quantization, config.quantization_head
+    if stored is not None:
+        if method in ("auto", stored.method):
+            return Scheme(head=head)
+        way = (
+            "its weights at 16 bits are not in it"
+            if method == "none"
+            else f"rounding it again to {method} would lose twice"
+        )
+        raise ConfigError(
+            f"{name} is stored quantized ({stored.title}), and {way}.",
+            'Set quantization to "auto", or open the model that it was quantized from.',
+        )
+    if method in ("auto", "none"):
+        return Scheme(head=head)
+    if method in METHODS:
+        return Scheme(method, config.quantization_group_size, head)
+    raise ConfigError(
+        f"{name} is not quantized, and {method} is not made while a model is loaded.",
+        f"Make a checkpoint with `inferdeck quantize --method {method}`, or choose one of "
+        f"{', '.join(METHODS)}.",
+    )
+
+
+def fitting_group(inputs: int, wanted: int) -> int:
+    """The largest group size up to `wanted` that divides `inputs`; `wanted` itself if none does."""
+    size = wanted
+    while size >= _LEAST_GROUP:
+        if inputs % size == 0:
+            return size
+        size //= 2
+    return min(wanted, inputs)
+
+
+def weights_to_hold(reference: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Names of the linear weights of an unmodified class and their shapes: [out, in], or [experts,
+    out, in] where experts are one tensor."""
+    from engine.lazy_transformers import Conv1D
+
+    head = reference.get_output_embeddings()  # type: ignore[operator]
+    found: dict[str, tuple[int, ...]] = {}
+    for path, module in reference.named_modules():
+        if module is head or path.rpartition(".")[2] in _ROUTERS:
+            continue
+        if isinstance(module, nn.Linear):
+            found[f"{path}.weight"] = (module.out_features, module.in_features)
+        elif isinstance(module, Conv1D):
+            found[f"{path}.weight"] = (module.nf, module.nx)
+        elif is_experts(module):
+            for name in _EXPERTS:
+                weight = getattr(module, name, None)
+                if weight is not None:
+                    count, outputs, inputs = weight.shape
+                    if module.is_transposed:
+                        outputs, inputs = inputs, outputs
+                    found[f"{path}.{name}"] = (count, outputs, inputs)
+    return found

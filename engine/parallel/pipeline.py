@@ -1,0 +1,201 @@
+"""Paged attention of a model whose layers are on several GPUs: the pages of each layer lie there.
+
+Blocks are the same everywhere, and so are the tables of requests: scheduler and block pool know of
+one cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.attention.gpu import GPUAttention
+from engine.attention.interface import AttentionOptions, active
+from engine.batch.batch import Batch
+from engine.batch.transfer import Staging
+from engine.hardware.device_map import DeviceMap
+from engine.hardware.devices import make_current
+from engine.models.layers.offload import carried
+from engine.runner.cuda_graphs import put_drawn
+from engine.runner.model_runner import ModelRunner, forward
+
+
+class StagedAttention:
+    """parts: by their devices, in the order in which a step reaches them."""
+
+    def __init__(self, parts: Mapping[str, GPUAttention]) -> None:
+        self.parts = dict(parts)
+        self._of = {layer: part for part in parts.values() for layer in part.caches}
+        self._stagings = {name: Staging(torch.device(name)) for name in parts}
+        self._staged: list[Batch] = []
+        first = next(iter(parts.values()))
+        self.description = f"on {', '.join(parts)}: {first.description}"
+
+    @property
+    def _first(self) -> GPUAttention:
+        return next(iter(self.parts.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """On the first GPU."""
+        return self._first.nbytes
+
+    @property
+    def bytes_on(self) -> dict[str, int]:
+        return {name: part.nbytes for name, part in self.parts.items()}
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What is taken on it beside the cache."""
+        return self._first.workspace_bytes
+
+    @property
+    def first_batch(self) -> Batch:
+        """The batch of the step, on the first GPU."""
+        return self._staged[0]
+
+    @property
+    def last_batch(self) -> Batch:
+        return self._staged[-1]
+
+    def begin_step(self, batch: Batch) -> None:
+        """`batch` is on the host."""
+        self._staged = []
+        for name, part in self.parts.items():
+            make_current(name)
+            self._staged.append(self._stagings[name].copy(batch))
+            part.begin_step(self._staged[-1])
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        for part in self.parts.values():
+            part.clear_blocks(blocks)
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store k[T, Hkv, Dk] and v[T, Hkv, Dv] at the step's slots."""
+        self._of[layer].write(layer, k, v)
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        return self._of[layer].forward(layer, q, k, v, options)
+
+
+def carry_between_stages(model: nn.Module, device_map: DeviceMap) -> None:
+    """For a model that is loaded onto the devices of `device_map`; nothing is done where its layers
+    are on one GPU. While a layer computes, its GPU is the current one of the thread; after a pass
+    that is the last one's."""
+    if not device_map.starts:
+        return
+    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    def forget(*_: Any) -> None:
+        """What was copied belongs to the pass before."""
+        known.clear()
+
+    layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
+    for index, layer in enumerate(layers):
+        enter = _Enter(known, device_map.of_layer(index))
+        layer.register_forward_pre_hook(enter, with_kwargs=True)
+    layers[0].register_forward_pre_hook(forget)
+    layers[-1].register_forward_hook(forget)
+
+
+class _Enter:
+    """Before a layer on `device`. known: copies by the tensor that was copied, which is kept so
+    that its id is not used again, and where to."""
+
+    def __init__(
+        self, known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]], device: str
+    ) -> None:
+        self._known, self._name, self._device = known, device, torch.device(device)
+
+    def __call__(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        make_current(self._name)
+        return self._moved(args), self._moved(kwargs)
+
+    def _moved(self, value: Any) -> Any:
+        return carried(value, self._device, self._copy)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        key = id(tensor), self._device
+        if key not in self._known:
+            self._known[key] = (tensor, tensor.to(self._device, non_blocking=True))
+        return self._known[key][1]
+
+
+LEAST_PIECE = 256
+"""Tokens: products with fewer rows are limited by reading the weights on most GPUs."""
+_PIECES_PER_STAGE = 2
+
+
+class StagedRunner(ModelRunner):
+    """Steps are launched operation by operation, by one thread. backend: a StagedAttention."""
+
+    def __init__(self, model: nn.Module, backend: StagedAttention) -> None:
+        self._devices = list(backend.parts)
+        super().__init__(model, backend, self._devices[0])
+
+    def capture(self, *args: object, **options: object) -> None:
+        """Captures nothing."""
+
+    @torch.inference_mode()
+    def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        cache = self.backend
+        assert isinstance(cache, StagedAttention), "dropped"
+        most = _PIECES_PER_STAGE * len(self._devices)
+        count = 1 if drawn is not None else min(most, batch.num_tokens // LEAST_PIECE)
+        found = []
+        try:
+            for piece in in_pieces(batch, max(1, count)):
+                cache.begin_step(piece)
+                first = cache.first_batch
+                if drawn is not None:
+                    put_drawn(first, drawn)
+                make_current(self._devices[0])
+                with active(cache):
+                    rows = cache.last_batch.logits_indices
+                    found.append(forward(self.model, first.input_ids, first.positions, rows))
+        finally:
+            make_current(self._devices[0])
+        logits = torch.cat(found) if len(found) > 1 else found[0]
+        return logits.to(self.device, non_blocking=True)
+
+
+def in_pieces(batch: Batch, count: int) -> list[Batch]:
+    """The tokens of a batch, which is on the host, in `count` batches of nearly as many each, to be
+    computed in this order: a later piece of a request attends over the earlier one."""
+    if count == 1:
+        return [batch]
+    bounds = [batch.num_tokens * piece // count for piece in range(count + 1)]
+    return [_piece(batch, start, end) for start, end in itertools.pairwise(bounds)]
+
+
+def _piece(batch: Batch, start: int, end: int) -> Batch:
+    offsets, seq_lens, tables = [0], [], []
+    for request in range(batch.num_requests):
+        first, last = batch.query_start_loc[request], batch.query_start_loc[request + 1]
+        low, high = max(first, start), min(last, end)
+        if low >= high:
+            continue
+        offsets.append(offsets[-1] + high - low)
+        length = batch.seq_lens[request] - (last - high)
+        seq_lens.append(length)
+        tables.append(batch.block_tables[request][: -(-length // batch.block_size)])
+    rows = batch.logits_indices
+    return dataclasses.replace(
+        batch,
+        input_ids=batch.input_ids[start:end],
+        positions=batch.positions[start:end],
+        slot_mapping=batch.slot_mapping[start:end],
+        logits_indices=rows[(rows >= start) & (rows < end)] - start,
+        query_start_loc=offsets,
+        seq_lens=seq_lens,
+        block_tables=tables,
+    )

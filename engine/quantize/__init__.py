@@ -1,0 +1,1 @@
+"""Making quantized checkpoints: AWQ, GPTQ and plain rounding, layer by layer."""

@@ -1,0 +1,166 @@
+"""A model of 16 bits in, a folder of few bits out: read, quantized and written layer by layer.
+
+    disk -> [ layer i in float32 ] -> codes -> disk
+              ^ inputs of the calibration text, as the quantized layers before make them
+
+In memory at a time: one layer's weights in float32 (while AWQ searches also a copy of one group of
+them, as stored), the text's hidden states, and what a method keeps of the inputs of one layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
+from engine.formats.tensor_reader import TensorReader
+from engine.models.architecture import build_on_meta, resolve_class
+from engine.models.checkpoint import Checkpoint
+from engine.models.streaming import left_out_notices
+from engine.models.weight_map import map_weights
+from engine.quantize.calibration import Text, make_sequences
+from engine.quantize.layer_by_layer import LayerByLayer, OnLayer, Progress, is_cancelled
+from engine.quantize.output_folder import output_folder
+from engine.quantize.recipe import RESULT_FILE, QuantizeResult, Recipe
+from engine.quantize.targets import Targets, find_targets
+from engine.quantize.work import STORED
+from engine.text.tokenizer import Tokenizer
+
+_READ_TURNED = ("gptq", "bitsandbytes")
+
+
+def quantize(
+    checkpoint_path: str | Path,
+    recipe: Recipe,
+    output: str | Path,
+    texts: Sequence[Text] = (),
+    progress: Progress = lambda stage, layer, layers: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    on_layer: OnLayer = lambda layer: None,
+) -> QuantizeResult:
+    """Quantize the model in a folder, and write a Hugging Face folder to `output`.
+
+    texts: what methods with calibration read. progress(stage, layer, layers): `layer` of `layers`
+    is being worked on; on_layer(result) when it is done. Safe in a thread of its own.
+    Raises ConfigError (a recipe that does not fit the model, a text that is too short, an output
+    that is taken), CheckpointError, UnsupportedModelError (also for a model that is quantized
+    already), DiskFullError, or LoadCancelled: nothing is left of the output then.
+    """
+    began = time.perf_counter()
+
+    def check() -> None:
+        if cancelled():
+            raise LoadCancelled("Quantizing was cancelled.")
+
+    try:
+        with torch.inference_mode():
+            return _quantize(
+                checkpoint_path, recipe, output, texts, progress, check, on_layer, began
+            )
+    except LoadCancelled:
+        raise LoadCancelled("Quantizing was cancelled. Nothing was written.") from None
+
+
+def _quantize(
+    checkpoint_path: str | Path,
+    recipe: Recipe,
+    output: str | Path,
+    texts: Sequence[Text],
+    progress: Progress,
+    check: Callable[[], None],
+    on_layer: OnLayer,
+    began: float,
+) -> QuantizeResult:
+    progress("Reading the model", 0, 0)
+    checkpoint = _open(checkpoint_path)
+    model = build_on_meta(checkpoint.config)
+    weights = map_weights(checkpoint, model)
+    targets = find_targets(checkpoint, model, weights, recipe)
+    check()
+    sequences = _sequences(checkpoint, recipe, texts)
+    expected = _expected_bytes(checkpoint, targets, recipe)
+    with (
+        output_folder(output, checkpoint, expected, check) as folder,
+        TensorReader(1, lambda *_: None, lambda: is_cancelled(check)) as reader,
+    ):
+        run = LayerByLayer(
+            checkpoint, model, weights, targets, recipe, folder, reader, progress, check, on_layer
+        )
+        layers = run.calibrated(sequences) if recipe.facts.is_calibrated else run.rounded()
+        progress("Writing", len(targets.layers), len(targets.layers))
+        run.copy_rest()
+        result = QuantizeResult(
+            output=folder.output,
+            source=checkpoint.name,
+            recipe=recipe,
+            bytes_before=checkpoint.disk_bytes,
+            bytes_after=folder.tensors.total_bytes,
+            seconds=time.perf_counter() - began,
+            num_sequences=len(sequences),
+            num_tokens=sum(len(s) for s in sequences),
+            layers=tuple(layers),
+            kept=dict(sorted(targets.reasons.items())),
+            notes=(*left_out_notices(weights), *_notes(recipe, sequences, targets)),
+        )
+        folder.write_json("config.json", run.config())
+        folder.copy_companions(checkpoint.path)
+        folder.write_json(RESULT_FILE, result.as_json())
+        check()
+    return result
+
+
+def _open(path: str | Path) -> Checkpoint:
+    checkpoint = Checkpoint.open(path)
+    quantized = checkpoint.quantization
+    if quantized is not None:
+        raise UnsupportedModelError(
+            f"{checkpoint.name} is quantized already ({quantized.title}).",
+            "Choose the 16-bit model that it was made from.",
+        )
+    resolve_class(checkpoint)
+    return checkpoint
+
+
+def _sequences(checkpoint: Checkpoint, recipe: Recipe, texts: Sequence[Text]) -> list[list[int]]:
+    if not recipe.facts.is_calibrated:
+        return []
+    if not texts:
+        raise ConfigError(
+            f"{recipe.method} needs a text to read, and there is none.",
+            "Give a calibration text, or choose rtn, int8, fp8 or nf4.",
+        )
+    tokenizer = Tokenizer.from_folder(checkpoint.path, allow_missing=False)
+    longest = checkpoint.max_position_embeddings or recipe.sequence_length
+    return make_sequences(
+        texts,
+        tokenizer,
+        length=min(recipe.sequence_length, longest),
+        count=recipe.num_sequences,
+        seed=recipe.seed,
+    )
+
+
+def _notes(recipe: Recipe, sequences: list[list[int]], targets: Targets) -> Iterator[str]:
+    is_turned = any(piece.is_transposed and not piece.cut_from for piece in targets.pieces)
+    if is_turned and recipe.facts.format not in _READ_TURNED:
+        yield (
+            "The model keeps its matrices transposed (Conv1D). Other readers know such a model "
+            f"in GPTQ and NF4 alone; what {recipe.method} made is read by this program."
+        )
+    if recipe.facts.is_calibrated and len(sequences) < recipe.num_sequences:
+        tokens = sum(len(s) for s in sequences)
+        wanted = recipe.num_sequences * recipe.sequence_length
+        yield f"The text has {tokens:,} tokens; {wanted:,} would have been read."
+
+
+def _expected_bytes(checkpoint: Checkpoint, targets: Targets, recipe: Recipe) -> int:
+    total = checkpoint.disk_bytes
+    for piece in targets.pieces:
+        rows, columns = piece.shape
+        group = recipe.group_size if recipe.facts.is_grouped else 64
+        total += rows * columns * recipe.chosen_bits // 8 + rows * -(-columns // group) * 4
+        total -= rows * columns * STORED[piece.info.dtype].itemsize
+    return total

@@ -1,0 +1,220 @@
+"""What is made of a model's weights, and with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.errors import ConfigError
+
+
+class Method(NamedTuple):
+    """`format`: how the result is stored, by the name that `formats.writer` knows. `bits`: what
+    can be asked for, the default first. `is_calibrated`: the method reads a text."""
+
+    format: str
+    title: str
+    bits: tuple[int, ...]
+    is_grouped: bool
+    is_calibrated: bool
+    symmetric: bool
+    can_choose_symmetry: bool
+
+
+METHODS = {
+    "awq": Method("awq", "AWQ: scales found on a text", (4,), True, True, False, False),
+    "gptq": Method("gptq", "GPTQ: errors made good on a text", (4, 8), True, True, True, True),
+    "rtn": Method("compressed-tensors", "Round to nearest", (4, 8), True, False, False, True),
+    "int8": Method("compressed-tensors", "int8, a scale per output", (8,), False, False, True, False),  # noqa: E501
+    "fp8": Method("compressed-tensors", "float8, a scale per output", (8,), False, False, True, False),  # noqa: E501
+    "nf4": Method("bitsandbytes", "NF4, blocks of 64", (4,), False, False, True, False),
+}  # fmt: skip
+
+GROUP_SIZES = (32, 64, 128, 256)
+MIN_LENGTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings of one quantization. `bits` and `symmetric` are None for the method's own.
+
+    exclude: modules that stay as they are: a name ("model.layers.0.mlp.down_proj"), part of one
+        ("down_proj", "layers.0") or a pattern ("*.experts.*"). Embeddings and the head always stay.
+    num_sequences, sequence_length: most text that is read, in sequences of so many tokens.
+    num_search_sequences: of these, so many for AWQ's search, which runs each block many times.
+    desc_act (GPTQ): groups are formed of columns in the order of their importance; readers then
+        need an index per column. Otherwise groups lie as the columns do.
+    static_groups (GPTQ): columns are rounded in the order of their importance, with the scales of
+        groups fixed beforehand; needs no index.
+    damping (GPTQ): share of the mean of the Hessian's diagonal that is added to it.
+    seed: which parts of a long text are read.
+    """
+
+    method: str = "awq"
+    bits: int | None = None
+    group_size: int = 128
+    symmetric: bool | None = None
+    exclude: tuple[str, ...] = ()
+    num_sequences: int = 64
+    sequence_length: int = 512
+    num_search_sequences: int = 16
+    desc_act: bool = False
+    static_groups: bool = True
+    damping: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_method()
+        _at_least("num_sequences", self.num_sequences, 1)
+        _at_least("num_search_sequences", self.num_search_sequences, 1)
+        _at_least("sequence_length", self.sequence_length, MIN_LENGTH)
+        if not 0 < self.damping <= 1:
+            raise ConfigError(f"damping is {self.damping}.", "Give a share above 0, such as 0.01.")
+
+    @property
+    def facts(self) -> Method:
+        return METHODS[self.method]
+
+    @property
+    def chosen_bits(self) -> int:
+        return self.bits if self.bits is not None else self.facts.bits[0]
+
+    @property
+    def is_symmetric(self) -> bool:
+        return self.facts.symmetric if self.symmetric is None else self.symmetric
+
+    @property
+    def uses_desc_act(self) -> bool:
+        """Whether columns need an index to find their group."""
+        return self.method == "gptq" and self.desc_act and not self.static_groups
+
+    def excludes(self, module: str) -> bool:
+        return any(matches(module, pattern) for pattern in self.exclude)
+
+    def as_json(self) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            **values,
+            "exclude": list(self.exclude),
+            "bits": self.chosen_bits,
+            "symmetric": self.is_symmetric,
+        }
+
+    def _check_method(self) -> None:
+        if self.method not in METHODS:
+            raise ConfigError(
+                f"{self.method!r} is not a method of quantization.",
+                f"Choose one of {', '.join(METHODS)}.",
+            )
+        facts = self.facts
+        if self.bits is not None and self.bits not in facts.bits:
+            raise ConfigError(
+                f"{self.method} does not make {self.bits} bits.",
+                f"Choose {_or(facts.bits)}.",
+            )
+        if facts.is_grouped and self.group_size not in GROUP_SIZES:
+            raise ConfigError(
+                f"The group size is {self.group_size}.", f"Choose {_or(GROUP_SIZES)}."
+            )
+        fixed = not facts.can_choose_symmetry and self.symmetric not in (None, facts.symmetric)
+        if fixed:
+            kind = "symmetric" if facts.symmetric else "asymmetric"
+            raise ConfigError(
+                f"{self.method} is always {kind} here.", "Leave that setting out, or choose rtn."
+            )
+        if self.desc_act and self.method != "gptq":
+            raise ConfigError(f"desc_act belongs to gptq, not to {self.method}.", "Leave it out.")
+
+
+def matches(module: str, pattern: str) -> bool:
+    """Whether a pattern of `Recipe.exclude` means `module`."""
+    return fnmatchcase(module, pattern) or f".{pattern}." in f".{module}."
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} is {value}.", f"Give at least {least}.")
+
+
+def _or(values: Sequence[int]) -> str:
+    *others, last = [str(value) for value in values]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+RESULT_FILE = "inferdeck_quantization.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LinearResult:
+    """One matrix. Errors are norms relative to the norm of what they are errors of.
+
+    weight_error: of the matrix (after scaling, where it was scaled). output_error: of its output on
+    the calibration text; None where it saw none.
+    scaled: scales were taken from the operation before it; ratio: the exponent of the input's
+    magnitude in them. clipped: share of groups whose range was cut. damping: GPTQ's, as needed.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    weight_error: float
+    output_error: float | None = None
+    scaled: bool = False
+    ratio: float | None = None
+    clipped: float | None = None
+    damping: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerResult:
+    """output_error: norm of the error of what the layer adds to its input, relative to that;
+    rounding_error: the same with plain rounding at the same bits. Both None without a text."""
+
+    index: int
+    name: str
+    seconds: float
+    linears: tuple[LinearResult, ...]
+    output_error: float | None = None
+    rounding_error: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeResult:
+    """Sizes are bytes of the tensors on disk. `kept`: matrices of layers that stay as they are,
+    with the reason."""
+
+    output: Path
+    source: str
+    recipe: Recipe
+    bytes_before: int
+    bytes_after: int
+    seconds: float
+    num_sequences: int
+    num_tokens: int
+    layers: tuple[LayerResult, ...]
+    kept: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "source": self.source,
+            "output": str(self.output),
+            "recipe": self.recipe.as_json(),
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "seconds": round(self.seconds, 3),
+            "calibration": {"num_sequences": self.num_sequences, "num_tokens": self.num_tokens},
+            "kept": self.kept,
+            "notes": list(self.notes),
+            "layers": [_plain(layer) for layer in self.layers],
+        }
+
+
+def _plain(layer: LayerResult) -> dict[str, Any]:
+    values = asdict(layer)
+    values["seconds"] = round(layer.seconds, 3)
+    return values

@@ -1,0 +1,319 @@
+"""Which tensors of a checkpoint are quantized: the matrices of its decoder layers.
+
+    on disk                                       in the model
+    layers.0.mlp.experts.3.up_proj.weight   --->  layers.0.mlp.experts.gate_up_proj[3, I:]
+
+What is quantized is a tensor on disk, as that is what a format stores; what multiplies is a
+parameter of the model, of which it may be a part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from engine.errors import ConfigError, UnsupportedModelError
+from engine.formats.safetensors_file import TensorInfo
+from engine.models.checkpoint import Checkpoint
+from engine.models.weight_map import Index, Placement, WeightMap, few, is_turned
+from engine.numerics.experts import ExpertPart, is_experts, parts_of
+from engine.quantize.recipe import Recipe, matches
+
+_ROUTER_WORDS = ("gate", "router", "shared_expert_gate", "wg")
+_CUTS_EXPERTS = ("awq", "gptq", "compressed-tensors")
+"""Formats for which others write experts one by one; bitsandbytes leaves them as they are."""
+
+_FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+@dataclass(frozen=True)
+class Bias:
+    """The bias of a matrix that is cut from experts: `info` is on disk, `part` belongs to it."""
+
+    disk_name: str
+    info: TensorInfo
+    parameter: str
+    part: Index
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A matrix on disk, and the part of a parameter that it fills. `shape` is [N, K]: outputs,
+    inputs; a GPT-2 Conv1D lies transposed on disk.
+
+    cut_from: the name of the tensor of all experts on disk that the matrix is cut from, for which
+    `disk_name` is what it will be called; `info` is then where its expert lies, with rows of other
+    matrices. `bias` is cut with it.
+    """
+
+    disk_name: str
+    info: TensorInfo
+    parameter: str
+    part: Index
+    is_transposed: bool
+    cut_from: str = ""
+    bias: Bias | None = None
+
+    @property
+    def module(self) -> str:
+        return self.disk_name.removesuffix(".weight")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.info.shape
+        rows, columns = (columns, rows) if self.is_transposed else (rows, columns)
+        return (len(range(rows)[self.rows]) if self.cut_from else rows), columns
+
+    @property
+    def expert(self) -> int | None:
+        return int(self.part[0]) if self.part and isinstance(self.part[0], int) else None
+
+    def of_disk(self, tensor: Tensor) -> Tensor:
+        """[N, K] of what `info` holds."""
+        matrix = tensor.t() if self.is_transposed else tensor
+        return matrix[self.rows] if self.cut_from else matrix
+
+    @property
+    def rows(self) -> slice:
+        """Of the product (of its expert's, where it has one)."""
+        last = self.part[-1] if self.part else None
+        return last if isinstance(last, slice) else slice(None)
+
+
+@dataclass(frozen=True)
+class LayerTargets:
+    """One decoder layer: `path` in the model, what is quantized, and the placements of all."""
+
+    index: int
+    path: str
+    pieces: tuple[Piece, ...]
+    placements: tuple[Placement, ...]
+
+    @property
+    def dense_bytes(self) -> int:
+        return sum(p.info.nbytes for p in self.placements)
+
+
+@dataclass
+class Targets:
+    """`kept`: modules (names on disk) that a reader must not take for quantized ones. `reasons`:
+    why matrices of layers stay as they are, by name."""
+
+    layers: list[LayerTargets] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [piece for layer in self.layers for piece in layer.pieces]
+
+
+def layer_list(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Name and list of the decoder layers. Raises UnsupportedModelError where there is none."""
+    count = getattr(model.config, "num_hidden_layers", None)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return name, module
+    raise UnsupportedModelError(
+        f"{type(model).__name__} has no list of {count} decoder layers that was recognised.",
+        "Choose a model with ordinary decoder layers (Llama, Qwen3, Mistral, Gemma...).",
+    )
+
+
+def find_targets(
+    checkpoint: Checkpoint, model: nn.Module, weights: WeightMap, recipe: Recipe
+) -> Targets:
+    """What `recipe` quantizes of `checkpoint`; `model` is its class on the meta device.
+
+    Raises ConfigError for an exclusion that names nothing, for a group size that does not divide
+    the inputs of a matrix, and where nothing is left to quantize.
+    """
+    disk_names = {(i.file, i.offset, i.nbytes): name for name, i in checkpoint.tensors.items()}
+    path, layers = layer_list(model)
+    by_layer: dict[int, list[Placement]] = defaultdict(list)
+    targets = Targets()
+    candidates: list[Piece] = []
+    for placement in weights.placements:
+        index = _layer_of(placement.name, path)
+        if index is not None:
+            by_layer[index].append(placement)
+        disk_name = disk_names[placement.info.file, placement.info.offset, placement.info.nbytes]
+        experts = _experts(model, placement, disk_name, recipe) if index is not None else None
+        if experts is not None:
+            candidates += _cut(experts, placement, disk_name, weights)
+            continue
+        reason = _reason_to_keep(model, placement, disk_name, index)
+        if reason is None:
+            is_transposed = _is_conv1d(model, placement.name)
+            candidates.append(Piece(disk_name, *placement, is_transposed))
+        elif _is_matrix(model, placement, disk_name):
+            targets.kept.append(disk_name.removesuffix(".weight"))
+            if reason:
+                targets.reasons[disk_name.removesuffix(".weight")] = reason
+        elif reason:
+            targets.reasons[disk_name] = reason
+    targets.kept += [name for name in _heads(model) if name not in targets.kept]
+    for name in weights.left_out:  # the other parts of a multimodal checkpoint
+        if name.endswith(".weight") and len(checkpoint.tensors[name].shape) == 2:
+            targets.kept.append(name.removesuffix(".weight"))
+    for name in (n for conversion in weights.conversions for n, _, _ in conversion.members):
+        targets.reasons[name] = "it is computed from several tensors when it is loaded"
+    pieces = _whole_experts(_without_excluded(candidates, recipe, targets), candidates, targets)
+    _check_groups(pieces, recipe)
+    if not pieces:
+        raise ConfigError(
+            f"Nothing of {checkpoint.name} is left to quantize: {len(candidates)} matrices found, "
+            f"{len(candidates)} excluded.",
+            "Exclude fewer modules.",
+        )
+    for index in range(len(layers)):
+        prefix = f"{path}.{index}"
+        own = tuple(p for p in pieces if _layer_of(p.parameter, path) == index)
+        targets.layers.append(LayerTargets(index, prefix, own, tuple(by_layer[index])))
+    return targets
+
+
+def _experts(
+    model: nn.Module, placement: Placement, disk_name: str, recipe: Recipe
+) -> nn.Module | None:
+    """The experts of which a tensor on disk is a whole parameter, where the format has names for
+    the matrices of each."""
+    path, _, attribute = placement.name.rpartition(".")
+    module = model.get_submodule(path)
+    if placement.part or len(placement.info.shape) != 3 or placement.info.dtype not in _FLOATS:
+        return None
+    if not is_experts(module) or disk_name.rpartition(".")[2] != attribute:
+        return None
+    if recipe.facts.format not in _CUTS_EXPERTS:
+        return None
+    outputs = placement.info.shape[2 if is_turned(model, placement.name) else 1]
+    matrices = sum(name == attribute for name, _, _ in parts_of(module))
+    return module if outputs % (8 * matrices) == 0 else None
+
+
+def _cut(
+    experts: nn.Module, placement: Placement, disk_name: str, weights: WeightMap
+) -> Iterator[Piece]:
+    """The matrices of each expert in a tensor of all."""
+    prefix, _, attribute = disk_name.rpartition(".")
+    bias = weights.placement(f"{placement.name}_bias")
+    info = placement.info
+    size = info.nbytes // info.shape[0]
+    for expert in range(info.shape[0]):
+        own = info._replace(shape=info.shape[1:], nbytes=size, offset=info.offset + expert * size)
+        for name, matrix, rows in parts_of(experts):
+            if name != attribute:
+                continue
+            part = ExpertPart(placement.name, expert, rows).part
+            module = f"{prefix}.{expert}.{matrix}"
+            cut_bias = None
+            if bias is not None:
+                cut_bias = Bias(f"{disk_name}_bias", bias.info, bias.name, part)
+            yield Piece(f"{module}.weight", own, placement.name, part,
+                        is_turned(experts, attribute), disk_name, cut_bias)  # fmt: skip
+
+
+def _whole_experts(pieces: list[Piece], all_pieces: list[Piece], targets: Targets) -> list[Piece]:
+    """Experts that are one tensor are cut or not: what is left of a layer's goes too."""
+    left = {piece.module for piece in pieces}
+    kept = {_experts_of(p) for p in all_pieces if p.cut_from and p.module not in left}
+    gone = [p.module for p in pieces if p.cut_from and _experts_of(p) in kept]
+    targets.kept += gone
+    for piece in all_pieces:
+        if piece.cut_from and _experts_of(piece) in kept:
+            targets.reasons.pop(piece.module, None)
+            targets.reasons[piece.cut_from] = "excluded: experts are cut all or not at all"
+    return [p for p in pieces if not p.cut_from or _experts_of(p) not in kept]
+
+
+def _experts_of(piece: Piece) -> str:
+    return piece.cut_from.rpartition(".")[0]
+
+
+def _is_matrix(model: nn.Module, placement: Placement, disk_name: str) -> bool:
+    owner = model.get_submodule(placement.name.rpartition(".")[0])
+    is_weight = disk_name.endswith(".weight") and len(placement.info.shape) == 2
+    return is_weight and not isinstance(owner, nn.Embedding)
+
+
+def _heads(model: nn.Module) -> list[str]:
+    """The output head's name; also where it is tied to the embedding and not on disk."""
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    return [name for name, module in model.named_modules() if module is head]
+
+
+def _layer_of(name: str, path: str) -> int | None:
+    if not name.startswith(path + "."):
+        return None
+    return int(name[len(path) + 1 :].split(".", 1)[0])
+
+
+def _reason_to_keep(
+    model: nn.Module, placement: Placement, disk_name: str, layer: int | None
+) -> str | None:
+    """None: it is quantized. Empty: it stays and nobody would ask why."""
+    info = placement.info
+    owner_path, _, attribute = placement.name.rpartition(".")
+    owner = model.get_submodule(owner_path)
+    if layer is None or info.dtype not in _FLOATS or not len(info.shape) >= 2:
+        return ""
+    if "Experts" in type(owner).__name__ and isinstance(owner, nn.Module) and placement.part:
+        if is_turned(model, placement.name):
+            return "its class keeps it transposed, and the file does not"
+        return None
+    if len(info.shape) == 3:
+        return "all experts are one tensor on disk, which the format has no names for"
+    if attribute != "weight" or not _is_linear(owner) or not disk_name.endswith(".weight"):
+        return ""
+    rows = info.shape[0]
+    if owner_path.rpartition(".")[2] in _ROUTER_WORDS and rows in _expert_counts(model.config):
+        return ""  # a router
+    return None if rows % 8 == 0 else f"{rows} outputs are not a multiple of 8"
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return type(module) is nn.Linear or type(module).__name__ == "Conv1D"
+
+
+def _is_conv1d(model: nn.Module, name: str) -> bool:
+    return type(model.get_submodule(name.rpartition(".")[0])).__name__ == "Conv1D"
+
+
+def _expert_counts(config: Any) -> set[int]:
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    return {1, *(int(getattr(config, n)) for n in names if getattr(config, n, None))}
+
+
+def _without_excluded(pieces: list[Piece], recipe: Recipe, targets: Targets) -> list[Piece]:
+    names = [piece.module for piece in pieces] + targets.kept
+    unused = [x for x in recipe.exclude if not any(matches(name, x) for name in names)]
+    if unused:
+        raise ConfigError(
+            f"No module is named {unused[0]!r}, which is to be excluded.",
+            f"Names look like {few([piece.module for piece in pieces], 2)}.",
+        )
+    excluded = [piece.module for piece in pieces if recipe.excludes(piece.module)]
+    targets.kept += excluded
+    targets.reasons |= dict.fromkeys(excluded, "excluded")
+    return [piece for piece in pieces if not recipe.excludes(piece.module)]
+
+
+def _check_groups(pieces: list[Piece], recipe: Recipe) -> None:
+    if not recipe.facts.is_grouped:
+        return
+    size = recipe.group_size
+    wrong = [piece for piece in pieces if piece.shape[1] % size]
+    if wrong:
+        widths = sorted({piece.shape[1] for piece in wrong})
+        dividing = [g for g in (32, 64, 128, 256) if not any(w % g for w in widths)]
+        raise ConfigError(
+            f"Groups of {size} do not divide the inputs of {len(wrong)} matrices "
+            f"({', '.join(map(str, widths))}): {few([piece.module for piece in wrong], 2)}.",
+            f"Choose a group size of {dividing[-1]}, or exclude these modules."
+            if dividing
+            else "Exclude these modules, or choose int8, fp8 or nf4.",
+        )

@@ -1,0 +1,129 @@
+"""Captures what a function launches on an NVIDIA GPU as a CUDA graph.
+
+A capture in which something fails spoils more than itself: torch before 2.13 leaves its allocators
+and its random numbers in the middle of it, and no memory can be given back in this process any
+more. So what a capture would most likely fail at, waiting for the device, is looked for in a run
+before it; and what torch leaves behind after another failure is ended here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+
+from engine.errors import UnsupportedModelError
+from engine.hardware.malloc import capturing
+
+_WAITS = "synchronizing CUDA operation"  # in torch's warning of one
+_failed: list[torch.cuda.CUDAGraph] = []
+"""Kept: torch's allocator of pinned memory may ask them still."""
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The same for all captures: for each stream on which it is used, cuBLAS takes a workspace (32
+    MiB on Hopper) and gives none back."""
+    return torch.cuda.Stream(device)
+
+
+class CudaCapture:
+    """Captures on another stream, for the default stream cannot be captured; everything is replayed
+    on the stream of the engine's thread."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = _capture_stream(device)
+        self._free_before = self._free()
+
+    def __call__(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Raises UnsupportedModelError where `run` waits for the device. There is one stream, so
+        threads capture one after the other."""
+        with capturing, torch.cuda.device(self._device):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            try:
+                with torch.cuda.stream(self._stream):
+                    run()  # kernels are compiled, and libraries take their workspaces
+                    with _refusing_waits():
+                        run()
+            finally:  # also where it failed: what was launched until then may run still
+                torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            stream = torch.cuda.current_stream()
+            try:
+                # other threads of the process may use CUDA meanwhile
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+                ):
+                    run()
+            except BaseException:
+                torch.cuda.set_stream(stream)  # where ending the capture fails, torch does not
+                _end(self._device, self._pool, graph)
+                raise
+        return graph
+
+    @property
+    def held_bytes(self) -> int:
+        """Measured by what is free on the device: the driver takes memory too."""
+        return max(0, self._free_before - self._free())
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """The shortest of three, after one that counts for nothing."""
+        times = []
+        for _ in range(4):
+            torch.cuda.synchronize(self._device)
+            began = time.perf_counter()
+            run()
+            torch.cuda.synchronize(self._device)
+            times.append(time.perf_counter() - began)
+        return min(times[1:])
+
+    def _free(self) -> int:
+        torch.cuda.synchronize(self._device)
+        with capturing:
+            torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(self._device)[0]
+
+
+@contextmanager
+def _refusing_waits() -> Iterator[None]:
+    """torch is told to warn, not to raise: another thread may wait for the device meanwhile, which
+    is its right; what it is warned of counts for nothing here."""
+    before = torch.cuda.get_sync_debug_mode()
+    here, told = threading.get_ident(), []
+
+    def tell(message: Warning | str, *_: object, **__: object) -> None:
+        if threading.get_ident() == here:
+            told.append(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = tell
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    if any(_WAITS in message for message in told):
+        raise UnsupportedModelError("it waits for numbers that the GPU computes")
+
+
+def _end(device: torch.device, pool: tuple[int, int], graph: torch.cuda.CUDAGraph) -> None:
+    """End what torch left underway of a capture that failed; nothing where it left nothing."""
+    try:
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+    except (RuntimeError, AttributeError):  # was ended; or there is no such thing any more
+        return
+    _failed.append(graph)
+    torch._C._cuda_releasePool(device.index, pool)
+    # random numbers are still drawn for a graph, and by nobody else
+    generator = torch.cuda.default_generators[device.index]
+    fresh = torch.Generator(device)
+    fresh.manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())

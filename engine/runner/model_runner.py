@@ -1,0 +1,159 @@
+"""Runs the model once over all tokens of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from engine.attention.interface import (
+    AttentionBackend,
+    AttentionOptions,
+    KVProbe,
+    LayerSpec,
+    active,
+)
+from engine.batch.batch import Batch
+from engine.batch.transfer import Staging
+from engine.runner import cuda_graphs as graphs
+from engine.runner.cuda_graphs import DecodeGraphs, Taps, put_drawn
+
+
+class ModelRunner:
+    """One rank's model and KV cache. Scheduler and block pool know nothing of either."""
+
+    def __init__(
+        self, model: nn.Module, backend: AttentionBackend, device: torch.device | str = "cpu"
+    ) -> None:
+        self.model = model
+        without_padding_check(model)
+        self.backend = backend
+        self.device = torch.device(device)
+        self.graphs: DecodeGraphs | None = None
+        self.was_replayed = False  # the last step that was executed
+        self.exchange_s = 0.0  # of it: what the first of several ranks waited for the others
+        self._staging = Staging(self.device)
+
+    def capture(
+        self,
+        sizes: Sequence[int],
+        block_size: int,
+        num_blocks: int = 0,
+        taps: Taps | None = None,
+    ) -> None:
+        """Capture steps of so many requests that decode, over the cache as it is; on a device that
+        captures nothing, nothing happens. num_blocks, taps: see `DecodeGraphs`."""
+        self.release_graphs()
+        capture = graphs.capture_for(self.device)
+        if capture is not None:
+            self.graphs = DecodeGraphs(self._compute, self.backend, block_size, self.device, taps)
+            self.graphs.capture(sizes, capture, num_blocks)
+
+    def drop_cache(self) -> None:
+        self.release_graphs()
+        self.backend = _NO_CACHE
+
+    def drop(self) -> None:
+        """Let go of model and cache; the runner cannot execute any more."""
+        self.drop_cache()
+        self.model = nn.Module()
+
+    def execute(
+        self, batch: Batch, drawn: Tensor | None = None, taps: Taps | None = None
+    ) -> Tensor:
+        """Logits [R, vocab] of the rows batch.logits_indices; K and V of all tokens are written
+        to their slots. They are good until the next call.
+
+        `batch` is on the host. drawn: int64 [T] on the device, the tokens in place of its
+        input_ids where these are not known to the host yet. taps: what listens to this pass.
+        """
+        graphs, self.was_replayed = self.graphs, False
+        if graphs is not None and taps in (None, graphs.taps) and graphs.fits(batch):
+            self.was_replayed = True
+            return self._replay(graphs, batch, drawn, taps)
+        with taps or nullcontext():
+            return self.execute_eagerly(batch, drawn)
+
+    def _replay(
+        self, graphs: DecodeGraphs, batch: Batch, drawn: Tensor | None, taps: Taps | None
+    ) -> Tensor:
+        return graphs.execute(batch, drawn, is_tapped=taps is not None)
+
+    @torch.inference_mode()
+    def execute_eagerly(self, batch: Batch, drawn: Tensor | None = None) -> Tensor:
+        """`execute`, operation by operation: for those who look at what happens in between."""
+        batch = self._staging.stage(batch)
+        if drawn is not None:
+            put_drawn(batch, drawn)
+        self.backend.begin_step(batch)
+        return self._compute(batch)
+
+    def _compute(self, batch: Batch) -> Tensor:
+        with active(self.backend):
+            return forward(self.model, batch.input_ids, batch.positions, batch.logits_indices)
+
+    def release_graphs(self) -> None:
+        """Give the memory of captured steps back; every step is launched from now on."""
+        if self.graphs is not None:
+            self.graphs.release()
+            self.graphs = None
+
+
+def without_padding_check(model: nn.Module) -> None:
+    """Some models of transformers (GPT-2) look in every step whether their input is padded, to warn
+    of it. Ours never is, and looking would mean to wait for the device."""
+    for module in model.modules():
+        if hasattr(module, _PADDING_CHECK):
+            setattr(module, _PADDING_CHECK, lambda *args: None)
+
+
+_PADDING_CHECK = "warn_if_padding_and_no_attention_mask"
+
+
+class _NoCache:
+    """Stands where the cache was dropped, until there is another."""
+
+    nbytes = 0
+
+    def begin_step(self, batch: Batch) -> None:
+        raise RuntimeError("The KV cache was dropped.")
+
+    def forward(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+    ) -> Tensor:
+        raise RuntimeError("The KV cache was dropped.")
+
+    def clear_blocks(self, blocks: list[int]) -> None:
+        raise RuntimeError("The KV cache was dropped.")
+
+
+_NO_CACHE = _NoCache()
+
+
+def forward(model: nn.Module, input_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+    output = model(
+        input_ids=input_ids.unsqueeze(0),
+        position_ids=positions.unsqueeze(0),
+        use_cache=False,
+        logits_to_keep=rows,
+    )
+    return output.logits[0]
+
+
+@torch.inference_mode()
+def probe_kv(model: nn.Module) -> dict[int, LayerSpec]:
+    """What each layer stores in the KV cache, seen in a forward pass of one token."""
+    probe = KVProbe()
+    with active(probe):
+        compute_one(model)
+    return probe.layers
+
+
+def compute_one(model: nn.Module) -> Tensor:
+    """Logits [1, vocab] of a pass over one token, wherever it ends."""
+    begins = next(model.parameters()).device
+    one = torch.zeros(1, dtype=torch.int64, device=begins)
+    row = torch.zeros(1, dtype=torch.int64)  # of the host: every device can be asked for it
+    return forward(model, one, one, row)

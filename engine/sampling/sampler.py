@@ -1,0 +1,383 @@
+"""The sampler: logits of a batch in, one token per row out.
+
+A row is a request at one position. A plain step has one row per request; a speculative step may
+have several rows of a request at consecutive positions, each with the output tokens before it.
+
+The order in which a row is treated (vLLM's):
+
+    NaN or infinite? -> the row fails, its batch mates do not
+    logit_bias, min_tokens, penalties          engine/sampling/edits.py, penalties.py
+    temperature 0 or top_k 1: the largest logit
+    temperature, min_p, top_k, top_p           engine/sampling/filters.py
+    one uniform number keyed by (seed, position), inverse distribution function in float64
+
+What a row draws depends on its own logits, parameters, seed and position alone.
+
+On a device nothing here waits: `launch` enqueues the work and the copy of what comes out, and
+`Drawn.read` waits for it. Only drafting (`draw_from`) is read at once, for the draft model's next
+pass depends on what it gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.batch.transfer import DeviceTimer, Download, reads_freely, upload
+from engine.errors import InvalidRequestError
+from engine.sampling import padded_vocab
+from engine.sampling.draw import block_masses, inverse_cdf, merged, row_maxima, select, uniforms
+from engine.sampling.filters import Filters
+from engine.sampling.logits_processors import (
+    PenalizedRow,
+    SeenTokens,
+    apply_edits,
+    apply_penalties,
+    has_edits,
+)
+from engine.sampling.logprobs import PendingLogprobs, RowLogprobs, row_logprobs
+from engine.sampling_params import SamplingParams
+from engine.scheduling.request import Request
+
+__all__ = [
+    "UNREAD",
+    "Drawn",
+    "RowLogprobs",
+    "SampledTokens",
+    "Sampler",
+    "SamplingRow",
+    "Weights",
+    "check_token_ids",
+    "row_of",
+]
+
+UNREAD = -1
+"""Stands for an output token that the device has drawn and nobody has read yet."""
+
+_GREEDY_TEMPERATURE = 1e-5
+"""Below it, dividing by the temperature leaves nothing but the maximum (vLLM's bound)."""
+
+_CHUNK_ELEMENTS = 2**21
+"""Logits worked on at once: bounds the scratch memory to three buffers of 8 MiB."""
+
+_DEVICE_CHUNK_ELEMENTS = 2**24
+"""The same on a device, which wants large launches: three buffers of 64 MiB."""
+
+
+class SamplingRow(NamedTuple):
+    """position: the index, in prompt and output together, of the token that is being sampled.
+    output_token_ids: the output before it (in a speculative row with the drafts before it); its
+    last may be UNREAD."""
+
+    request_id: str
+    params: SamplingParams
+    seed: int
+    position: int
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    eos_token_ids: frozenset[int] = frozenset()
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.params.temperature < _GREEDY_TEMPERATURE or self.params.top_k == 1
+
+    @property
+    def is_rejection_sampled(self) -> bool:
+        """Whether drafts for this row are drawn at random and verified by rejection sampling. With
+        a seed the tokens must be those that come without drafts: then the draft draws with the
+        model's own random numbers, and stands where both draw the same."""
+        return not self.is_greedy and self.params.seed is None
+
+    @property
+    def is_argmax_of_raw(self) -> bool:
+        return self.is_greedy and not self.params.has_penalties and not has_edits(self)
+
+
+def row_of(request: Request, draft_token_ids: Sequence[int] = ()) -> SamplingRow:
+    """The row that samples what follows a request's tokens and some drafts."""
+    output = request.output_token_ids
+    output += draft_token_ids
+    return SamplingRow(
+        request_id=request.request_id,
+        params=request.params,
+        seed=request.seed,
+        position=request.num_tokens + len(draft_token_ids),
+        prompt_token_ids=request.prompt_token_ids,
+        output_token_ids=output,
+        eos_token_ids=request.eos_token_ids,
+    )
+
+
+class SampledTokens(NamedTuple):
+    """token_ids: one per row, -1 for a failed row. logprobs: for the rows whose parameters ask.
+    failed: rows whose logits were NaN, infinite or all -inf."""
+
+    token_ids: list[int]
+    logprobs: list[RowLogprobs | None]
+    failed: list[int]
+
+
+class Drawn:
+    """What was launched for the rows of a step. token_ids: int64 [R] on the sampler's device, -1
+    where a row failed; the next step may take them there before anybody has read them."""
+
+    def __init__(
+        self,
+        token_ids: Tensor,
+        reports: Sequence[tuple[list[int], PendingLogprobs]],
+        timer: DeviceTimer,
+    ) -> None:
+        self.token_ids = token_ids
+        self._reports = reports
+        self._timer = timer
+        tensors = [token_ids, *(t for _, pending in reports for t in pending.tensors)]
+        self._download = Download(tensors, token_ids.device)
+
+    def read(self) -> SampledTokens:
+        """The tokens; waits until the device has drawn them. To be called once."""
+        numbers = iter(self._download.read())
+        token_ids: list[int] = next(numbers)
+        logprobs: list[RowLogprobs | None] = [None] * len(token_ids)
+        for rows, pending in self._reports:
+            for row, report in zip(rows, pending.finish(numbers), strict=True):
+                logprobs[row] = report if token_ids[row] >= 0 else None
+        failed = [i for i, token_id in enumerate(token_ids) if token_id < 0]
+        return SampledTokens(token_ids, logprobs, failed)
+
+    @property
+    def device_s(self) -> float | None:
+        """Seconds that the device sampled, once the tokens were read; None on the CPU."""
+        return self._timer.seconds()
+
+
+class _Processed(NamedTuple):
+    """work: float32 [R, padded vocabulary]; maxima: [R, 1]; ok: bool [R, 1], False in rows without
+    a finite maximum, in which the rest is of no use."""
+
+    work: Tensor
+    maxima: Tensor
+    ok: Tensor
+
+
+class Weights(NamedTuple):
+    """What rows are sampled from. values: float32 [R, padded vocabulary], not normalized; totals:
+    float32 [R, 1], what they sum to; ok: bool [R, 1], False in rows that failed, in which the rest
+    is of no use."""
+
+    values: Tensor
+    totals: Tensor
+    ok: Tensor
+
+
+def check_token_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequestError where `params` names a token that the model does not have."""
+    for name, token_ids in (
+        ("logit_bias", tuple(params.logit_bias)),
+        ("stop_token_ids", params.stop_token_ids),
+    ):
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidRequestError(
+                    f"{name} names token {token_id}; the model has tokens 0 to {vocab_size - 1}.",
+                    f"Change {name}.",
+                )
+
+
+class Sampler:
+    """Keeps the penalty state of requests until `forget`, and scratch buffers; nothing else."""
+
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+        self.vocab_size = vocab_size
+        self.device = torch.device(device)
+        self._width = padded_vocab(vocab_size)
+        on_host = reads_freely(self.device)
+        elements = _CHUNK_ELEMENTS if on_host else _DEVICE_CHUNK_ELEMENTS
+        self.chunk_rows = max(1, elements // self._width)
+        self._buffers: list[Tensor] = []
+        self._seen: dict[str, SeenTokens] = {}
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplingRow]) -> SampledTokens:
+        """Sample one token for every row of `logits` [len(rows), vocab_size], any float dtype.
+        `logits` is not changed. Rows of one request come in order of their positions."""
+        return self.launch(logits, rows).read()
+
+    @torch.inference_mode()
+    def launch(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
+    ) -> Drawn:
+        """`sample`, to be read later. unread: int64 [len(rows)] on the device, the tokens for which
+        UNREAD stands at the end of every row's output; None where it does not."""
+        timer = DeviceTimer(self.device)
+        timer.mark()
+        return self.report(logits, rows, self.draw(logits, rows, unread), timer)
+
+    @torch.inference_mode()
+    def draw(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
+    ) -> Tensor:
+        """The tokens alone, on the device: int64 [len(rows)], -1 where a row failed."""
+        if logits.shape != (len(rows), self.vocab_size):
+            raise ValueError(
+                f"logits are {tuple(logits.shape)}, not {(len(rows), self.vocab_size)}"
+            )
+        plain = [i for i, row in enumerate(rows) if row.is_argmax_of_raw]
+        others = [i for i, row in enumerate(rows) if not row.is_argmax_of_raw]
+        parts = [(plain, _finite_argmax(select(logits, plain)))] if plain else []
+        for chunk in self._chunks(others):
+            own = None if unread is None else select(unread, chunk)
+            drawn = self._sample_chunk(select(logits, chunk), [rows[i] for i in chunk], own)
+            parts.append((chunk, drawn))
+        return merged(parts, len(rows), self.device)
+
+    @torch.inference_mode()
+    def report(
+        self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Tensor, timer: DeviceTimer
+    ) -> Drawn:
+        """Tokens that were drawn for all `rows`, -1 where there is none, with the log probabilities
+        of those that ask, to be read; `timer` was marked before they were drawn."""
+        reports = self._reports(logits, rows, token_ids)
+        timer.mark()
+        return Drawn(token_ids, reports, timer)
+
+    @torch.inference_mode()
+    def weights(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Weights:
+        """What each row (none greedy; best no more than `chunk_rows`) is sampled from, after
+        penalties, temperature and filters; in a buffer of the sampler, until its next call."""
+        work, maxima, ok = self._processed(logits, rows)
+        values, masses = self._probabilities(work, maxima, rows)
+        return Weights(values, masses.sum(1, keepdim=True).float(), ok)
+
+    @torch.inference_mode()
+    def distributions(self, logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        """What each row (none greedy) is sampled from, after penalties, temperature and filters:
+        float32 [len(rows), padded vocabulary], sums 1; 0 everywhere in a row that failed."""
+        parts = []
+        for chunk in self._chunks(list(range(len(rows)))):
+            values, totals, ok = self.weights(select(logits, chunk), [rows[i] for i in chunk])
+            parts.append(values / totals)
+            if not (reads_freely(self.device) and bool(ok.all())):
+                parts[-1].masked_fill_(~ok, 0.0)
+        return torch.cat(parts)
+
+    @torch.inference_mode()
+    def draw_from(self, logits: Tensor, rows: Sequence[SamplingRow]) -> tuple[list[int], Tensor]:
+        """The tokens that `sample` would draw for rows none of which is greedy (-1 where a row
+        failed), and the `distributions` that they come from."""
+        probabilities = self.distributions(logits, rows)
+        masses = block_masses(probabilities)
+        u = uniforms([r.seed for r in rows], [r.position for r in rows])
+        drawn = inverse_cdf(probabilities, masses, upload(u, self.device))
+        token_ids: list[int] = torch.where(masses.sum(1) > 0, drawn, -1).tolist()
+        return token_ids, probabilities
+
+    def forget(self, request_id: str) -> None:
+        """Drop what is kept for a request that has ended; unknown ids are ignored."""
+        self._seen.pop(request_id, None)
+
+    def _chunks(self, indices: list[int]) -> Iterator[list[int]]:
+        for start in range(0, len(indices), self.chunk_rows):
+            yield indices[start : start + self.chunk_rows]
+
+    def _processed(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None = None
+    ) -> _Processed:
+        """A few rows of logits after edits and penalties, in the first buffer."""
+        work = self._padded(logits)
+        maxima = work.amax(1, keepdim=True)  # hands on a NaN
+        ok = maxima.isfinite()
+        if any(has_edits(row) or row.params.has_penalties for row in rows):
+            apply_edits(work, rows, self.vocab_size)
+            apply_penalties(work, self._penalized(rows), unread)
+            torch.amax(work, 1, keepdim=True, out=maxima)
+            ok &= maxima.isfinite()  # everything may be forbidden now
+        return _Processed(work, maxima, ok)
+
+    def _sample_chunk(
+        self, logits: Tensor, rows: Sequence[SamplingRow], unread: Tensor | None
+    ) -> Tensor:
+        """Token ids of a few rows, -1 where a row failed."""
+        work, maxima, ok = self._processed(logits, rows, unread)
+        greedy = [i for i, row in enumerate(rows) if row.is_greedy]
+        sampled = [i for i, row in enumerate(rows) if not row.is_greedy]
+        parts = []
+        if greedy:
+            parts.append((greedy, row_maxima(select(work, greedy)).token_ids))
+        if sampled:
+            chosen = [rows[i] for i in sampled]
+            drawn = self._draw(select(work, sampled), select(maxima, sampled), chosen)
+            parts.append((sampled, drawn))
+        return torch.where(ok.squeeze(1), merged(parts, len(rows), self.device), -1)
+
+    def _draw(self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+        """Sample every row of `work`, of maxima[rows, 1]; uses `work` up. Any token of the padded
+        vocabulary where a row failed."""
+        probs, masses = self._probabilities(work, maxima, rows)
+        u = uniforms([row.seed for row in rows], [row.position for row in rows])
+        return inverse_cdf(probs, masses, upload(u, self.device))
+
+    def _probabilities(
+        self, work: Tensor, maxima: Tensor, rows: Sequence[SamplingRow]
+    ) -> tuple[Tensor, Tensor]:
+        """What the rows of `work` are sampled from, not normalized, with its block masses. Uses
+        `work` up; the result is in the second buffer."""
+        temperatures = [[row.params.temperature] for row in rows]
+        # Less the maximum first: a small temperature cannot overflow then.
+        work.sub_(maxima).div_(upload(temperatures, self.device, torch.float32))
+        probs = torch.softmax(work, dim=1, out=self._buffer(1, len(rows)))
+        filters = Filters([row.params for row in rows], self.vocab_size)
+        return probs, filters.apply(work, probs, lambda: self._buffer(2, len(rows)))
+
+    def _penalized(self, rows: Sequence[SamplingRow]) -> list[PenalizedRow]:
+        penalized = []
+        for index, row in enumerate(rows):
+            if not row.params.has_penalties:
+                continue
+            seen = self._seen.get(row.request_id)
+            if seen is None:
+                seen = SeenTokens(row.prompt_token_ids, self.vocab_size)
+                self._seen[row.request_id] = seen
+            output = row.output_token_ids
+            seen.follow(output[:-1] if output and output[-1] == UNREAD else output)
+            # The next row of the same request moves `seen` on: keep what it is now.
+            penalized.append(
+                PenalizedRow(index, row.params, seen.ids.copy(), seen.counts.copy(), seen.seen)
+            )
+        return penalized
+
+    def _reports(
+        self, logits: Tensor, rows: Sequence[SamplingRow], token_ids: Tensor
+    ) -> list[tuple[list[int], PendingLogprobs]]:
+        """For the rows that ask, part by part; of no use where a row failed."""
+        reports = []
+        wanted = [i for i, row in enumerate(rows) if row.params.logprobs is not None]
+        for chunk in self._chunks(wanted):
+            sizes = [min(rows[i].params.logprobs or 0, self.vocab_size) for i in chunk]
+            chosen = select(token_ids, chunk).clamp(min=0)
+            work = self._padded(select(logits, chunk))
+            scratch = self._buffer(1, len(chunk))
+            reports.append((chunk, row_logprobs(work, scratch, chosen, sizes)))
+        return reports
+
+    def _padded(self, logits: Tensor) -> Tensor:
+        """`logits` as float32 in the first buffer, with -inf beyond the vocabulary."""
+        work = self._buffer(0, len(logits))
+        work[:, : self.vocab_size] = logits
+        work[:, self.vocab_size :] = -torch.inf
+        return work
+
+    def _buffer(self, index: int, num_rows: int) -> Tensor:
+        """Scratch [num_rows, padded_vocab], kept between steps: fresh memory of this size costs
+        page faults every time."""
+        while len(self._buffers) <= index:
+            self._buffers.append(torch.empty(0, self._width, device=self.device))
+        if len(self._buffers[index]) < num_rows:
+            self._buffers[index] = torch.empty(num_rows, self._width, device=self.device)
+        return self._buffers[index][:num_rows]
+
+
+def _finite_argmax(logits: Tensor) -> Tensor:
+    maxima = row_maxima(logits)
+    return torch.where(maxima.values.isfinite(), maxima.token_ids, -1)

@@ -1,0 +1,138 @@
+"""Which blocks of the pool hold which request's tokens. Pure Python: no torch.
+
+A request's table grows as its tokens come. It begins with blocks from the prefix cache where its
+beginning is there; its own blocks are published to that cache as they become full.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from engine.config import EngineConfig
+from engine.scheduling.block_pool import BlockPool, Prefix, chain_hash
+from engine.scheduling.request import Request
+
+
+class BlockTables:
+    """The tables of an engine's requests. root: the hash that every chain of hashes begins with."""
+
+    def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+        self.config = config
+        self.pool = pool
+        self.root = root
+
+    # -- length -----------------------------------------------------------------------------
+
+    def missing(self, request: Request, num_tokens: int) -> int:
+        """How many more blocks it needs to hold so many tokens."""
+        return max(0, self.pool.blocks_for(num_tokens) - len(request.block_table))
+
+    def extend(self, request: Request, num_tokens: int) -> int:
+        """Take the blocks that it needs to hold so many tokens, which the pool must have; returns
+        how many these were."""
+        new = self.pool.allocate(self.missing(request, num_tokens))
+        request.block_table += new
+        return len(new)
+
+    def shorten(self, request: Request, num_tokens: int) -> None:
+        """Free the blocks behind so many tokens."""
+        kept = self.pool.blocks_for(self.reserved_tokens(request, num_tokens))
+        self.pool.free(request.block_table[kept:])
+        del request.block_table[kept:]
+
+    def release(self, request: Request) -> None:
+        """Free all blocks: nothing of the request counts as computed any more."""
+        self.pool.free(request.block_table)
+        request.block_table.clear()
+        request.num_computed_tokens = 0
+        request.num_published_blocks = 0
+        request.draft_kv_start = request.num_draft_kv_tokens = 0
+
+    def reserved_tokens(self, request: Request, num_tokens: int) -> int:
+        """Tokens that it holds blocks for while it has so many."""
+        if self.config.kv_allocation == "contiguous":
+            return max(request.max_kv_tokens, num_tokens)
+        return num_tokens
+
+    def admitted_tokens(self, request: Request) -> int:
+        """Tokens whose blocks must be there, or promised, for the request to be admitted."""
+        return self.reserved_tokens(request, request.num_tokens)
+
+    def promised(self, running: Iterable[Request]) -> int:
+        """Blocks that running requests still need for their own prompts."""
+        return sum(self.missing(request, self.admitted_tokens(request)) for request in running)
+
+    def private(self, request: Request) -> list[int]:
+        """Blocks that no other request references."""
+        return [block for block in request.block_table if self.pool.ref_count[block] == 1]
+
+    # -- prefixes ---------------------------------------------------------------------------
+
+    def find_prefix(self, request: Request) -> list[int]:
+        """Published blocks of the request's beginning; at least one token stays to compute."""
+        if not self.config.enable_prefix_caching:
+            return []
+        limit = (request.num_tokens - 1) // self.pool.block_size
+        self._hash_blocks(request, limit)
+        found = self.pool.lookup(request.block_hashes[:limit])
+        if self.config.drafts_from_hidden_states:
+            # The head's last entry in a block was made with the token after it, which the hash
+            # does not name: computed again, it is made with this request's own.
+            del found[-1:]
+        return found
+
+    def publish(self, request: Request, now: float) -> None:
+        """Hand the blocks that became full to the prefix cache."""
+        size = self.pool.block_size
+        full = request.num_computed_tokens // size
+        if full > request.num_published_blocks:
+            self._hash_blocks(request, full)
+            for index in range(request.num_published_blocks, full):
+                parent = request.block_hashes[index - 1] if index else self.root
+                tokens = array("i", request.token_ids[index * size : (index + 1) * size])
+                self.pool.publish(
+                    request.block_table[index],
+                    request.block_hashes[index],
+                    Prefix(parent, tokens, now),
+                )
+            request.num_published_blocks = full
+
+    def _hash_blocks(self, request: Request, count: int) -> None:
+        size = self.pool.block_size
+        for index in range(len(request.block_hashes), count):
+            parent = request.block_hashes[-1] if index else self.root
+            tokens = request.token_ids[index * size : (index + 1) * size]
+            request.block_hashes.append(chain_hash(parent, tokens))
+
+    # -- keys and values of a draft model ---------------------------------------------------
+
+    def mark_draft_kv(self, request: Request) -> None:
+        """Note which blocks are full of the draft model's KV too."""
+        size = self.pool.block_size
+        index = request.num_draft_kv_tokens // size
+        while index > request.draft_kv_start // size:
+            index -= 1
+            block = request.block_table[index]
+            if self.pool.has_draft_kv[block]:
+                break
+            self.pool.has_draft_kv[block] = True
+
+    def reject_drafts(self, request: Request) -> None:
+        """Free the blocks behind the last computed token: their drafts were rejected. What the
+        draft model computed beyond it counts no longer."""
+        self.shorten(request, request.num_computed_tokens)
+        valid = min(request.num_draft_kv_tokens, request.num_computed_tokens)
+        request.num_draft_kv_tokens = valid
+
+    def cached_draft_kv(self, request: Request) -> tuple[int, int]:
+        """The tokens, from and up to, whose blocks from the prefix cache have draft KV: the longest
+        run from the beginning, which a draft model continues by itself; the longest up to the end
+        where what lies before cannot be had any more."""
+        blocks = request.block_table[: request.num_published_blocks]
+        has = [bool(self.pool.has_draft_kv[block]) for block in blocks]
+        size, count = self.pool.block_size, len(blocks)
+        if self.config.drafts_from_hidden_states:
+            first = next((i for i in range(count, 0, -1) if not has[i - 1]), 0)
+            return first * size, count * size
+        return 0, next((i for i in range(count) if not has[i]), count) * size

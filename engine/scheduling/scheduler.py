@@ -1,0 +1,335 @@
+"""Which request computes how many tokens in the next step. Pure Python: no torch.
+
+One rule serves prefill, chunked prefill, prefix-cache hits, decode, resume after preemption and
+speculative verification: each step grants a request min(its uncomputed tokens and drafts, what is
+left of the token budget). Running requests first, in the order in which they were admitted; then
+waiting ones, in the order of arrival; then drafts, which take what nobody else wants: they never
+delay a prompt and never preempt. When blocks run out the request admitted last is preempted: its
+blocks are freed and it is computed again later (with prefix hits where its blocks survived). A step
+that preempted admits nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.config import EngineConfig
+from engine.scheduling.block_pool import BlockPool, IntegrityError
+from engine.scheduling.block_tables import BlockTables
+from engine.scheduling.invariants import check_books
+from engine.scheduling.request import Request
+from engine.scheduling.step_plan import Grant, Outcome, StepPlan
+from engine.snapshot import FinishReason, RequestState
+
+
+class Candidate(NamedTuple):
+    """A request that could join a step: its prefix in the cache, the tokens to compute then, and
+    the new blocks that its tokens need in all."""
+
+    request: Request
+    cached: list[int]
+    num_tokens: int
+    blocks: int
+
+
+@dataclass(slots=True)
+class PrefixStatistics:
+    """Tokens looked up in and served by the prefix cache, at first admission."""
+
+    queries: int = 0
+    hits: int = 0
+
+
+class Scheduler:
+    """Owns the waiting and running requests and their block tables.
+
+    The cycle is `plan()`, the model, `commit()`. Whatever changes requests or settings (`add`,
+    `finish`, `update`, `preempt_all`, `replace_pool`) belongs between cycles, not inside one.
+
+    While a step is computed the one after it may be planned and launched too: see `plan_ahead`.
+    Between the commits of the two it is `ahead`, and `add` and `finish` may still come; for all
+    else it is committed first, or given up with `revoke_ahead`.
+    """
+
+    def __init__(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+        self.tables = BlockTables(config, pool, root)
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self.prefix = PrefixStatistics()
+        self.num_preemptions = 0
+        self.ahead: StepPlan | None = None  # being computed, though the step before it is not over
+        self._batch_places = 0  # static batching: who may still join the batch that is filling
+
+    # -- requests ---------------------------------------------------------------------------
+
+    @property
+    def config(self) -> EngineConfig:
+        return self.tables.config
+
+    @property
+    def pool(self) -> BlockPool:
+        return self.tables.pool
+
+    @property
+    def requests(self) -> list[Request]:
+        return [*self.running, *self.waiting]
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def add(self, request: Request) -> None:
+        """Queue a request by its arrival. The caller has checked that it can fit the pool alone
+        (`longest_length`): one that cannot would preempt itself for ever."""
+        insort(self.waiting, request, key=lambda r: r.arrival_index)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out at any time between steps and free its blocks."""
+        (self.running if request in self.running else self.waiting).remove(request)
+        self.tables.release(request)
+
+    def preempt_all(self) -> None:
+        """Send every running request back to the queue, last admitted first."""
+        while self.running:
+            self._preempt(self.running.pop())
+
+    def update(self, config: EngineConfig) -> None:
+        """Live settings hold from the next step on."""
+        if not config.enable_prefix_caching:
+            self.pool.clear_prefixes()
+            for request in self.requests:
+                request.num_published_blocks = 0
+        self.tables.config = config
+
+    def replace_pool(self, config: EngineConfig, pool: BlockPool, root: bytes) -> None:
+        """Continue on a new pool after a cache rebuild; nobody may hold blocks."""
+        if any(request.block_table for request in self.requests):
+            raise IntegrityError("The block pool was replaced while requests hold blocks.")
+        self.tables = BlockTables(config, pool, root)
+        for request in self.requests:
+            request.block_hashes.clear()
+
+    # -- one step ---------------------------------------------------------------------------
+
+    def plan(self, now: float = 0.0) -> StepPlan:
+        preempted: list[Request] = []
+        while len(self.running) > self.config.max_num_seqs:
+            preempted.append(self._preempt(self.running.pop()))
+        budget = self.config.step_token_limit
+        grants: list[Grant] = []
+        for request in list(self.running):
+            if budget == 0:
+                break
+            num_tokens = min(request.num_uncomputed_tokens, budget)
+            if request not in self.running or not self._make_room(request, num_tokens, preempted):
+                break
+            grants.append(Grant(request, request.num_computed_tokens, num_tokens))
+            budget -= num_tokens
+        if preempted:
+            return StepPlan(tuple(grants), tuple(preempted))
+        grants += self._admit(budget, now)
+        held_back = self._held_back(grants)
+        return StepPlan(tuple(self._with_draft_places(grants)), (), held_back)
+
+    def commit(self, plan: StepPlan, outcomes: Mapping[str, Outcome], now: float = 0.0) -> None:
+        """Book a computed step: tokens appended, full blocks published, the finished freed."""
+        for grant in plan.grants:
+            request = grant.request
+            outcome = outcomes.get(request.request_id, Outcome(()))
+            failed = outcome.finish_reason is FinishReason.ERROR
+            request.num_computed_tokens += grant.num_tokens + outcome.num_accepted
+            request.token_ids += outcome.token_ids
+            if grant.num_draft_places:
+                self.tables.reject_drafts(request)
+            self.tables.mark_draft_kv(request)
+            if self.config.enable_prefix_caching and not failed:
+                self.tables.publish(request, now)
+            if outcome.finish_reason is not None:
+                if failed:
+                    self.pool.withdraw(self.tables.private(request))
+                self.finish(request, outcome.finish_reason, now)
+
+    def finish(self, request: Request, reason: FinishReason, now: float) -> None:
+        self.remove(request)
+        request.state = RequestState.FINISHED
+        request.finish_reason = reason
+        request.finished = now
+
+    # -- a step ahead -----------------------------------------------------------------------
+
+    def plan_ahead(self, plan: StepPlan) -> StepPlan | None:
+        """The step after `plan`, which is being computed and not committed: the same requests, each
+        with the token that it is about to get. Those whose last token that is are left out.
+
+        None where the step can only be planned with that token known: when somebody computes a part
+        of a prompt, or has drafts, or could be admitted; when everybody ends; when blocks would
+        have to be taken from somebody.
+        """
+        if [grant.request for grant in plan.grants] != self.running or not self.running:
+            return None
+        if not all(grant.samples and not grant.num_draft_places for grant in plan.grants):
+            return None
+        # `num_tokens` places are, or are being, filled; the token to come needs one more
+        requests = [r for r in self.running if r.num_tokens + 1 < r.max_num_tokens]
+        budget = self.config.step_token_limit - len(requests)
+        if not requests or budget < 0 or len(self.running) > self.config.max_num_seqs:
+            return None
+        if self.waiting and (len(requests) < len(self.running) or self._could_admit(budget)):
+            return None
+        needed = [self.tables.missing(request, request.num_tokens + 1) for request in requests]
+        if sum(needed) > self.pool.num_free_blocks:
+            return None
+        for request in requests:
+            self.tables.extend(request, request.num_tokens + 1)
+        grants = tuple(Grant(request, request.num_tokens, 1) for request in requests)
+        return StepPlan(grants, (), self._held_back(list(grants)))
+
+    def revoke_ahead(self, ahead: StepPlan) -> None:
+        """Give up a step that is ahead: it will be planned again."""
+        for grant in ahead.grants:
+            if grant.request.state is RequestState.RUNNING:
+                self.tables.shorten(grant.request, grant.start)
+
+    def _could_admit(self, budget: int) -> bool:
+        """Whether `_admit` would let the first that waits join the step."""
+        if len(self.running) >= self.config.max_num_seqs or budget <= 0:
+            return False
+        if self.config.batching == "static" and self._batch_places == 0:
+            return False
+        first, promised = self._first_in_line(budget), self.tables.promised(self.running)
+        return first is not None and self._has_room(first.blocks, first.cached, promised)
+
+    # -- drafts -----------------------------------------------------------------------------
+
+    def _with_draft_places(self, grants: list[Grant]) -> list[Grant]:
+        """The grants, with room for drafts behind decoding requests as far as the budget and the
+        free blocks go. A draft beyond the request's last token would be computed in vain."""
+        budget = self.config.step_token_limit - sum(grant.num_tokens for grant in grants)
+        result = []
+        for grant in grants:
+            request, places = grant.request, 0
+            if request.draft_limit and grant.is_decode and grant.samples:
+                left = request.max_num_tokens - request.num_tokens - 1
+                room = (len(request.block_table) + self.pool.num_free_blocks) * self.pool.block_size
+                places = min(request.draft_limit, budget, left, room - request.num_tokens)
+            if places > 0:
+                self.tables.extend(request, request.num_tokens + places)
+                grant = grant._replace(num_draft_places=places)
+                budget -= places
+            result.append(grant)
+        return result
+
+    # -- room and admission -----------------------------------------------------------------
+
+    def _make_room(self, request: Request, num_tokens: int, preempted: list[Request]) -> bool:
+        """Blocks for the request's next tokens, preempting from the end of the running list.
+        False if the request itself had to go."""
+        end = request.num_computed_tokens + num_tokens
+        while self.tables.missing(request, end) > self.pool.num_free_blocks:
+            victim = self.running.pop()
+            preempted.append(self._preempt(victim))
+            if victim is request:
+                return False
+        self.tables.extend(request, end)
+        return True
+
+    def _admit(self, budget: int, now: float) -> list[Grant]:
+        grants: list[Grant] = []
+        if not self.running:
+            self._batch_places = min(len(self.waiting), self.config.max_num_seqs)
+        promised = self.tables.promised(self.running)
+        while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
+            if self.config.batching == "static" and self._batch_places == 0:
+                break
+            first = self._first_in_line(budget)
+            if first is None:
+                break
+            request, cached, num_tokens, total = first
+            if not self._has_room(total, cached, promised):
+                self._batch_places = 0
+                break
+            num_cached_tokens = len(cached) * self.pool.block_size
+            self.waiting.pop(0)
+            self.pool.acquire(cached)
+            request.block_table += cached
+            now_needed = self.tables.reserved_tokens(request, num_cached_tokens + num_tokens)
+            promised += total - self.tables.extend(request, now_needed)
+            self._start(request, num_cached_tokens, now)
+            grant = Grant(request, num_cached_tokens, num_tokens, num_cached_tokens)
+            grants.append(grant._replace(is_resumed=request.num_preemptions > 0))
+            self._batch_places = max(0, self._batch_places - 1)
+            budget -= num_tokens
+        return grants
+
+    def _first_in_line(self, budget: int) -> Candidate | None:
+        """The first that waits; None where it has to wait for a step with more budget."""
+        request = self.waiting[0]
+        cached = self.tables.find_prefix(request)
+        num_cached_tokens = len(cached) * self.pool.block_size
+        num_tokens = min(request.num_tokens - num_cached_tokens, budget)
+        whole = num_cached_tokens + num_tokens == request.num_tokens
+        if not whole and not self.config.enable_chunked_prefill:
+            return None
+        total = self.pool.blocks_for(self.tables.admitted_tokens(request)) - len(cached)
+        return Candidate(request, cached, num_tokens, total)
+
+    def _held_back(self, grants: list[Grant]) -> tuple[Request, ...]:
+        """Those that continuous batching would admit to this step, and a static batch does not.
+        Cached prefixes are not counted on."""
+        budget = self.config.step_token_limit - sum(g.num_tokens for g in grants)
+        is_closed = self.config.batching == "static" and self.running and not self._batch_places
+        if not is_closed or budget <= 0 or not self.waiting:
+            return ()
+        needed, held = self.tables.promised(self.running), []
+        for request in self.waiting[: self.config.max_num_seqs - len(self.running)]:
+            needed += self.pool.blocks_for(self.tables.admitted_tokens(request))
+            if not self._has_room(needed, [], 0):
+                break
+            held.append(request)
+        return tuple(held)
+
+    def _start(self, request: Request, num_cached_tokens: int, now: float) -> None:
+        if request.first_scheduled is None:
+            request.first_scheduled = now
+            request.num_cached_tokens = num_cached_tokens
+            if self.config.enable_prefix_caching:
+                self.prefix.queries += request.num_tokens
+                self.prefix.hits += num_cached_tokens
+        request.num_computed_tokens = num_cached_tokens
+        request.num_published_blocks = num_cached_tokens // self.pool.block_size
+        request.draft_kv_start, request.num_draft_kv_tokens = self.tables.cached_draft_kv(request)
+        request.state = RequestState.RUNNING
+        self.running.append(request)
+
+    def _has_room(self, needed: int, cached: list[int], promised: int) -> bool:
+        """Whether `needed` new blocks and the cached ones leave the watermark free. What running
+        requests still need for their own prompts is promised to them."""
+        taken_back = sum(self.pool.ref_count[block] == 0 for block in cached)
+        left = self.pool.num_free_blocks - taken_back - needed - promised
+        watermark = int(self.config.watermark * self.pool.num_blocks) if self.running else 0
+        return left >= watermark
+
+    def _preempt(self, request: Request) -> Request:
+        """Free the request's blocks and queue it again; the caller took it off the running."""
+        self.tables.release(request)
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        request.state = RequestState.PREEMPTED
+        self.add(request)
+        return request
+
+    # -- checks -----------------------------------------------------------------------------
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless every invariant of scheduler and pool holds between steps."""
+        grants = () if self.ahead is None else self.ahead.grants
+        ends = {grant.request.request_id: grant.end for grant in grants}
+        check_books(self.config, self.pool, self.waiting, self.running, ends)
+
+
+def waste(requests: Iterable[Request], block_size: int) -> int:
+    """Token places that are reserved by running requests and hold no token."""
+    return sum(len(r.block_table) * block_size - r.num_computed_tokens for r in requests)

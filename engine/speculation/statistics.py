@@ -1,0 +1,155 @@
+"""How often a request's drafts stand. Pure Python: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.snapshot import SpeedUp
+
+_PRIOR_WEIGHT = 2.0  # drafts for which what is usual counts at the beginning
+_USUAL = 0.7  # before anything was seen
+_MOST = 0.99  # never 1, so that a longer draft is never quite free
+_PLACE_DECAY = 0.97  # per round of any request: about the last thirty decide
+_DECAY = 0.85  # per round: about the last seven decide
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """The probability that a draft stands if the one before it did, from the recent rounds.
+
+    A round that drafted k tokens and kept a tried min(a + 1, k) of them: those behind the first
+    rejected one say nothing.
+    """
+
+    usual: float = _USUAL
+    _tried: float = _PRIOR_WEIGHT
+    _kept: float = -1.0
+
+    def __post_init__(self) -> None:
+        self._kept = self.usual * _PRIOR_WEIGHT
+
+    def observe(self, num_drafts: int, num_accepted: int) -> None:
+        self._tried = self._tried * _DECAY + min(num_accepted + 1, num_drafts)
+        self._kept = self._kept * _DECAY + num_accepted
+
+    @property
+    def rate(self) -> float:
+        """0 to 0.99."""
+        return min(self._kept / self._tried, _MOST)
+
+
+class Places:
+    """How often drafts at each place stand if those before them did, over all requests: a draft
+    model or head is often good for a few tokens and then loses its way."""
+
+    def __init__(self) -> None:
+        self._tried: list[float] = []
+        self._kept: list[float] = []
+
+    def observe(self, num_drafts: int, num_accepted: int) -> None:
+        for place in range(min(num_accepted + 1, num_drafts)):
+            if place == len(self._tried):
+                prior = self.rate(place)
+                self._tried.append(_PRIOR_WEIGHT)
+                self._kept.append(prior * _PRIOR_WEIGHT)
+            self._tried[place] = self._tried[place] * _PLACE_DECAY + 1.0
+            self._kept[place] = self._kept[place] * _PLACE_DECAY + (place < num_accepted)
+
+    def rate(self, place: int) -> float:
+        """Of the draft at `place` (from 0); where none was tried, of the last that was."""
+        if not self._tried:
+            return _USUAL
+        place = min(place, len(self._tried) - 1)
+        return self._kept[place] / self._tried[place]
+
+    def worth(self, count: int, scale: float = 1.0) -> list[float]:
+        """Expected tokens of each of `count` drafts: the probability that it and all before it
+        stand. `scale`: how much better a request's drafts stand than is usual."""
+        values, reached = [], 1.0
+        for place in range(count):
+            reached *= min(self.rate(place) * scale, _MOST)
+            values.append(reached)
+        return values
+
+
+def expected_tokens(rate: float, num_drafts: int) -> float:
+    """Tokens that a round gives: 1 + rate + rate^2 ... (Leviathan et al. 2023)."""
+    if rate >= 1.0:
+        return num_drafts + 1.0
+    return float((1.0 - rate ** (num_drafts + 1)) / (1.0 - rate))
+
+
+def num_accepted(drafts: Sequence[int], token_ids: Sequence[int]) -> int:
+    """How many drafts, from the first, are the tokens that came out."""
+    for i, (draft, token_id) in enumerate(zip(drafts, token_ids, strict=False)):
+        if draft != token_id:
+            return i
+    return min(len(drafts), len(token_ids))
+
+
+PROBE_INTERVAL = 64
+_FIRST_PROBES = 8
+_MEMORY = 0.995  # per step: some hundred of the last steps decide
+_FEWEST_PLAIN = 3
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Tokens and seconds of steps, of which old ones count less and less."""
+
+    count: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float, memory: float) -> None:
+        self.count += 1
+        self.tokens = self.tokens * memory + tokens
+        self.seconds = self.seconds * memory + seconds
+
+
+@dataclass(slots=True)
+class _AtBatchSize:
+    drafted: _Steps = field(default_factory=_Steps)
+    plain: _Steps = field(default_factory=_Steps)
+
+
+class SpeedMeter:
+    """Keeps steps with and without drafts apart, by the number of requests that decode."""
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, _AtBatchSize] = {}
+        self._since_probe = 0
+        self._interval = _FIRST_PROBES
+
+    def wants_plain_step(self) -> bool:
+        """Whether the next step with drafts should do without them, to be compared with."""
+        return self._since_probe >= self._interval
+
+    def observe(self, num_requests: int, num_tokens: int, seconds: float, drafted: bool) -> None:
+        """A step in which `num_requests` requests decoded and nothing else gave `num_tokens`."""
+        at = self._by_size.setdefault(num_requests, _AtBatchSize())
+        if drafted:
+            self._since_probe += 1
+            at.drafted.add(num_tokens, seconds, _MEMORY)
+        else:
+            # a plain step in sixty-four has to be remembered as long as those between them
+            at.plain.add(num_tokens, seconds, _MEMORY**8)
+            if self._since_probe:
+                self._interval = min(self._interval * 2, PROBE_INTERVAL)
+            self._since_probe = 0
+
+    @property
+    def speed_up(self) -> SpeedUp | None:
+        """None until there are steps of both kinds at one number of requests."""
+        with_drafts = without = 0.0
+        num_drafted = num_plain = 0
+        for at in self._by_size.values():
+            if at.plain.count < _FEWEST_PLAIN or not at.drafted.count:
+                continue
+            num_drafted, num_plain = num_drafted + at.drafted.count, num_plain + at.plain.count
+            with_drafts += at.drafted.seconds
+            without += at.drafted.tokens * at.plain.seconds / at.plain.tokens
+        if with_drafts <= 0.0:
+            return None
+        return SpeedUp(without / with_drafts, num_drafted, num_plain)

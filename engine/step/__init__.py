@@ -1,0 +1,1 @@
+"""One engine step: launched, read, and turned into output."""

@@ -1,0 +1,1 @@
+"""Steps recorded, measured and explained."""

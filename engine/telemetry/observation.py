@@ -1,0 +1,184 @@
+"""Makes snapshots: the state of scheduler, pool and memory as plain immutable records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from engine.hardware.devices import CPU, gpu_of, is_cuda
+from engine.hardware.machine import free_memory, gpu_memory_by_torch, process_memory
+from engine.hardware.nvml import GpuWatch, figures_of
+from engine.host.assembly import Assembly
+from engine.scheduling.block_pool import BlockPool
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler, waste
+from engine.snapshot import (
+    BLOCK_CACHED,
+    BLOCK_FREE,
+    BlockDetails,
+    BlockSnapshot,
+    EngineSnapshot,
+    GpuFigures,
+    MemorySnapshot,
+    SpeculationSnapshot,
+    ThreadFigures,
+)
+from engine.telemetry.recorder import Recorder
+
+MEMORY_INTERVAL_S = 0.5
+
+
+class MemoryMeter:
+    """Memory of the process and the machine, read at most twice a second: asking the system and
+    its control groups takes as long as everything else in a snapshot. On a GPU what a watch on a
+    thread of its own heard from the driver; `close` ends it."""
+
+    def __init__(self) -> None:
+        self._read_at = -math.inf
+        self._figures = (0, 0, 0)
+        self._watch: GpuWatch | None = None
+
+    def read(self, now: float, device: str = CPU) -> tuple[int, int, int]:
+        """Bytes of this process on the device, free bytes, and bytes in all."""
+        if now - self._read_at >= MEMORY_INTERVAL_S:
+            self._read_at = now
+            if is_cuda(device):
+                self._figures = self._on_gpu(device)
+            else:
+                self._figures = (process_memory(), *free_memory())
+        return self._figures
+
+    @property
+    def gpus(self) -> tuple[GpuFigures, ...]:
+        """Of every GPU of the machine; () while the engine computes on the CPU."""
+        return () if self._watch is None else self._watch.latest
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    def _on_gpu(self, device: str) -> tuple[int, int, int]:
+        if self._watch is None:
+            self._watch = GpuWatch()
+            self._watch.start()
+        gpu, known = gpu_of(device), self._watch.latest
+        told = figures_of(gpu.uuid, gpu.total_memory, known)
+        if told is None:
+            return gpu_memory_by_torch(device)
+        own = told.own or gpu_memory_by_torch(device)[0]  # in a container it is not told, or as 0
+        return own, told.total - told.used, told.total
+
+
+def observe(
+    assembly: Assembly,
+    scheduler: Scheduler,
+    recorder: Recorder,
+    meter: MemoryMeter,
+    speculation: SpeculationSnapshot | None,
+    threads: ThreadFigures | None,
+    now: float,
+) -> EngineSnapshot:
+    """The engine now, with the steps and samples that `recorder` gathered since the last call."""
+    steps, ttft, itl = recorder.drain()
+    blocks = observe_blocks(scheduler.pool, scheduler.running)
+    return EngineSnapshot(
+        time=now,
+        step_index=recorder.num_steps,
+        config=assembly.config,
+        model=assembly.info,
+        requests=tuple(request.snapshot() for request in scheduler.requests),
+        blocks=blocks,
+        memory=observe_memory(
+            assembly, scheduler, blocks, meter.read(now, assembly.config.device)
+        ),
+        counters=recorder.counters(scheduler, scheduler.pool.num_evictions),
+        steps=steps,
+        ttft=ttft,
+        itl=itl,
+        speculation=speculation,
+        gpus=meter.gpus,
+        threads=threads,
+    )
+
+
+def observe_blocks(pool: BlockPool, running: list[Request]) -> BlockSnapshot:
+    ref_count = np.array(pool.ref_count, dtype=np.int32)  # from buffers: a plain copy
+    hashed = np.array(pool.is_published, dtype=np.bool_)
+    owner = np.where(hashed, BLOCK_CACHED, BLOCK_FREE).astype(np.int32)
+    fill = np.where(hashed, pool.block_size, 0).astype(np.int32)
+    for index, request in enumerate(running):
+        table = np.array(request.block_table, dtype=np.int64)
+        starts = np.arange(len(table)) * pool.block_size
+        owner[table] = index
+        fill[table] = np.clip(request.num_computed_tokens - starts, 0, pool.block_size)
+    return BlockSnapshot(
+        block_size=pool.block_size,
+        owners=tuple(request.request_id for request in running),
+        owner=owner,
+        ref_count=ref_count,
+        fill=fill,
+        hashed=hashed,
+        tables=tuple(tuple(request.block_table) for request in running),
+    )
+
+
+def inspect_block(
+    scheduler: Scheduler, decode: Callable[[Sequence[int]], str], block: int
+) -> BlockDetails | None:
+    """What a block holds now; None where the cache has no such block."""
+    pool = scheduler.pool
+    if not 0 <= block < pool.num_blocks:
+        return None
+    holders = [r for r in scheduler.running if block in r.block_table]
+    prefix = pool.prefix(block)
+    token_ids: Sequence[int] = ()
+    if prefix is not None:
+        token_ids = prefix.token_ids
+    elif holders:
+        request = holders[0]
+        start = request.block_table.index(block) * pool.block_size
+        end = min(start + pool.block_size, request.num_computed_tokens)
+        token_ids = request.token_ids[start:end]
+    name = pool.block_hash[block]
+    has_parent = prefix is not None and prefix.parent != scheduler.tables.root
+    return BlockDetails(
+        block=block,
+        owners=tuple(request.request_id for request in holders),
+        token_ids=tuple(token_ids),
+        text=decode(token_ids),
+        block_hash="" if name is None else name.hex(),
+        parent_hash=prefix.parent.hex() if prefix is not None and has_parent else "",
+        published=None if prefix is None else prefix.time,
+    )
+
+
+def observe_memory(
+    assembly: Assembly,
+    scheduler: Scheduler,
+    blocks: BlockSnapshot,
+    figures: tuple[int, int, int],
+) -> MemorySnapshot:
+    plan = assembly.plan
+    process, free, total = figures
+    used, cached = blocks.num_used * plan.bytes_per_block, blocks.num_cached * plan.bytes_per_block
+    weights = assembly.weights_bytes
+    bytes_per_token = plan.bytes_per_block // blocks.block_size
+    # RAM is taken page by page as blocks are written; a GPU gives the whole cache at once
+    resident = assembly.cache_bytes if is_cuda(assembly.config.device) else used + cached
+    return MemorySnapshot(
+        plan=plan,
+        weights=weights,
+        kv_cache=assembly.cache_bytes,
+        kv_used=used,
+        kv_cached=cached,
+        other=max(0, process - weights - resident),
+        process=process,
+        free=free,
+        total=total,
+        wasted=waste(scheduler.running, blocks.block_size) * bytes_per_token,
+        host_weights=assembly.host_weights_bytes,
+        host_kv_cache=assembly.host_cache_bytes,
+    )

@@ -1,0 +1,164 @@
+"""Collects what happened, step by step, until somebody asks for it. Pure Python: no torch."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from engine.scheduling.request import Request
+from engine.scheduling.scheduler import Scheduler
+from engine.scheduling.step_plan import Grant, Outcome, StepPlan
+from engine.snapshot import Counters, Sample, StepEntry, StepRecord, TokenEvent
+from engine.speculation.statistics import num_accepted
+
+# What is kept when nobody takes snapshots (the library and the command line need not).
+MAX_PENDING = 100_000
+
+
+class StepTimer:
+    """Times of one step: when it began, and its parts in seconds.
+
+    On the CPU the parts are what they are called. On a device the host only launches the model and
+    the sampling, and waits for both at the end. `sample_s` is then the launch of the sampling and
+    what it took by the device's own clock; the rest of the wait belongs to `model_s`, and so does
+    what the host did while the device computed: launching the step after it, or, where this step
+    was launched ahead itself, all since the step before it was booked.
+    """
+
+    __slots__ = (
+        "commit_s", "draft_s", "exchange_s", "model_s", "num_threads", "sample_s", "schedule_s",
+        "start",
+    )  # fmt: skip
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.num_threads = 0
+        self.schedule_s = self.draft_s = self.model_s = self.sample_s = self.commit_s = 0.0
+        self.exchange_s = 0.0
+
+    def add_wait(self, before_s: float, reading_s: float, sampled_s: float | None) -> None:
+        """From the end of the launch until the tokens were read. reading_s: the last part of it, in
+        which nothing else was done; sampled_s: what the device sampled by its own clock, None where
+        there is no such clock."""
+        if sampled_s is None:
+            sampled_s = reading_s
+        sampled_s = min(sampled_s, before_s + reading_s)
+        self.model_s += before_s + reading_s - sampled_s
+        self.sample_s += sampled_s
+
+
+class Recorder:
+    """Running totals, and the steps and latency samples since the last `drain`."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.steps: deque[StepRecord] = deque(maxlen=MAX_PENDING)
+        self.ttft: deque[Sample] = deque(maxlen=MAX_PENDING)
+        self.itl: deque[Sample] = deque(maxlen=MAX_PENDING)
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._generation_tokens = 0
+        self._finished: Counter[str] = Counter()
+
+    def tokens(self, request: Request, count: int, now: float) -> None:
+        """`count` tokens of the request became visible at `now`."""
+        if request.token_events:
+            gap = (now - request.token_events[-1].time) / count
+            self.itl.extend(Sample(now, gap) for _ in range(count))
+        else:
+            self.ttft.append(Sample(now, now - request.arrival_time))
+        request.token_events.append(TokenEvent(now, count))
+        self._generation_tokens += count
+
+    def finished(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            if request.finish_reason is not None:
+                self._finished[request.finish_reason.value] += 1
+
+    def step(
+        self,
+        plan: StepPlan,
+        entries: Sequence[StepEntry],
+        finished: Sequence[Request],
+        scheduler: Scheduler,
+        timer: StepTimer,
+        end: float,
+        kv_usage: float,
+    ) -> None:
+        self._prompt_tokens += sum(e.num_tokens for e in entries if e.kind == "prefill")
+        self._cached_tokens += sum(e.num_cached_tokens for e in entries)
+        self.finished(finished)
+        self.steps.append(
+            StepRecord(
+                index=self.num_steps,
+                start=timer.start,
+                duration=end - timer.start,
+                entries=tuple(entries),
+                num_running=len(scheduler.running),
+                num_waiting=len(scheduler.waiting),
+                preempted=tuple(r.request_id for r in plan.preempted),
+                finished=tuple(r.request_id for r in finished),
+                schedule_s=timer.schedule_s,
+                draft_s=timer.draft_s,
+                model_s=timer.model_s,
+                sample_s=timer.sample_s,
+                commit_s=timer.commit_s,
+                held_back=tuple(r.request_id for r in plan.held_back),
+                kv_usage=kv_usage,
+                num_threads=timer.num_threads,
+                exchange_s=timer.exchange_s,
+            )
+        )
+        self.num_steps += 1
+
+    def counters(self, scheduler: Scheduler, evictions: int) -> Counters:
+        return Counters(
+            prompt_tokens=self._prompt_tokens,
+            cached_prompt_tokens=self._cached_tokens,
+            generation_tokens=self._generation_tokens,
+            prefix_queries=scheduler.prefix.queries,
+            prefix_hits=scheduler.prefix.hits,
+            preemptions=scheduler.num_preemptions,
+            evictions=evictions,
+            finished=dict(self._finished),
+        )
+
+    def drain(self) -> tuple[tuple[StepRecord, ...], tuple[Sample, ...], tuple[Sample, ...]]:
+        """Steps, TTFT and ITL samples since the last call."""
+        drained = tuple(self.steps), tuple(self.ttft), tuple(self.itl)
+        for queue in (self.steps, self.ttft, self.itl):
+            queue.clear()
+        return drained
+
+
+def entries_of(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[StepEntry]:
+    """What each request does in the step, taken before it is committed."""
+    return [_entry(grant, outcomes.get(grant.request.request_id)) for grant in plan.grants]
+
+
+def _entry(grant: Grant, outcome: Outcome | None) -> StepEntry:
+    drafts = grant.draft_token_ids
+    return StepEntry(
+        request_id=grant.request.request_id,
+        kind="decode" if grant.is_decode else "prefill",
+        num_tokens=grant.num_tokens,
+        num_cached_tokens=grant.num_cached_tokens,
+        num_draft=len(drafts),
+        num_accepted=num_accepted(drafts, outcome.token_ids) if outcome else 0,
+        num_context=grant.end,
+        num_logits=1 + len(drafts) if grant.samples else 0,
+        is_resumed=grant.is_resumed,
+    )
+
+
+def sampling_grants(plan: StepPlan) -> list[Grant]:
+    """The grants whose last row is sampled, in the order of the batch's logits rows."""
+    return [grant for grant in plan.grants if grant.samples]
+
+
+def finished_in(plan: StepPlan, outcomes: Mapping[str, Outcome]) -> list[Request]:
+    return [
+        grant.request
+        for grant in plan.grants
+        if (outcome := outcomes.get(grant.request.request_id)) and outcome.finish_reason
+    ]

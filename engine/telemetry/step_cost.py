@@ -1,0 +1,212 @@
+"""Where the time of a step goes: bytes and operations counted, against the machine's peaks.
+
+    duration of a step, and the pause before it in which requests waited
+    |<------------------ model ------------------>|<- scheduling, sampling, ->|<-- between -->|
+    | weights | KV | arithmetic | launch and rest |  commit; drafting         |    steps      |
+    |<-- counted, at peak ---->|<-- measured less counted                    measured ------->|
+
+Reading and computing overlap: a product takes the longer of both, so that arithmetic is only what
+is left of it beyond the reading (Williams et al., "Roofline", 2009). Pure Python: no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.hardware.peaks import Peaks
+from engine.snapshot import EngineSnapshot, ModelInfo, StepEntry, StepRecord
+
+LONGEST_PAUSE_S = 0.5
+"""A longer one between two steps is a reload or a rebuilt cache, and no part of a step."""
+
+
+class Work(NamedTuple):
+    """What a step has to read (bytes) and to compute (operations).
+
+    `weights` are read in its `linear` operations; `fixed_weights` are the part of them that stays
+    as it is when the others are quantized: the output layer. `kv` is read by `attention`.
+    """
+
+    weights: float = 0.0
+    fixed_weights: float = 0.0
+    linear: float = 0.0
+    kv: float = 0.0
+    attention: float = 0.0
+
+
+class Split(NamedTuple):
+    """Seconds. `launch`: of the model's time what is beyond the peaks: starting operations, small
+    ones, and reading or computing slower than the machine can. `python`: scheduling, sampling,
+    commit. `queue`: between the steps, while requests waited for the next. `draft`: drafting tokens
+    for the model to verify."""
+
+    weights: float = 0.0
+    kv: float = 0.0
+    arithmetic: float = 0.0
+    launch: float = 0.0
+    python: float = 0.0
+    queue: float = 0.0
+    draft: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+    @property
+    def floor(self) -> float:
+        """What the counted bytes and operations take at least."""
+        return self.weights + self.kv + self.arithmetic
+
+    def shares(self) -> Split:
+        """Fractions of the total; all 0 where nothing took time."""
+        total = self.total
+        return Split(*(part / total if total else 0.0 for part in self))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCost:
+    """Bytes and operations of a model, by what causes them.
+
+    `dense_bytes` are read in every step, `expert_bytes` as far as the step's tokens choose them;
+    `output_bytes` are those of the output layer, read where logits are computed.
+    """
+
+    dense_bytes: float
+    output_bytes: float
+    expert_bytes: float
+    num_experts: int
+    experts_per_token: int
+    bytes_per_lookup: float
+    flops_per_token: float
+    flops_per_logit: float
+    flops_per_pair: float  # of a token and one that it attends to, in all layers
+    kv_bytes_per_token: float
+
+    @classmethod
+    def of(cls, model: ModelInfo, kv_bytes_per_token: float) -> ModelCost:
+        """From what a snapshot tells of the model. A sliding window is not known here: a long
+        context counts as read in full."""
+        output = model.vocab_size * model.hidden_size
+        lookup, experts = model.num_lookup_parameters, model.num_expert_parameters
+        dense = max(0, model.num_parameters - output - lookup - experts)
+        active = experts * model.experts_per_token / model.num_experts if model.num_experts else 0
+        return cls(
+            dense_bytes=model.body_bytes,
+            output_bytes=model.output_bytes,
+            expert_bytes=model.expert_bytes,
+            num_experts=model.num_experts,
+            experts_per_token=model.experts_per_token,
+            bytes_per_lookup=(model.lookup_bytes or model.output_bytes) / max(1, model.vocab_size),
+            flops_per_token=2.0 * (dense + active),
+            flops_per_logit=2.0 * output,
+            flops_per_pair=4.0 * model.num_layers * model.num_heads * model.head_dim,
+            kv_bytes_per_token=kv_bytes_per_token,
+        )
+
+    def work(self, entries: Iterable[StepEntry]) -> Work:
+        """Of one step with these entries."""
+        tokens = logits = context = pairs = 0
+        for entry in entries:
+            new = entry.num_computed
+            tokens += new
+            logits += entry.num_logits
+            context += entry.num_context
+            # token i of the n new ones attends to all but the n - 1 - i that come after it
+            pairs += new * entry.num_context
+            pairs -= new * (new - 1) // 2
+        if not tokens:
+            return Work()
+        fixed = self.output_bytes if logits else 0.0
+        body = self.dense_bytes + self.expert_bytes * self._chosen(tokens)
+        return Work(
+            weights=body + fixed + tokens * self.bytes_per_lookup,
+            fixed_weights=fixed + tokens * self.bytes_per_lookup,
+            linear=tokens * self.flops_per_token + logits * self.flops_per_logit,
+            kv=(context + tokens) * self.kv_bytes_per_token,  # read, and the new ones written
+            attention=pairs * self.flops_per_pair,
+        )
+
+    def _chosen(self, tokens: int) -> float:
+        """Share of the experts that at least one of the tokens chooses, if they choose evenly."""
+        if not self.num_experts:
+            return 0.0
+        return 1.0 - (1.0 - self.experts_per_token / self.num_experts) ** tokens
+
+
+def least_time(work: Work, peaks: Peaks) -> Split:
+    """What the work takes at the machine's peaks: the longer of reading and computing, twice."""
+    weights = work.weights / peaks.read_bytes_per_s
+    kv = work.kv / peaks.read_bytes_per_s
+    arithmetic = max(0.0, work.linear / peaks.flops_per_s - weights)
+    arithmetic += max(0.0, work.attention / peaks.flops_per_s - kv)
+    return Split(weights=weights, kv=kv, arithmetic=arithmetic)
+
+
+def least_times(work: NDArray[np.float64], peaks: Peaks) -> NDArray[np.float64]:
+    """Seconds (`least_time(...).floor`) of many steps: `work` has a `Work` in each row."""
+    weights, _, linear, kv, attention = work.T
+    read, compute = peaks.read_bytes_per_s, peaks.flops_per_s
+    return np.maximum(linear / compute, weights / read) + np.maximum(attention / compute, kv / read)
+
+
+class CostedStep(NamedTuple):
+    """A step with its work and its split. `speed`: measured over counted time of the model where
+    it was faster than the peaks (weights in the processor's cache), else 1."""
+
+    step: StepRecord
+    work: Work
+    split: Split
+    speed: float = 1.0
+
+
+def cost_step(step: StepRecord, pause: float, model: ModelCost, peaks: Peaks) -> CostedStep:
+    """Divide a step's time, and the `pause` before it (seconds in which requests waited)."""
+    work = model.work(step.entries)
+    least = least_time(work, peaks)
+    python = step.schedule_s + step.sample_s + step.commit_s
+    measured = step.model_s or max(0.0, step.duration - python - step.draft_s)
+    speed = min(1.0, measured / least.floor) if least.floor else 1.0
+    split = Split(
+        weights=least.weights * speed,
+        kv=least.kv * speed,
+        arithmetic=least.arithmetic * speed,
+        launch=max(0.0, measured - least.floor * speed),
+        python=python,
+        queue=pause,
+        draft=step.draft_s,
+    )
+    return CostedStep(step, work, split, speed)
+
+
+def pause_between(before: StepRecord | None, step: StepRecord) -> float:
+    """Seconds in which requests waited for `step` after the one before it."""
+    if before is None or not (before.num_running or before.num_waiting):
+        return 0.0
+    pause = max(0.0, step.start - before.start - before.duration)
+    return pause if pause < LONGEST_PAUSE_S else 0.0
+
+
+def cost_steps(steps: Iterable[StepRecord], model: ModelCost, peaks: Peaks) -> Iterator[CostedStep]:
+    """Every step, with the pause between it and the one before."""
+    before: StepRecord | None = None
+    for step in steps:
+        yield cost_step(step, pause_between(before, step), model, peaks)
+        before = step
+
+
+def total(costed: Iterable[CostedStep]) -> Split:
+    """The sum of the splits."""
+    columns = list(zip(*(one.split for one in costed), strict=True))
+    return Split(*map(sum, columns)) if columns else Split()
+
+
+def model_cost(snapshot: EngineSnapshot) -> ModelCost:
+    """Of the model that a snapshot shows; drafting is a time of its own, and not counted here."""
+    blocks, plan = snapshot.blocks, snapshot.memory.plan
+    own = plan.block_bytes_in_all - plan.draft_bytes_per_block
+    return ModelCost.of(snapshot.model, own / max(1, blocks.block_size))

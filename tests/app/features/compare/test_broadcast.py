@@ -1,0 +1,217 @@
+"""A broadcast in the window: over a scripted engine, and once over the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.features.chat.conversation import State
+from app.features.compare.broadcast import lines, seeds
+from app.features.compare.broadcast_replies import Reply, Stage, together
+from app.features.compare.broadcast_window import LEAST_WIDTH, MOST, BroadcastWindow
+from app.main.start import Application
+from engine import messages
+from engine.sampling_params import SamplingParams
+from engine.snapshot import FinishReason, RequestTimes, TokenEvent
+from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application
+
+__all__ = ["application"]
+
+OPENS = "/models/tiny"
+
+PARAMS = SamplingParams(seed=5)
+
+
+def event(at: float, count: int, *, end: FinishReason | None = None) -> messages.OutputEvent:
+    times = RequestTimes(0.0, 0.0, (TokenEvent(1.0, 1), TokenEvent(3.0, 4)), 3.0) if end else None
+    return messages.OutputEvent(
+        "r", "x " * count, tuple(range(count)), at, 0, 2, 0, finish_reason=end, times=times
+    )
+
+
+def test_every_reply_is_measured_and_all_together() -> None:
+    first, second = (Reply(n, f"r{n}", "p", PARAMS, sent=0.0) for n in (1, 2))
+    assert first.words == "waiting" and together([]).words == "0 tokens in 0.0 s"
+    first.add(event(1.0, 1), "m")
+    assert first.stage is Stage.WRITING and first.ttft_ms == 1000 and first.tokens_per_s is None
+    first.add(event(2.0, 2), "m")
+    assert first.tokens_per_s == 2.0
+    both = together([first, second])
+    assert (both.num_writing, both.num_waiting, both.num_tokens) == (1, 1, 3)
+    assert both.tokens_per_s == 1.5 and "1 writing, 1 waiting" in both.words
+    second.add(event(3.0, 5, end=FinishReason.LENGTH), "m")
+    assert second.words == "TTFT 1,000 ms · 2.0 tok/s · 5 tokens · cut at the limit"
+    assert "8 tokens in 3.0 s" in together([first, second]).words
+
+
+def test_what_is_sent() -> None:
+    assert [params.seed for _, params in seeds("p", PARAMS, 3)] == [5, 6, 7]
+    assert [text for text, _ in lines(" a \n\n b\nc", PARAMS, 2)] == ["a", "b"]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(replies=6)
+
+
+@pytest.fixture
+def window(application: Application) -> BroadcastWindow:
+    application.window.commands.run("chat.broadcast")
+    opened = application.window.broadcast.window
+    assert opened is not None
+    return opened
+
+
+def send(window: BroadcastWindow, text: str, count: int) -> None:
+    window.prompt.setPlainText(text)
+    window.count.setValue(count)
+    window.start.click()
+
+
+def wait_for_end(qtbot: QtBot, window: BroadcastWindow) -> None:
+    qtbot.waitUntil(lambda: bool(window.cells) and not window.broadcast.is_running, timeout=30_000)
+
+
+def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
+    qtbot: QtBot, application: Application, window: BroadcastWindow, script: Script
+) -> None:
+    assert window.empty.isVisible() and not window.start.isEnabled()
+    script.replies, script.step_s = 60, 0.02
+    send(window, "Tell me", 5)
+    assert window.start.text() == "Send to 5" and not window.start.isEnabled()
+    snapshots: list[int] = []
+    application.bridge.snapshot.connect(lambda s: snapshots.append(len(s.requests)))
+    wait_for_end(qtbot, window)
+    assert max(snapshots) == 5  # all in the engine together
+    thread = application.bridge.engine
+    assert isinstance(thread, FakeEngineThread)
+    sent = [c for c in thread.commands if isinstance(c, messages.AddRequest)]
+    assert [c.params.seed for c in sent] == [0, 1, 2, 3, 4]
+    assert {str(c.prompt[0]["content"]) for c in sent} == {"Tell me"}  # type: ignore[index]
+    for cell in window.cells:
+        assert cell.text.toPlainText() == cell.reply.text != ""
+        assert "TTFT" in cell.figures.text() and "60 tokens" in cell.figures.text()
+    assert "5 ended" in window.together.text() and "300 tokens" in window.together.text()
+    views = application.window.views
+    assert views.requests.model.name(sent[1].request_id) == "broadcast 2"
+    assert views.timeline.view.name(sent[1].request_id) == "broadcast 2"
+    assert any("broadcast" in views.timeline.view.history.request_id(n)
+               for n in views.timeline.view.history._ids)  # fmt: skip
+
+
+def test_lines_are_prompts_and_one_is_kept_as_a_chat(
+    qtbot: QtBot, application: Application, window: BroadcastWindow
+) -> None:
+    window.kind.setCurrentIndex(1)
+    assert not window.count.isEnabled() and str(MOST) in window.prompt.placeholderText()
+    send(window, "First\n\nSecond", 1)
+    wait_for_end(qtbot, window)
+    assert [cell.title.text() for cell in window.cells] == ["1 · First", "2 · Second"]
+    qtbot.mouseClick(window.cells[1].keep, Qt.MouseButton.LeftButton)
+    chat = application.pages.chat.current
+    assert [m.text for m in chat.path()] == ["Second", window.cells[1].reply.text]
+    assert chat.title == "Second" and chat.path()[-1].state is State.COMPLETE
+    assert chat.path()[-1].figures is not None
+    application.pages.store.flush()
+    stored = application.pages.store.messages(chat.id)
+    assert [m.text for m in stored] == [m.text for m in chat.path()]
+    application.pages.chat_page.send("And then?")  # it goes on like any other
+    qtbot.waitUntil(lambda: len(chat.path()) == 4 and not chat.open_replies, timeout=5000)
+
+
+def test_all_are_stopped_and_what_was_written_stays(
+    qtbot: QtBot, window: BroadcastWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 500, 0.01
+    send(window, "Tell me", 3)
+    qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
+    window.stop.click()
+    wait_for_end(qtbot, window)
+    assert all("stopped" in cell.figures.text() for cell in window.cells)
+    assert all(cell.keep.isEnabled() for cell in window.cells)
+    assert window.start.isEnabled() and not window.stop.isEnabled()
+
+
+def test_escape_stops_what_is_written_and_closes_when_nothing_is(
+    qtbot: QtBot, window: BroadcastWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 500, 0.01
+    send(window, "Tell me", 2)
+    qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+    wait_for_end(qtbot, window)
+    assert window.isVisible() and all(cell.keep.isEnabled() for cell in window.cells)
+    with qtbot.waitSignal(window.closed):
+        qtbot.keyClick(window, Qt.Key.Key_Escape)
+
+
+def test_what_is_refused_or_cut_off_says_why(
+    qtbot: QtBot, application: Application, window: BroadcastWindow, script: Script
+) -> None:
+    window.kind.setCurrentIndex(1)
+    send(window, f"{script.rejected_prompt}\nfine", 1)
+    wait_for_end(qtbot, window)
+    refused, fine = window.cells
+    assert "9,000 tokens" in refused.figures.text() and not refused.keep.isEnabled()
+    assert fine.reply.stage is Stage.DONE
+    script.replies, script.step_s = 500, 0.01
+    send(window, "Tell me", 2)
+    qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
+    application.session.unload()
+    wait_for_end(qtbot, window)
+    assert not window.start.isEnabled() and "Open a model" in window.start.toolTip()
+
+
+def test_cells_stand_beside_each_other_as_far_as_there_is_room(
+    qtbot: QtBot, window: BroadcastWindow
+) -> None:
+    send(window, "Tell me", 6)
+    wait_for_end(qtbot, window)
+    for width in (1100, 640):
+        window.resize(width, 700)
+        qtbot.wait(20)
+        rows = {cell.y() for cell in window.cells}
+        assert len(rows) == -(-6 // max(1, window._area.viewport().width() // (LEAST_WIDTH + 8)))
+    send(window, "Again", 2)
+    assert len(window.cells) == 2
+    window.close()  # in the middle: they are stopped
+
+
+@pytest.fixture
+def real_application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
+    made = Application(qapp)
+    made.show()
+    with qtbot.waitSignal(made.bridge.loaded, timeout=60_000):
+        made.open_first_model({"num_threads": 1})
+    yield made
+    made.shutdown()
+
+
+def test_the_real_engine_writes_them_in_one_batch(
+    qtbot: QtBot, real_application: Application
+) -> None:
+    application = real_application
+    application.window.commands.run("chat.broadcast")
+    window = application.window.broadcast.window
+    assert window is not None
+    window.max_tokens.setValue(24)
+    send(window, "What is TTFT?", 4)
+    wait_for_end(qtbot, window)
+    assert all(cell.reply.stage is Stage.DONE and cell.reply.text for cell in window.cells)
+    history = application.window.views.timeline.view.history
+
+    def largest_batch() -> int:
+        steps = (history.record(ordinal) for ordinal in range(history.first, history.end))
+        return max((len(step.entries) for step in steps), default=0)
+
+    # Replies come as they are written, steps with the next snapshot.
+    qtbot.waitUntil(lambda: largest_batch() == 4, timeout=5000)
+    window.cells[2].keep.click()
+    reply = application.pages.chat.current.path()[-1]
+    assert reply.text == window.cells[2].reply.text
+    assert application.pages.chat.tokens.has(reply.id)

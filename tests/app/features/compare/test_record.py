@@ -1,0 +1,62 @@
+"""Where two answers part, and a comparison as text and as JSON. No Qt."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.features.compare.export import as_json, as_markdown, pair_words, verdict
+from app.features.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Piece, Side
+from engine.evaluate.task import PromptLine
+
+WORDS = st.lists(st.sampled_from(["a ", "b ", "c "]), max_size=8)
+
+
+def answer(words: list[str], **changes: object) -> Answer:
+    pieces = tuple(Piece(ord(word[0]), word) for word in words)
+    return Answer(pieces, "".join(words), 0.1, 20.0, **changes)  # type: ignore[arg-type]
+
+
+def pair(left: list[str], right: list[str], number: int = 1) -> Pair:
+    return Pair(PromptLine(number, f"Prompt {number}"), [answer(left), answer(right)])
+
+
+def compared(*pairs: Pair) -> Comparison:
+    sides = [Side("bf16", {"quantization": "auto"}, 2**31), Side("bf16 · int8 weights")]
+    return Comparison("Tiny", "2026-11-21 12:00 UTC", sides, list(pairs))
+
+
+@given(WORDS, WORDS)
+def test_both_answers_are_whole_and_begin_the_same(left: list[str], right: list[str]) -> None:
+    made = pair(left, right)
+    parts = [made.parts(side) for side in (LEFT, RIGHT)]
+    assert ["".join(part) for part in parts] == ["".join(left), "".join(right)]
+    assert made.is_identical == (left == right)
+    if not made.is_identical:
+        assert parts[LEFT][0] == parts[RIGHT][0] and parts[LEFT][1] != parts[RIGHT][1]
+    share = made.equal_share
+    assert share is not None and 0 <= share <= 1 and (share == 1.0 or not made.is_identical)
+
+
+def test_shares_count_what_both_answered() -> None:
+    half = Pair(PromptLine(3, "half"), [answer(["a "]), None])
+    failed = Pair(PromptLine(4, "bad"), [answer([], problem="too long"), answer(["a "])])
+    made = compared(pair(["a "], ["a "]), pair(["a ", "b "], ["a ", "c "], 2), half, failed)
+    assert made.identical_share == 0.5 and made.mean_equal_share == 0.75
+    assert verdict(made).startswith("1 of 2 answers are identical (50 %)")
+    assert pair_words(made.pairs[1]) == "Identical up to token 1 of 2 (50 %)."
+    assert half.equal_share is None and pair_words(failed) == ""
+    assert verdict(compared(half)) == ""
+
+
+def test_exports_have_everything() -> None:
+    made = compared(pair(["a ", "b "], ["a ", "c "]))
+    written = json.loads(as_json(made))
+    assert written["model"] == "Tiny" and written["identical_share"] == 0.0
+    (entry,) = written["prompts"]
+    assert entry["num_equal_tokens"] == 1 and entry["answers"][1]["text"] == "a c "
+    text = as_markdown(made)
+    for part in ("# Tiny: bf16 and bf16 · int8 weights", "2.00 GiB", "## 1. Prompt 1", "a c"):
+        assert part in text

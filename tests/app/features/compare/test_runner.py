@@ -1,0 +1,213 @@
+"""A comparison in the window over a scripted engine: order, queueing, stopping, failing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.features.compare.runner import Phase
+from app.features.compare.window import CompareWindow
+from app.main.start import Application
+from engine import messages
+from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application
+
+__all__ = ["application"]
+
+OPENS = "/models/tiny"
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(replies=4)
+
+
+@pytest.fixture
+def window(application: Application) -> CompareWindow:
+    application.window.commands.run("chat.compare")
+    opened = application.window.compare.window
+    assert opened is not None
+    return opened
+
+
+def write(window: CompareWindow, *prompts: str) -> None:
+    for prompt in prompts:
+        window.prompt.setPlainText(prompt)
+        window.add.click()
+
+
+def commands(application: Application) -> list[str]:
+    """What the engine was told, in words."""
+    thread = application.bridge.engine
+    assert isinstance(thread, FakeEngineThread)
+    found = []
+    for command in thread.commands:
+        if isinstance(command, messages.AddRequest):
+            found.append(str(command.prompt[0]["content"]))  # type: ignore[index]
+        elif isinstance(command, messages.Reconfigure):
+            found.append(f"-> {command.changes['quantization']}")
+    return found
+
+
+def wait_for_end(qtbot: QtBot, window: CompareWindow) -> None:
+    qtbot.waitUntil(lambda: not window._runner.is_running, timeout=8000)
+
+
+def test_a_switch_is_paid_once_for_all_prompts_and_then_back(
+    qtbot: QtBot, application: Application, window: CompareWindow
+) -> None:
+    write(window, "one", "two")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    write(window, "three")  # while it runs
+    wait_for_end(qtbot, window)
+    expected = ["one", "two", "three", "-> int8", "one", "two", "three", "-> auto"]
+    assert commands(application) == expected
+    assert application.bridge.config is not None
+    assert application.bridge.config.quantization == "auto"
+    assert window.table.rowCount() == 3 and window.export.isEnabled()
+    assert "3 of 3" in window.status.text()
+
+
+def test_it_stays_on_the_right_where_it_is_to(
+    qtbot: QtBot, application: Application, window: CompareWindow
+) -> None:
+    window.back.click()
+    window.prompt.setPlainText("one")  # written, not added: it is taken along
+    window.sides[1].precision.choose({"quantization": "int4"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    assert commands(application) == ["one", "-> int4", "one"]
+
+
+def test_the_same_precision_is_not_compared_with_itself(window: CompareWindow) -> None:
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "none"})
+    assert not window.start.isEnabled() and "another precision" in window.status.text()
+    window.sides[1].precision.choose({"quantization": "int8"})
+    assert window.start.isEnabled()
+
+
+def test_stopping_keeps_what_was_answered_and_goes_back(
+    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 60, 0.01
+    write(window, "one", "two")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    runner = window._runner
+    qtbot.waitUntil(lambda: runner.side == 1 and runner.phase is Phase.ANSWERING, timeout=8000)
+    window.start.click()
+    wait_for_end(qtbot, window)
+    assert runner.comparison is not None
+    assert [p.answers[0] is not None for p in runner.comparison.pairs] == [True, True]
+    answer = runner.comparison.pairs[0].answers[1]
+    assert answer is not None and answer.problem == "stopped"
+    assert commands(application)[-1] == "-> auto"
+
+
+def test_a_switch_that_fails_ends_it_with_the_reason(
+    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+) -> None:
+    script.failing_settings = ("quantization",)
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    assert "9 GiB of 3 GiB" in window.status.text()
+    assert application.bridge.config is not None
+    assert application.bridge.config.quantization == "auto"
+
+
+def test_a_refused_prompt_is_told_beside_the_others(
+    qtbot: QtBot, window: CompareWindow, script: Script
+) -> None:
+    write(window, script.rejected_prompt, "two")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    item = window.table.item(0, 2)
+    assert item is not None and "9,000 tokens" in item.text()
+    second = window.table.item(1, 1)
+    assert second is not None and second.text() == "all"
+
+
+def test_a_change_of_precision_from_elsewhere_ends_it(
+    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 200, 0.01
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    application.bridge.reconfigure(quantization="nf4")
+    wait_for_end(qtbot, window)
+    assert "changed meanwhile" in window.status.text()
+
+
+def test_closing_the_model_ends_it(
+    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 200, 0.01
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    application.session.unload()
+    wait_for_end(qtbot, window)
+    assert "meanwhile" in window.status.text() and not window.start.isEnabled()
+
+
+def test_prompts_come_from_a_file_and_results_go_to_one(
+    qtbot: QtBot, window: CompareWindow, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "one"}\n{"messages": [{"role": "user", "content": "two"}]}\n')
+    window.read(file)
+    qtbot.waitUntil(lambda: window.table.rowCount() == 2, timeout=3000)
+    file.write_text('{"prompt": 3}\n')
+    window.read(file)
+    qtbot.waitUntil(lambda: "line 1" in window.status.text(), timeout=3000)
+    window.refresh()  # as the engine's news do, at any time
+    assert "line 1" in window.status.text() and window.status.property("role") == "error"
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    for name in ("a.json", "a.md"):
+        window.write(tmp_path / name)
+        qtbot.waitUntil(lambda name=name: (tmp_path / name).exists(), timeout=3000)
+        qtbot.waitUntil(lambda name=name: name in window.status.text(), timeout=3000)
+        window.refresh()
+        assert name in window.status.text() and window.status.property("role") == "muted"
+    window.prompt.setPlainText("three")
+    window.add_prompt()
+    assert "a.md" not in window.status.text(), "something else was done"
+    assert len(json.loads((tmp_path / "a.json").read_text())["prompts"]) == 2
+
+
+def test_closing_the_window_forgets_the_results(
+    qtbot: QtBot, application: Application, window: CompareWindow
+) -> None:
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    wait_for_end(qtbot, window)
+    window.close()
+    application.pages.chat_page.composer.set_text("another")
+    application.pages.chat_page.composer.compare.click()
+    again = application.window.compare.window
+    assert again is not None and again is not window
+    assert again.table.rowCount() == 0 and again.prompt.toPlainText() == "another"
+
+
+def test_the_program_ends_in_the_middle_of_it(
+    qtbot: QtBot, application: Application, window: CompareWindow, script: Script
+) -> None:
+    script.replies, script.step_s = 200, 0.01
+    write(window, "one")
+    window.sides[1].precision.choose({"quantization": "int8"})
+    window.start.click()
+    qtbot.waitUntil(lambda: application.bridge.is_ready and window._timer.isActive(), timeout=3000)
+    application.window.close()
+    assert application.window.compare.window is None and not window._timer.isActive()

@@ -1,0 +1,427 @@
+"""Where a step goes and where memory goes: the panels, and what they keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QPushButton
+from pytestqt.qtbot import QtBot
+
+from app.features.inspect.bottleneck import NO_MODEL, BottleneckPanel
+from app.features.inspect.memory_breakdown import MemoryAccount
+from app.features.inspect.memory_view import EMPTY_TEXT, MemoryPanel
+from app.features.inspect.step_breakdown import FASTER, MOST_ENTRIES, Chosen, StepAccount
+from app.features.inspect.what_if_table import turn_of
+from app.link.hardware_monitor import PeaksStore
+from engine.config import SETTINGS, EngineConfig
+from engine.hardware.machine import machine_name
+from engine.hardware.peaks import Peaks
+from engine.messages import MeasurePeaks, PeaksMeasured, Reconfigure
+from engine.snapshot import EngineSnapshot, GpuFigures, GpuProcess, StepEntry, StepRecord
+from engine.telemetry.what_if import Ceiling
+from tests.app.fakes import FakeEngineThread
+from tests.app.window_fixtures import next_run
+from tests.widgets import synthetic
+
+PEAKS = Peaks(40e9, 800e9, "bfloat16", 2, "a machine", 0.0)
+CONFIG = EngineConfig(max_num_seqs=8)
+
+
+def step(index: int, kind: str = "decode", tokens: int = 1) -> StepRecord:
+    entry = StepEntry("r0", kind, tokens, num_context=500 + tokens, num_logits=1)
+    return StepRecord(
+        index, index * 0.04, 0.036, (entry,), 1, 0, schedule_s=0.001, model_s=0.033,
+        sample_s=0.001, commit_s=0.001,
+    )  # fmt: skip
+
+
+def seen(at: float, *steps: StepRecord, num_running: int = 1) -> EngineSnapshot:
+    return dataclasses.replace(
+        synthetic.snapshot(at, num_running=num_running, num_used=40), steps=steps, config=CONFIG
+    )
+
+
+@pytest.fixture
+def panel(qtbot: QtBot) -> BottleneckPanel:
+    made = BottleneckPanel()
+    qtbot.addWidget(made)
+    made.resize(1200, 320)
+    return made
+
+
+def test_peaks_are_asked_for_when_the_panel_is_seen_and_the_engine_rests(
+    qtbot: QtBot, panel: BottleneckPanel
+) -> None:
+    asked: list[int] = []
+    panel.measure_wanted.connect(lambda: asked.append(1))
+    panel.open_model()
+    panel.update_snapshot(seen(0.5, num_running=0))
+    assert not asked  # nobody looks
+    panel.show()
+    assert asked == [1]
+    panel.show_peaks(PeaksMeasured(None, "The engine is busy."))
+    assert "busy" in panel.peaks_line.text()
+    panel.update_snapshot(seen(2.0, step(1)))
+    assert asked == [1] and "busy" in panel._empty.text()
+    panel.update_snapshot(seen(3.0, num_running=0))
+    assert asked == [1, 1]
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    assert panel.verdict.text() == "Memory-bound: weights 89 %"
+    assert "40.0 GB/s" in panel.peaks_line.text() and FASTER not in panel.peaks_line.text()
+    panel.measure.click()
+    assert asked == [1, 1, 1] and not panel.measure.isEnabled()
+    panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, read_bytes_per_s=10e9)))
+    assert panel.measure.isEnabled() and FASTER in panel.peaks_line.text()
+    panel.close_model()
+    assert panel._empty.text() == NO_MODEL
+
+
+def test_steps_in_another_precision_say_nothing_of_this_one(panel: BottleneckPanel) -> None:
+    told: list[dict[str, str]] = []
+    panel.accounted.connect(told.append)
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    assert "int8" in told[-1]["quantization"]
+    switched = CONFIG.replace(quantization="int8")
+    late = dataclasses.replace(seen(1.1, step(20)), config=switched)  # of before, with the news
+    panel.update_snapshot(late)
+    assert told[-1] == {}
+    panel.update_snapshot(dataclasses.replace(seen(9.0, step(21)), config=switched))
+    assert "quantization" in told[-1]
+
+
+def test_the_exchange_between_ranks_is_told_and_another_number_of_them_begins_anew(
+    panel: BottleneckPanel,
+) -> None:
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.show()
+    alone = seen(1.0, step(1))
+    panel.update_snapshot(alone)
+    assert panel.counted.text() and "exchange" not in panel.counted.text()
+    ranks = dataclasses.replace(alone.model, num_ranks=2)
+    steps = [dataclasses.replace(step(i), exchange_s=0.001 * i) for i in (2, 3)]
+    panel.update_snapshot(dataclasses.replace(seen(2.5), model=ranks))  # the news of it
+    panel.update_snapshot(dataclasses.replace(seen(9.0, *steps), model=ranks))
+    assert panel.note.text().startswith("2 steps, ")
+    assert panel.counted.text().endswith("; of the model's time 2.50 ms exchange between ranks")
+
+
+def test_another_number_of_stages_begins_anew(panel: BottleneckPanel) -> None:
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.show()
+    alone = seen(1.0, step(1), step(2), step(3))
+    panel.update_snapshot(alone)
+    assert panel.note.text().startswith("3 steps, ")
+    stages = dataclasses.replace(alone.model, num_stages=2)
+    panel.update_snapshot(dataclasses.replace(seen(2.5), model=stages))  # the news of it
+    panel.update_snapshot(dataclasses.replace(seen(9.0, step(4), step(5)), model=stages))
+    assert panel.note.text().startswith("2 steps, ")
+
+
+def test_other_devices_have_other_peaks(panel: BottleneckPanel) -> None:
+    """A layer that moved to the CPU, for one."""
+    asked: list[int] = []
+    panel.measure_wanted.connect(lambda: asked.append(1))
+    panel.open_model()
+    panel.show()
+    here, divided = seen(1.0, step(1)), synthetic.divided_snapshot(2.0)
+    divided = dataclasses.replace(divided, config=CONFIG, requests=())
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(here)
+    assert panel.model.has_steps
+    panel.update_snapshot(divided)
+    assert asked == [1] and panel.model.peaks is None and not panel.model.has_steps
+    both = dataclasses.replace(PEAKS, machine=divided.model.device_name)
+    panel.show_peaks(PeaksMeasured(both))
+    moved = dataclasses.replace(
+        divided, time=3.0, steps=(step(2),), model=dataclasses.replace(divided.model, num_heads=8)
+    )
+    panel.update_snapshot(moved)
+    assert panel.model.peaks == both and panel.model.account() is not None and asked == [1]
+    # what is known of the devices before the news of them comes is kept
+    panel.show_peaks(PeaksMeasured(dataclasses.replace(PEAKS, machine=here.model.device_name)))
+    panel.update_snapshot(dataclasses.replace(here, time=4.0))
+    assert panel.model.peaks is not None and asked == [1]
+
+
+@given(st.lists(st.integers(0, 600), min_size=1, max_size=60))
+def test_large_batches_count_for_fewer_steps(sizes: list[int]) -> None:
+    account = StepAccount()
+    entry = StepEntry("r", "decode", 1, num_context=9, num_logits=1)
+    records = [
+        StepRecord(index, index * 0.1, 0.01, (entry,) * size, size, 0)
+        for index, size in enumerate(sizes)
+    ]
+    for part in (records[: len(records) // 2], records[len(records) // 2 :]):
+        account.update(seen(1.0, *part))
+    found = list(account._steps)
+    assert found == records[-len(found) :] and found
+    count = sum(len(step.entries) for step in found)
+    assert len(found) == 1 or count <= MOST_ENTRIES
+    if len(found) < len(records):
+        assert count + len(records[-len(found) - 1].entries) > MOST_ENTRIES
+
+
+def test_the_parts_add_up_and_the_knobs_say_why(qtbot: QtBot, panel: BottleneckPanel) -> None:
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20)), step(20, "prefill", 300)))
+    assert sum(part.share for part in panel.bar.parts) == pytest.approx(1.0)
+    assert "Reading weights" in panel.bar.accessibleDescription()
+    rows = {panel.table.item(r, 1).text(): r for r in range(panel.table.rowCount())}
+    gain, why = (panel.table.item(rows["int4"], column).text() for column in (2, 4))
+    assert gain.endswith("faster") and float(gain.split("×")[0]) > 1.5
+    assert "output layer" in why and "does not have it" not in why
+    assert panel.table.item(rows["larger"], 2).text() == "nothing"
+    panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.PREFILL))
+    assert panel.note.text().startswith("1 step, mean 40.0 ms")
+    panel.chosen.setCurrentIndex(list(Chosen).index(Chosen.DECODE))
+    assert panel.note.text().startswith("20 steps, mean 39.8 ms")
+
+
+def test_a_knob_that_can_win_is_turned_and_another_says_why_not(
+    qtbot: QtBot, panel: BottleneckPanel
+) -> None:
+    turned: list[dict[str, object]] = []
+    panel.turned.connect(turned.append)
+    panel.set_refuse(lambda name, value: "Stored as AWQ." if value == "int8" else "")
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, *(step(i) for i in range(20))))
+    table = panel.table
+    rows = {table.item(r, 1).text(): r for r in range(table.rowCount())}
+    button = table.cellWidget(rows["int4"], 3)
+    assert isinstance(button, QPushButton) and button.accessibleName() == "Apply Weights int4"
+    assert "loaded again" in button.toolTip() and "Undo" in button.toolTip()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert turned == [{"quantization": "int4"}]
+    reasons = {value: table.item(rows[value], 3).text() for value in ("int8", "all found", "more")}
+    assert reasons == {"int8": "not now", "all found": "on already", "more": "nothing to win"}
+    table.selectRow(rows["int8"])
+    assert "Stored as AWQ." in panel.why.text()
+    panel.set_recorded()
+    panel.update_snapshot(seen(3.0, step(30)))
+    assert table.cellWidget(rows["int4"], 3) is None
+
+
+def test_turns_are_settings_that_the_engine_knows() -> None:
+    free = lambda name, value: ""
+    config = CONFIG.replace(enable_prefix_caching=False)
+    knobs = [("quantization", "int8"), ("kv_cache_dtype", "fp8 or int8"), ("max_num_seqs", "12"),
+             ("enable_prefix_caching", "all found"), ("max_num_batched_tokens", "larger"),
+             ("speculative_method", "4 drafted")]  # fmt: skip
+    for setting, value in knobs:
+        turn = turn_of(Ceiling(setting, setting, value, 1.5, "faster", "why"), config, free)
+        changed = config.replace(**turn.changes)
+        assert setting in config.differences(changed) and SETTINGS[setting].label in turn.text
+        again = turn_of(Ceiling(setting, setting, value, 1.5, "faster", "why"), changed, free)
+        assert again.refusal or setting == "max_num_batched_tokens"
+
+
+@pytest.mark.parametrize("width", [320, 720, 1500])
+def test_the_panel_fits_its_place(qtbot: QtBot, panel: BottleneckPanel, width: int) -> None:
+    panel.resize(width, 240)
+    panel.show()
+    panel.open_model()
+    panel.show_peaks(PeaksMeasured(PEAKS))
+    panel.update_snapshot(seen(1.0, step(1)))
+    qtbot.wait(10)
+    assert panel.bar.width() <= width and panel.bar.x() >= 0
+    assert panel._area.horizontalScrollBar().maximum() == 0
+
+
+def test_peaks_are_kept_by_machine_format_and_threads(tmp_path: Path) -> None:
+    store = PeaksStore(tmp_path / "peaks.json")
+    config = EngineConfig(dtype="bfloat16", num_threads=2)
+    name = machine_name()
+    assert store.find(config, name) is None
+    here = dataclasses.replace(PEAKS, machine=machine_name())
+    for peaks in (here, dataclasses.replace(here, num_threads=4), PEAKS):
+        store.keep(peaks)
+    assert store.find(config, name) == here
+    assert store.find(config, PEAKS.machine) == PEAKS
+    again = dataclasses.replace(here, read_bytes_per_s=50e9)
+    store.keep(again)
+    assert store.find(config, name) == again
+    assert store.find(config.replace(dtype="float32"), name) is None
+    store.path.write_text("{damaged")
+    assert store.find(config, name) is None
+
+
+def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) -> None:
+    with next_run(qapp) as application:
+        application.show()
+        views = application.window.views
+        views.bottleneck_dock.raise_()
+        qtbot.waitUntil(views.bottleneck.isVisible)
+        with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+            application.session.open("/models/tiny")
+        thread = application.bridge.engine
+        assert isinstance(thread, FakeEngineThread)
+        qtbot.waitUntil(lambda: MeasurePeaks() in thread.commands, timeout=3000)
+        measured = dataclasses.replace(PEAKS, dtype="float32", machine=machine_name())
+        thread.on_event(PeaksMeasured(measured))
+        qtbot.waitUntil(lambda: views.bottleneck.model.peaks == measured, timeout=3000)
+        with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
+            application.session.open("/models/tiny")
+        assert views.bottleneck.model.peaks == measured
+        assert thread.commands.count(MeasurePeaks()) == 1
+        application.pages.chat_page.send("question")
+        qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
+        rows = application.window.engine_settings.rows
+        hint = lambda: rows["max_num_batched_tokens"].hint
+        qtbot.waitUntil(lambda: hint().endswith("larger: nothing to win"))
+        assert "all found: " in rows["enable_prefix_caching"].hint
+        views.timeline.view.point_at(0)
+        assert "launch and rest" in views.timeline.line.text()
+        table, settings = views.bottleneck.table, application.window.engine_settings
+        row = next(r for r in range(table.rowCount()) if table.cellWidget(r, 3) is not None)
+        with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
+            qtbot.mouseClick(table.cellWidget(row, 3), Qt.MouseButton.LeftButton)
+        changes = next(c for c in thread.commands if isinstance(c, Reconfigure)).changes
+        assert all(getattr(settings.model.applied, name) == v for name, v in changes.items())
+        (mark,) = application.window.charts.marks.marks[-1:]
+        assert SETTINGS[next(iter(changes))].label in mark.text
+        with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
+            settings.undo()
+        assert all(getattr(settings.model.applied, name) != v for name, v in changes.items())
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def with_process(snapshot: EngineSnapshot, process: int) -> EngineSnapshot:
+    return dataclasses.replace(
+        snapshot, memory=dataclasses.replace(snapshot.memory, process=process)
+    )
+
+
+def test_activations_are_the_growth_beside_the_cache() -> None:
+    account = MemoryAccount()
+    assert account.figures() is None
+    start = synthetic.PLAN.weights + 500_000_000
+    idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
+    account.update(with_process(idle, start))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured is None
+    assert figures.program == 500_000_000 and figures.sum.error is None
+    touched = 40 * synthetic.PLAN.bytes_per_block
+    account.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
+    account.update(with_process(seen(2.0, step(2)), start + touched + 10_000_000))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured == 30_000_000
+    assert figures.untouched == synthetic.PLAN.kv_cache - touched
+    assert figures.weights.error == 0.0
+    assert figures.activations.error == pytest.approx(30_000_000 / synthetic.PLAN.activations - 1)
+    whole = figures.engine + figures.program + figures.others + figures.free
+    assert whole == pytest.approx(figures.total, rel=0.02)
+
+
+def test_what_grows_between_steps_is_the_program() -> None:
+    account, start = MemoryAccount(), synthetic.PLAN.weights + 500_000_000
+    touched = 40 * synthetic.PLAN.bytes_per_block
+    idle = dataclasses.replace(synthetic.snapshot(0.0), config=CONFIG)
+    account.update(with_process(idle, start))
+    account.update(with_process(seen(1.0, step(1)), start + touched + 30_000_000))
+    start += 200_000_000  # a large text was counted, or refused as a prompt
+    account.update(with_process(seen(2.0), start + touched + 30_000_000))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured == 30_000_000
+    assert figures.program == 700_000_000
+    account.update(with_process(seen(3.0, step(2)), start + touched + 35_000_000))
+    account.update(with_process(seen(4.0), start + touched + 5_000_000))  # given back...
+    account.update(with_process(seen(5.0, step(3)), start + touched + 36_000_000))  # ...and taken
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured == 36_000_000
+
+
+def test_another_plan_starts_the_account_again() -> None:
+    account = MemoryAccount()
+    account.update(with_process(seen(0.0), 3 * 2**30))
+    account.update(with_process(seen(1.0, step(1)), 4 * 2**30))
+    rebuilt = dataclasses.replace(synthetic.PLAN, limit=synthetic.PLAN.limit // 2)
+    last = with_process(seen(2.0), 4 * 2**30)
+    account.update(dataclasses.replace(last, memory=dataclasses.replace(last.memory, plan=rebuilt)))
+    figures = account.figures()
+    assert figures is not None and figures.activations.measured is None
+
+
+def test_a_gpu_gives_the_whole_cache_at_once() -> None:
+    account, on_cpu = MemoryAccount(), MemoryAccount()
+    one = seen(0.0)
+    model = dataclasses.replace(one.model, device="cuda:0", device_name="A card")
+    account.update(dataclasses.replace(one, model=model))
+    figures = account.figures()
+    assert figures is not None and figures.untouched == 0
+    assert figures.place == "The GPU (cuda:0)"
+    on_cpu.update(one)
+    figures = on_cpu.figures()
+    assert figures is not None and figures.untouched > 0 and figures.place == "The machine"
+
+
+def test_the_part_in_ram_is_told_beside_that_of_the_gpu(qtbot: QtBot) -> None:
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.resize(1000, 300)
+    panel.show()
+    panel.update_snapshot(seen(0.0))
+    assert panel.ram.isHidden() and panel._plan_title.text() == "The model"
+    panel.update_snapshot(synthetic.divided_snapshot(1.0))
+    assert panel._plan_title.text() == "The model on cuda:0, 20 of 28 layers"
+    assert panel._ram_title.text() == "The model in RAM, 8 layers that the CPU computes"
+    words = panel.ram.accessibleDescription()
+    assert "Weights predicted 348.16 MiB measured 348.16 MiB error 0.0 %" in words
+    assert "KV cache predicted 439.45 MiB measured 439.45 MiB error 0.0 %" in words
+    assert "Activations predicted 102.40 MiB measured – error –" in words
+    assert "Weights predicted 0.85 GiB measured 0.85 GiB" in panel.plan.accessibleDescription()
+    assert panel.ram_cache_line.text().startswith("KV cache there now: 114 MiB used · 38.1 MiB")
+    assert "11.0 GiB of RAM; 12.0 GiB were free" in panel.ram_line.text()
+    panel.update_snapshot(seen(2.0))
+    assert panel.ram.isHidden() and panel._ram_title.isHidden()
+
+
+def test_the_panel_compares_and_shows_what_others_hold(qtbot: QtBot) -> None:
+    panel = MemoryPanel()
+    qtbot.addWidget(panel)
+    panel.resize(1000, 300)
+    panel.show()
+    assert panel._stack.currentWidget().text() == EMPTY_TEXT  # type: ignore[union-attr]
+    panel.update_snapshot(seen(0.0))
+    assert "first reply" in panel.error_line.text()
+    panel.update_snapshot(seen(1.0, step(1)))
+    assert "than predicted" in panel.error_line.text()
+    words = panel.plan.accessibleDescription()
+    assert "Weights predicted 1.19 GiB measured 1.19 GiB error 0.0 %" in words
+    assert panel.gpus.isHidden()
+    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30),))
+    assert not panel.gpus.isHidden()
+    assert "other programs 2.00 GiB" in panel.gpus.text()
+    assert panel.gpu_line.text() == "Others: no program"
+    others = (GpuProcess("Xorg", 17, 2**29), GpuProcess("blender", 18, 2**28))
+    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, 2**30, others),))
+    assert panel.gpu_line.text() == "Others: Xorg 512 MiB · blender 256 MiB"
+    panel.update_gpus((GpuFigures("A card", 8 * 2**30, 3 * 2**30, None),))
+    assert "does not tell" in panel.gpu_line.text()
+    whole = GpuFigures("A card", 80 * 2**30, 3 * 2**30, 2**30, uuid="GPU-0")
+    part = GpuFigures("A part", 10 * 2**30, 2**30, 2**30, others, "MIG-0", part_of="GPU-0")
+    panel.update_gpus((whole, part))
+    assert "10.0 GiB" in panel.gpus.text() and "80.0 GiB" not in panel.gpus.text()
+    assert panel.gpu_line.text() == "Others: Xorg 512 MiB · blender 256 MiB"
+    assert panel.cache_line.text().startswith("KV cache now: ")  # of an older recording
+    last = seen(2.0)
+    plan = dataclasses.replace(last.memory.plan, key_dtype="int8", value_dtype="int8")
+    memory = dataclasses.replace(last.memory, plan=plan)
+    panel.update_snapshot(dataclasses.replace(last, memory=memory))
+    assert panel.cache_line.text().startswith("KV cache (int8) now: ")
+    panel.clear()
+    assert panel._stack.currentWidget() is panel._empty

@@ -1,0 +1,114 @@
+"""What the loaded checkpoint could be held in, and how long changing it takes. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.features.models.precision import (
+    MAX_KEPT,
+    QUANTIZE,
+    SOURCE,
+    Checkpoint,
+    SwitchTimes,
+    look_at,
+    seconds_words,
+)
+from app.paths import starter_model
+from app.window.settings_store import SettingsStore
+from engine.config import EngineConfig
+from engine.errors import InferdeckError
+from engine.llm_engine import LLMEngine
+from tests.engine.quantized_checkpoints import make_quantized
+
+STARTER = EngineConfig(model=str(starter_model()), dtype="float32", max_model_len=512)
+PLAIN = Checkpoint(
+    "/m", "bfloat16", 128, held=10**9, rounding={"int8": 4e-9, "int4": 8e-9},
+    weights={("none", "none"): 2 * 2**30, ("int8", "none"): 2**30},
+)  # fmt: skip
+AWQ = Checkpoint(
+    "/m", "bfloat16", 128, "awq", "AWQ, 4 bits, groups of 128", {("stored", "none"): 2**30}
+)
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.switch_times: Mapping[str, float] = {}
+
+
+def test_plain_weights_can_be_rounded_and_formats_that_need_a_checkpoint_are_refused() -> None:
+    choices = {c.value: c for c in PLAIN.of_weights("none", "bfloat16")}
+    assert choices["none"].text == "16 bits · 2.00 GiB" and not choices["none"].refusal
+    assert choices["int8"].text == "int8 · 1.00 GiB" and not choices["int8"].refusal
+    assert "needs a checkpoint" in choices["awq"].refusal
+    assert PLAIN.way_out == QUANTIZE and PLAIN.limits == ""
+    assert {c.value: c.text for c in PLAIN.of_weights("none", "float32")}["none"].startswith("32")
+
+
+def test_a_quantized_checkpoint_has_no_way_back_without_its_source() -> None:
+    choices = {c.value: c for c in AWQ.of_weights("none", "bfloat16")}
+    assert choices["auto"].text == "as stored: AWQ, 4 bits, groups of 128 · 1.00 GiB"
+    assert not choices["auto"].refusal and not choices["awq"].refusal
+    assert "16 bits are not in it" in choices["none"].refusal
+    assert "loses twice" in choices["int8"].refusal and choices["gptq"].refusal
+    assert AWQ.way_out == SOURCE and "AWQ, 4 bits" in AWQ.limits
+
+
+def test_what_is_refused_is_what_the_engine_refuses(tmp_path: Path) -> None:
+    make_quantized(tmp_path, "awq")
+    config = EngineConfig(model=str(tmp_path), dtype="float32", max_model_len=64)
+    known = look_at(config)
+    assert known.method == "awq" and not known.rounding
+    for choice in known.of_weights("none", "float32"):
+        try:
+            engine = LLMEngine(config.replace(quantization=choice.value, num_threads=1))
+        except InferdeckError:
+            assert choice.refusal, choice
+        else:
+            assert not choice.refusal, choice
+            engine.shutdown()
+
+
+def test_predicted_weights_are_those_of_the_engine() -> None:
+    known = look_at(STARTER)
+    for method, head in (("none", "none"), ("int8", "int8")):
+        config = STARTER.replace(quantization=method, quantization_head=head, num_threads=1)
+        engine = LLMEngine(config)
+        predicted, measured = known.bytes_of(method, head), engine.model_info.weights_bytes
+        engine.shutdown()
+        assert predicted is not None and abs(measured - predicted) < 0.001 * predicted
+    assert all(seconds > 0 for seconds in known.rounding.values())
+
+
+def test_a_change_is_estimated_and_then_known(tmp_path: Path) -> None:
+    times = SwitchTimes(Memory())
+    plain = EngineConfig(model="/m", dtype="bfloat16")
+    int8 = plain.replace(quantization="int8")
+    assert times.expected(int8, PLAIN) is None  # nothing was loaded yet
+    times.learn_load(plain, 6.0)
+    expected = times.expected(int8, PLAIN)
+    assert expected is not None and expected.seconds == pytest.approx(10.0)
+    assert expected.words == "about 10 s (estimated)"
+    times.learn(int8, 12.0)
+    again = times.expected(int8, PLAIN)
+    assert again is not None and again.words == "about 12 s (as last time)"
+    other = times.expected(plain.replace(quantization="int4"), PLAIN)
+    assert other is not None and other.seconds == pytest.approx(6.0 + 8.0)
+    assert times.expected(EngineConfig(model="/other"), PLAIN) is None
+
+
+def test_only_the_last_times_are_kept_and_survive_the_program(tmp_path: Path) -> None:
+    store = SettingsStore(tmp_path / "settings.ini")
+    times = SwitchTimes(store)
+    for number in range(MAX_KEPT + 5):
+        times.learn(EngineConfig(model=f"/m{number}"), number)
+    store.sync()
+    again = SettingsStore(tmp_path / "settings.ini").switch_times
+    assert len(again) == MAX_KEPT and not any(name.startswith("/m0|") for name in again)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.01, "0.1 s"), (3.2, "3.2 s"), (200, "3 min")])
+def test_seconds_in_words(seconds: float, words: str) -> None:
+    assert seconds_words(seconds) == words

@@ -1,0 +1,364 @@
+"""The Quantize page in the real window: a model is made, measured, and its report kept."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication, QScrollArea
+from pytestqt.qtbot import QtBot
+
+from app.cli.main import main
+from app.features.quantize.evaluate_form import AGAINST, SAME
+from app.features.quantize.evaluation import EvaluationPlan, ModelChoice
+from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS, QuantizePage
+from app.features.quantize.texts import TextChoice
+from app.features.quantize.work import Progress
+from app.main.start import Application
+from app.paths import starter_model
+from tests.app.features.quantize.conftest import choose_starter, wait_for_end
+from tests.app.window_fixtures import next_run
+
+STARTER = str(starter_model())
+
+
+def measure(qtbot: QtBot, page: QuantizePage, text: Path, **settings: Any) -> None:
+    """The starter model at another precision against itself."""
+    plan = EvaluationPlan(ModelChoice(STARTER, settings), text=TextChoice("", str(text)),
+                          max_tokens=150, measure_speed=False)  # fmt: skip
+    page.tabs.setCurrentIndex(EVALUATE)
+    page.evaluate.show_plan(plan)
+    assert page.evaluate_panel.start.isEnabled()
+    page.evaluate_panel.start.click()
+    wait_for_end(qtbot, page)
+    assert page.evaluate_panel.error.text() == ""
+
+
+def models_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "models"
+
+
+# A whole run -----------------------------------------------------------------------------------
+
+
+def test_a_whole_run_with_a_text_ends_in_a_report(
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
+) -> None:
+    choose_starter(qtbot, page, "awq", short_text)
+    assert page.recipe.text_size is not None and page.recipe.text_size.num_tokens == 4 * 64
+    assert "calibrated on" in page.recipe.measured.note
+    output = Path(page.recipe.plan.output)
+    assert output == models_dir(tmp_path) / "starter-AWQ-4bit-g128"
+    rows: list[int] = []
+    page.run_moved.connect(lambda: rows.append(len(page.run_view.layers.rows)))
+    page.quantize_panel.start.click()
+    assert page.run is not None and page.run_view.isVisible()
+    assert not page.quantize_panel.start.isEnabled()
+    wait_for_end(qtbot, page)
+    assert page.quantize_panel.error.text() == ""
+    assert len(set(rows)) > 2  # layer by layer
+    config = json.loads((output / "config.json").read_text())
+    assert config["quantization_config"]["quant_method"] == "awq"
+    assert page.tabs.currentIndex() == REPORTS and page.report.isVisible()
+    report = page.reports.selection[0].report
+    assert report.divergence is not None and report.divergence.similarity is not None
+    shown = page.report.layers.rows
+    assert len(shown) == 8 and all(row.rounding is not None for row in shown)
+    assert page.report.worst.labels and "background-color" in page.report.worst.labels[0].text()
+
+
+def test_what_was_made_is_known_afterwards(
+    qtbot: QtBot, application: Application, page: QuantizePage, short_text: Path
+) -> None:
+    choose_starter(qtbot, page, "int8", short_text)
+    page.recipe.measure.setChecked(False)
+    output = page.recipe.plan.output
+    page.quantize_panel.start.click()
+    wait_for_end(qtbot, page)
+    assert page.made.isVisible() and len(page.made.layers.rows) == 8
+    assert application.settings.quantize_rates.keys() == {"int8"}
+    assert page.recipe.plan.output != output  # the next one gets another name
+    qtbot.waitUntil(lambda: page.recipe.fields.source.findData(output) > 0, timeout=5000)
+    with qtbot.waitSignal(application.bridge.loaded, timeout=5000) as loaded:
+        page.made.open.click()
+    assert loaded.args is not None and loaded.args[0].config.model == output
+    assert application.window.page_index == 0
+    # it is quantized now: not to be quantized again
+    application.window.show_widget(page)
+    page.recipe.choose_source(output)
+    qtbot.waitUntil(lambda: bool(page.recipe.problems), timeout=30_000)
+    assert "quantized already" in page.recipe.fields.by_name["source"].note
+    assert not page.quantize_panel.start.isEnabled()
+
+
+def test_no_form_is_cut_at_its_side(
+    qtbot: QtBot, application: Application, page: QuantizePage
+) -> None:
+    for width in (1600, 1000, 760):
+        application.window.resize(width, 640)
+        for place, panel in ((QUANTIZE, page.quantize_panel), (EVALUATE, page.evaluate_panel)):
+            page.tabs.setCurrentIndex(place)
+            area = panel.findChild(QScrollArea)
+            fits = lambda a=area: a.widget().width() <= a.viewport().width()
+            qtbot.waitUntil(fits, timeout=5000)
+
+
+# Ways out --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [
+    "Reading the model", "Rounding", "Writing", "Reference: reading the text",
+])  # fmt: skip
+def test_cancel_leaves_nothing_half_made(
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path, stage: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    tell = Progress.at
+
+    def cancel_at(progress: Progress, text: str, done: int, total: int) -> None:
+        tell(progress, text, done, total)
+        if text.startswith(stage):
+            progress.cancel()
+
+    monkeypatch.setattr(Progress, "at", cancel_at)
+    choose_starter(qtbot, page, "int8", short_text)
+    page.quantize_panel.start.click()
+    wait_for_end(qtbot, page)
+    kept = "The model is kept" if stage.startswith("Reference") else "Nothing was kept"
+    assert kept in page.toast.text()
+    there = [entry.name for entry in models_dir(tmp_path).glob("*")]
+    assert there == (["starter-int8"] if stage.startswith("Reference") else [])
+    assert page.reports.reports == [] and page.quantize_panel.error.text() == ""
+    assert page.quantize_panel.start.isEnabled()
+
+
+def test_escape_cancels_a_calibration(
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    add = Progress.add_layer
+
+    def add_and_wait(progress: Progress, layer: Any) -> None:
+        add(progress, layer)
+        progress._stop.wait(120)  # it does not end before Escape comes
+
+    monkeypatch.setattr(Progress, "add_layer", add_and_wait)
+    choose_starter(qtbot, page, "gptq", short_text)
+    page.quantize_panel.start.click()
+    qtbot.waitUntil(lambda: page.run is None or len(page.run.layers) > 0, timeout=60_000)
+    assert page.window().focusWidget() is page.run_view.cancel  # from the button that was pressed
+    qtbot.keyClick(page.run_view.cancel, Qt.Key.Key_Escape)
+    wait_for_end(qtbot, page)
+    assert list(models_dir(tmp_path).glob("*")) == []
+    assert "Cancelled" in page.toast.text()
+
+
+def test_a_disk_that_is_full_is_said_where_it_began(
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def full(run: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("engine.quantize.layer_by_layer.LayerByLayer.copy_rest", full)
+    choose_starter(qtbot, page, "int8", short_text)
+    page.quantize_panel.start.click()
+    wait_for_end(qtbot, page)
+    assert "disk is full" in page.quantize_panel.error.text()
+    assert page.quantize_panel.error.isVisible() and list(models_dir(tmp_path).glob("*")) == []
+
+
+def test_a_source_that_went_away_is_said(
+    qtbot: QtBot, page: QuantizePage, tmp_path: Path, short_text: Path
+) -> None:
+    choose_starter(qtbot, page, "int8", short_text)
+    copied = tmp_path / "a model with a rather long name that somebody chose one day"
+    shutil.copytree(starter_model(), copied)
+    page.recipe.choose_source(str(copied))
+    qtbot.waitUntil(lambda: page.recipe.can_start, timeout=60_000)
+    shutil.rmtree(copied)
+    page.quantize_panel.start.click()
+    wait_for_end(qtbot, page)
+    assert "does not exist" in page.quantize_panel.error.text()
+    page.recipe.choose_source("")
+    page.recipe.choose_source(str(copied))
+    qtbot.waitUntil(lambda: bool(page.recipe.problems), timeout=30_000)
+    assert "does not exist" in page.recipe.fields.by_name["source"].note.replace("\u200b", "")
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "is empty"), (b"a\0b", "is not a text"), (b"Too short.", "at least 256 are needed"),
+])  # fmt: skip
+def test_a_text_that_will_not_do_is_said_at_once(
+    qtbot: QtBot, page: QuantizePage, short_text: Path, content: bytes, words: str
+) -> None:
+    choose_starter(qtbot, page, "awq", short_text)
+    short_text.write_bytes(content)
+    page.recipe.fields.text.choose(TextChoice("", str(short_text)))
+    field = page.recipe.fields.by_name["text"]
+    qtbot.waitUntil(lambda: field.has_problem, timeout=30_000)
+    assert words in field.note and not page.quantize_panel.start.isEnabled()
+    page.recipe.fields.choose_method("rtn")  # reads no text
+    assert page.quantize_panel.start.isEnabled() and not field.isVisible()
+
+
+def test_closing_the_window_in_mid_run_asks(
+    qtbot: QtBot, application: Application, page: QuantizePage, short_text: Path
+) -> None:
+    choose_starter(qtbot, page, "awq", short_text)
+    page.start_quantizing()
+    assert not application.window.close() and application.window.isVisible()
+    asked = page.leaving.dialog
+    assert asked is not None and asked.isVisible()
+    asked.stay.click()
+    assert page.run is not None and not page.run.is_cancelling and page.leaving.dialog is None
+    assert not application.window.close()
+    assert page.leaving.dialog is not None
+    page.leaving.dialog.leave.click()
+    assert not application.window.isVisible()
+    wait_for_end(qtbot, page)
+
+
+def test_other_pages_see_how_far_it_is(
+    qtbot: QtBot, application: Application, page: QuantizePage, short_text: Path
+) -> None:
+    choose_starter(qtbot, page, "awq", short_text)
+    page.start_quantizing()
+    work = application.window.work
+    assert work.works == []  # the page itself shows it
+    application.window.show_page(0)
+    qtbot.waitUntil(lambda: len(work.works) == 1, timeout=5000)
+    assert work.works[0].title.startswith("Quantizing Starter model, AWQ")
+    work.row("quantize").buttons[1].click()
+    wait_for_end(qtbot, page)
+    assert work.works == []
+
+
+# Reports ---------------------------------------------------------------------------------------
+
+
+def test_the_report_is_the_command_lines_to_the_digit(
+    qtbot: QtBot, page: QuantizePage, short_text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measure(qtbot, page, short_text, quantization="int8")
+    stored = page.reports.selection[0]
+    page.report.copy.click()
+    command = QGuiApplication.clipboard().text()
+    assert page.report.made.commands == (command,)
+    capsys.readouterr()
+    assert main([*shlex.split(command)[1:], "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    from engine.evaluate import to_json
+
+    shown = json.loads(json.dumps(to_json(stored.report)))
+    for changing in ("created", "duration_s", "machine"):
+        del shown[changing], printed[changing]
+    assert shown == printed
+
+
+def test_reports_are_there_after_a_restart_compared_exported_deleted(
+    qapp: QApplication, qtbot: QtBot, application: Application, page: QuantizePage,
+    short_text: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    measure(qtbot, page, short_text, quantization="int8")
+    measure(qtbot, page, short_text, kv_cache_dtype="int8")
+    application.shutdown()
+    with next_run(qapp) as again:
+        again.show()
+        page = again.pages.quantize
+        again.window.show_widget(page)
+        page.tabs.setCurrentIndex(REPORTS)
+        qtbot.waitUntil(lambda: len(page.reports.reports) == 2, timeout=5000)
+        newest, oldest = page.reports.reports
+        assert newest.name == "Starter model, float32, KV int8"
+        page.reports.choose(oldest.id)
+        assert page.report.isVisible() and page.report.stored == oldest
+        assert page.report.figures.cells[0][0] == "Perplexity"
+        # side by side
+        page.reports.choose(newest.id, oldest.id)
+        assert page.comparison.isVisible() and page.comparison.reports == [newest, oldest]
+        bars = page.comparison.bars.bars
+        assert [bar.label for bar in bars] == [newest.name, oldest.name]
+        assert sum(bar.is_best for bar in bars) == 1
+        assert page.comparison.table.cells[0][0] == "Perplexity"
+        for suffix in ("json", "csv", "md"):
+            file = tmp_path / f"both.{suffix}"
+            page.desk.export(page.comparison.reports, file)
+            assert file.stat().st_size > 100 and "Written" in page.toast.text()
+        page.desk.export([newest], tmp_path / "no" / "x.json")
+        assert "was not written" in page.toast.text()
+        # renamed, deleted, and back
+        page.reports.choose(oldest.id)
+        page.reports.renamed.emit(oldest, "The old one")
+        assert page.report.title.full_text() == "The old one"
+        page.reports.list.setFocus()
+        qtbot.keyClick(page.reports.list, Qt.Key.Key_Delete)
+        assert [s.id for s in page.reports.reports] == [newest.id]
+        page.toast.act()
+        assert len(page.reports.reports) == 2
+        page.desk.delete([oldest])
+        page.toast.dismiss()
+        assert [s.id for s in page.reports.reports] == [newest.id]
+
+
+def test_the_same_against_itself_says_what_is_measured(qtbot: QtBot, page: QuantizePage) -> None:
+    page.tabs.setCurrentIndex(EVALUATE)
+    assert not page.evaluate_panel.start.isEnabled()
+    page.evaluate.candidate.model.choose(STARTER)
+    assert page.evaluate.reference.line.note == SAME
+    page.evaluate.layout().activate()
+    place = page.evaluate.prompts_field.y()
+    page.evaluate.candidate.settings["quantization"].setCurrentIndex(2)
+    assert page.evaluate.reference.line.note == AGAINST
+    page.evaluate.layout().activate()
+    assert page.evaluate.prompts_field.y() == place
+    for asked in (page.evaluate.prompts, page.evaluate.browse):
+        assert "raw text" in asked.toolTip() and "chat template" in asked.toolTip()
+    page.evaluate.prompts.setText("/nowhere/prompts.jsonl")
+    page.evaluate.prompts.editingFinished.emit()
+    assert "is not there" in page.evaluate.prompts_field.note.replace("\u200b", "")
+    assert not page.evaluate_panel.start.isEnabled()
+
+
+def test_every_control_has_a_name_and_the_keyboard_reaches_it(
+    qtbot: QtBot, application: Application, page: QuantizePage
+) -> None:
+    from PySide6.QtWidgets import QAbstractButton, QAbstractSpinBox, QComboBox, QLineEdit
+
+    kinds = (QAbstractButton, QComboBox, QAbstractSpinBox, QLineEdit)
+    for kind in kinds:
+        for control in page.findChildren(kind):
+            if page.toast.isAncestorOf(control):  # has no text until it says something
+                continue
+            inner = control.objectName().startswith("qt_")
+            named = control.accessibleName() or getattr(control, "text", str)() or inner
+            assert named, control
+            assert (
+                inner
+                or control.focusPolicy() != Qt.FocusPolicy.NoFocus
+                or (isinstance(control, QAbstractButton))
+            ), control
+    assert application.window.commands.action("page.quantize").shortcut().toString() == "Ctrl+4"
+    application.window.show_page(0)
+    application.window.commands.run("quantize.reports")
+    assert page.isVisible() and page.tabs.currentIndex() == REPORTS
+    assert page.reports.hint.text().startswith("No report yet")
+    application.window.commands.run("quantize.make")
+    assert page.tabs.currentIndex() == QUANTIZE
+
+
+def test_in_a_small_window_the_form_has_the_larger_part_while_nothing_runs(
+    qtbot: QtBot, application: Application, page: QuantizePage
+) -> None:
+    window = application.window
+    window.resize(900, 620)
+    qtbot.waitUntil(lambda: window.width() == 900)
+    panel = page.quantize_panel
+    qtbot.waitUntil(lambda: panel.parentWidget().height() > 0.45 * page.height())

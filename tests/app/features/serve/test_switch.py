@@ -1,0 +1,242 @@
+"""The window turns to engines elsewhere and back, with its chats."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from app.clients.connection import Connection, new_connection
+from app.clients.target import Dialect, LinkState
+from app.features.chat.conversation import State
+from app.features.serve.page import OTHERS, ServerPage
+from app.main.start import Application
+from engine.messages import AddRequest
+from tests.app.clients.conftest import ScriptedServer, chat_chunk, server
+from tests.app.fakes import Script
+from tests.app.features.serve.conftest import KEY, Elsewhere, MemoryKeyring
+from tests.app.window_fixtures import application, open_model, script, send, wait_idle
+
+__all__ = ["application", "script", "server"]
+WAIT_MS = 20_000
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def page(application: Application, ring: MemoryKeyring) -> ServerPage:
+    page = application.pages.server
+    page.show_tab(OTHERS)
+    return page
+
+
+def keep(page: ServerPage, elsewhere: Elsewhere, name: str = "lab") -> Connection:
+    made = replace(new_connection(name, elsewhere.url), dialect=Dialect.INFERDECK)
+    page.book.keep(made, KEY)
+    return made
+
+
+def wait_for_model(qtbot: QtBot, application: Application, name: str) -> None:
+    bridge = application.bridge
+    qtbot.waitUntil(
+        lambda: bridge.is_ready and bridge.model is not None and bridge.model.name == name,
+        timeout=WAIT_MS,
+    )
+
+
+def test_there_and_back_with_a_chat_open(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    open_model(qtbot, application)
+    send(qtbot, application, "hello")
+    wait_idle(qtbot, application)
+    chat = application.pages.chat
+    first = chat.current.path()[-1]
+    assert first.figures is not None and first.figures.model == "tiny"
+
+    keep(page, elsewhere)
+    page.cards.cards[page.book.connections[0].id].use.click()
+    wait_for_model(qtbot, application, "far")
+    assert page.switch.current is not None and page.switch.current.name == "lab"
+    assert application.window.windowTitle() == "far at lab – Inferdeck"
+    qtbot.waitUntil(
+        lambda: application.window.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS
+    )
+    assert "elsewhere" in application.window.notices.keys
+    assert not page.cards.local.use.isHidden() and page.cards.local.use.isEnabled()
+    assert not page.cards.cards[page.book.connections[0].id].mark.isHidden()
+
+    application.pages.chat_page.send("and there?")
+    qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
+    second = chat.current.path()[-1]
+    assert second.text and second.figures is not None and second.figures.model == "far"
+    assert chat.current.path()[1] is first and first.text
+
+    page.cards.local.use.click()
+    wait_for_model(qtbot, application, "tiny")
+    assert page.switch.current is None
+    assert application.window.windowTitle() == "tiny – Inferdeck"
+    assert application.window.strip.title.startswith("tiny")
+    application.pages.chat_page.send("and here again?")
+    qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
+    third = chat.current.path()[-1]
+    assert third.figures is not None and third.figures.model == "tiny"
+    assert len(chat.current.path()) == 6
+
+
+def test_what_the_window_serves_ends_when_it_turns_away(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    from tests.app.features.serve.test_page import free_port, start
+
+    open_model(qtbot, application)
+    page.panel.form.port.setValue(free_port())
+    start(qtbot, page)
+    page.switch.use(keep(page, elsewhere))
+    wait_for_model(qtbot, application, "far")
+    qtbot.waitUntil(lambda: page.serving.can_start, timeout=WAIT_MS)
+    page.panel.toggle()
+    assert page.serving.can_start and "elsewhere" in page.view.error.text()
+    page.switch.back()
+    wait_for_model(qtbot, application, "tiny")
+    start(qtbot, page)
+
+
+def test_a_client_in_flight_is_told_when_the_window_turns_away(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere, script: Script
+) -> None:
+    from app.server.errors import ApiError
+    from tests.app.features.serve.test_page import free_port, start
+
+    script.step_s, script.replies = 0.05, 2000
+    open_model(qtbot, application)
+    page.panel.form.port.setValue(free_port())
+    start(qtbot, page)
+    gate = page.serving._gate
+    loop = gate._loop
+    assert loop is not None
+    ended: list[object] = []
+
+    async def ask() -> None:
+        flight = gate.send([AddRequest("cmpl-" + "b" * 24, (1, 2, 3))], 8)
+        try:
+            await flight.take_whole()
+        except ApiError as error:
+            ended.append((error.status, error.message))
+
+    asyncio.run_coroutine_threadsafe(ask(), loop)
+    qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
+    page.switch.use(keep(page, elsewhere))
+    qtbot.waitUntil(lambda: bool(ended), timeout=WAIT_MS)
+    assert ended == [(503, "The engine was left for another. Try again shortly.")]
+    wait_for_model(qtbot, application, "far")
+    qtbot.waitUntil(lambda: page.serving.can_start, timeout=WAIT_MS)
+
+
+def test_a_wrong_key_says_so_and_the_engine_of_before_goes_on(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    open_model(qtbot, application)
+    made = keep(page, elsewhere)
+    page.book.keep(made, "wrong")
+    page.switch.use(made)
+    notices = application.window.notices
+    qtbot.waitUntil(lambda: notices.notice("elsewhere") is not None, timeout=WAIT_MS)
+    notice = notices.notice("elsewhere")
+    assert notice is not None and notice.kind == "error" and "key" in notice.cause
+    assert application.bridge.is_ready and not application.bridge.is_remote
+    dict(notice.actions)["Change the connection"]()
+    assert page.connections.chosen == made
+    page.connections.form.key.setText(KEY)
+    page.connections.form.edited.emit()
+    page.connections.form.save.click()
+    page.switch.use(made)
+    wait_for_model(qtbot, application, "far")
+
+
+def test_whoever_leaves_it_finds_the_model_of_before(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    open_model(qtbot, application)
+    page.switch.use(keep(page, elsewhere))
+    wait_for_model(qtbot, application, "far")
+    application.bridge.detach()  # as the notice of a line that was cut offers
+    wait_for_model(qtbot, application, "tiny")
+    assert page.switch.current is None and "elsewhere" not in application.window.notices.keys
+    page.switch.use(page.book.connections[0])
+    wait_for_model(qtbot, application, "far")
+    open_model(qtbot, application, "/models/other")  # and another one where that is opened
+    wait_for_model(qtbot, application, "other")
+
+
+def test_each_connection_is_a_command(
+    qtbot: QtBot, application: Application, page: ServerPage, elsewhere: Elsewhere
+) -> None:
+    registry = application.window.commands
+    made = keep(page, elsewhere)
+    command = f"engine.use.{made.id}"
+    assert registry.command(command).text == "Use connection lab"
+    page.book.keep(replace(made, name="lab & co"))
+    assert registry.command(command).text == "Use connection lab && co"
+    registry.run(command)
+    wait_for_model(qtbot, application, "far")
+    assert registry.action(command).isChecked()
+    registry.run("engine.here")
+    qtbot.waitUntil(lambda: not application.bridge.is_remote, timeout=WAIT_MS)
+    page.book.delete(made.id)
+    assert command not in registry
+    registry.run("engine.attach")
+    assert application.window.page.name == "Server" and page.connections.chosen is None
+
+
+def test_the_windows_own_server_is_refused(
+    qtbot: QtBot, application: Application, page: ServerPage
+) -> None:
+    from tests.app.features.serve.test_page import free_port, start
+
+    open_model(qtbot, application)
+    port = free_port()
+    page.panel.form.port.setValue(port)
+    start(qtbot, page)
+    page.switch.use(new_connection("me", f"localhost:{port}/v1"))
+    notice = application.window.notices.notice("elsewhere")
+    assert notice is not None and "the server of this window" in notice.cause
+    assert not application.bridge.is_remote and page.serving.is_on
+
+
+def test_a_server_of_another_make_that_stops_in_mid_reply(
+    qtbot: QtBot, application: Application, page: ServerPage, server: ScriptedServer
+) -> None:
+    server.models("someone", "their model")
+    server.answers[CHAT] = lambda exchange: exchange.stream(chat_chunk("so far"))
+    made = new_connection("their box", f"http://{server.host}/v1")
+    page.book.keep(made, "")
+    card = page.cards.cards[made.id]
+    qtbot.waitUntil(lambda: page.book.connections[0].dialect is Dialect.OPENAI, timeout=WAIT_MS)
+    card = page.cards.cards[made.id]
+    qtbot.waitUntil(lambda: card.watcher.state is LinkState.LIVE, timeout=WAIT_MS)
+    assert card.figures.value("running") == "not told" and "no metrics" in card.state.text()
+    card.use.click()
+    wait_for_model(qtbot, application, "their model")
+    assert application.window.windowTitle() == "their model at their box – Inferdeck"
+    chat = application.pages.chat
+    application.pages.chat_page.new_chat()
+    application.pages.chat_page.send("hello")
+    qtbot.waitUntil(
+        lambda: bool(chat.current.path()) and chat.current.path()[-1].state is State.ERROR,
+        timeout=WAIT_MS,
+    )
+    reply = chat.current.path()[-1]
+    assert reply.text == "so far"
+    server.answers[CHAT] = lambda exchange: exchange.stream(
+        chat_chunk("all "), chat_chunk("of it", "stop"), "[DONE]"
+    )
+    chat.regenerate()
+    qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
+    said = chat.current.path()[-1]
+    assert said.text == "all of it" and said.figures is not None
+    assert said.figures.model == "their model"
+    page.switch.back()
+    qtbot.waitUntil(lambda: not application.bridge.is_remote, timeout=WAIT_MS)
+    assert chat.current.path()[-1].text == "all of it"

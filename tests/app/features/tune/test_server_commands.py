@@ -1,0 +1,303 @@
+"""The settings as command lines of other servers: only flags that they have, nothing dropped."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from app.features.tune import server_commands as speculation
+from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
+from app.features.tune.server_commands import ELSEWHERE, VERIFY
+from app.features.tune.servers import (
+    SERVERS,
+    Facts,
+    ServerCommand,
+    sglang_command,
+    tensorrt_llm_command,
+    vllm_command,
+)
+from engine.config import SETTINGS, EngineConfig
+
+BASE = EngineConfig(model="/models/my model's", dtype="bfloat16", max_model_len=4096)
+
+OTHER: dict[str, Any] = {
+    "load_format": "dummy", "seed": 7, "max_num_seqs": 8, "max_num_batched_tokens": 1024,
+    "batching": "static", "enable_prefix_caching": False, "enable_chunked_prefill": False,
+    "watermark": 0.1, "block_size": 32, "kv_cache_memory_bytes": 2**30,
+    "gpu_memory_utilization": 0.7, "kv_allocation": "contiguous",
+    "quantization": "nf4", "quantization_head": "int8", "kv_cache_dtype": "fp8",
+    "enforce_eager": True, "gpu_layers": "20",
+    "tensor_parallel_size": 4, "pipeline_parallel_size": 3,
+}  # fmt: skip
+"""A value of each setting that is not its default."""
+
+WITH_OTHERS = (*ELSEWHERE, *SETTINGS_OF_IT, "quantization_group_size")
+CHECKED = [name for name in SETTINGS if name not in WITH_OTHERS]
+"""What says something by itself."""
+
+
+def words(command: ServerCommand) -> list[str]:
+    """The command line as the shell splits it, without the file in front of it."""
+    text = command.text.rpartition("\nEOF\n")[2]
+    return shlex.split(text.replace("\\\n", ""))
+
+
+def option(command: ServerCommand, flag: str) -> str:
+    found = words(command)
+    return found[found.index(flag) + 1]
+
+
+def test_vllm_has_our_names_and_its_own_negation() -> None:
+    command = vllm_command(BASE.replace(max_num_seqs=8, enable_prefix_caching=False, watermark=0.1))
+    assert words(command)[:3] == ["vllm", "serve", "/models/my model's"]
+    assert option(command, "--max-num-seqs") == "8" and option(command, "--dtype") == "bfloat16"
+    assert "--no-enable-prefix-caching" in words(command) and "--batching" not in words(command)
+    assert command.missing == ("Watermark (0.1)",)
+    assert vllm_command(BASE.replace(block_size=8)).notes[0].startswith("Block size 8")
+
+
+def test_sglang_says_the_same_in_its_own_words() -> None:
+    command = sglang_command(BASE.replace(enable_prefix_caching=False, block_size=32))
+    assert option(command, "--model-path") == "/models/my model's"
+    assert option(command, "--max-running-requests") == "16"
+    assert option(command, "--chunked-prefill-size") == "512"
+    assert option(command, "--context-length") == "4096" and option(command, "--page-size") == "32"
+    assert {"--disable-radix-cache", "--enable-mixed-chunk"} <= set(words(command))
+    eager = BASE.replace(enforce_eager=True)
+    assert "--disable-cuda-graph" in words(sglang_command(eager))
+    assert "--enforce-eager" in words(vllm_command(eager))
+    whole = sglang_command(BASE.replace(enable_chunked_prefill=False))
+    assert option(whole, "--chunked-prefill-size") == "-1"
+    assert "--enable-mixed-chunk" not in words(whole)
+
+
+def test_tensorrt_llm_takes_the_rest_from_a_file() -> None:
+    command = tensorrt_llm_command(BASE.replace(enable_prefix_caching=False))
+    assert option(command, "--max_batch_size") == "16"
+    assert option(command, "--max_num_tokens") == "512"
+    file = option(command, "--extra_llm_api_options")
+    head, _, rest = command.text.partition("\n")
+    assert head == f"cat > {file} <<'EOF'"
+    assert rest.partition("\nEOF\n")[0].splitlines() == [
+        "dtype: bfloat16",
+        "enable_chunked_prefill: true",
+        "kv_cache_config:",
+        "  enable_block_reuse: false",
+        "  tokens_per_block: 16",
+    ]
+    whole = tensorrt_llm_command(BASE.replace(enable_chunked_prefill=False))
+    assert option(whole, "--max_num_tokens") == str(4096 + 16)  # a whole prompt in one step
+
+
+def test_a_cache_size_is_given_in_tokens_where_they_are_known() -> None:
+    config = BASE.replace(kv_cache_memory_bytes=2**30)
+    assert option(vllm_command(config), "--kv-cache-memory-bytes") == str(2**30)
+    assert option(sglang_command(config, Facts(9000)), "--max-total-tokens") == "9000"
+    assert "  max_tokens: 9000\n" in tensorrt_llm_command(config, Facts(9000)).text
+    for make in (sglang_command, tensorrt_llm_command):
+        assert make(config).missing == (f"Cache size ({2**30})",)
+
+
+@pytest.mark.parametrize("make", SERVERS)
+@pytest.mark.parametrize("name", CHECKED)
+def test_no_setting_is_dropped_silently(make: Any, name: str) -> None:
+    """Changing it changes the command, or it is named as missing."""
+    value = OTHER.get(name, getattr(BASE, name))
+    before, after = make(BASE, Facts(4096)), make(BASE.replace(**{name: value}), Facts(4096))
+    if value == getattr(BASE, name):
+        assert str(value) in after.text
+    else:
+        is_named = any(SETTINGS[name].label in words for words in after.missing)
+        assert is_named != (after.text != before.text)
+
+
+def test_the_kv_precision_has_the_name_that_each_server_gives_it() -> None:
+    fp8, int8 = (BASE.replace(kv_cache_dtype=name) for name in ("fp8", "int8"))
+    assert option(vllm_command(fp8), "--kv-cache-dtype") == "fp8_per_token_head"
+    assert option(vllm_command(int8), "--kv-cache-dtype") == "int8_per_token_head"
+    assert any("needs a recent vLLM" in note for note in vllm_command(int8).notes)
+    assert option(sglang_command(fp8), "--kv-cache-dtype") == "fp8_e4m3"
+    assert "  dtype: fp8\n" in tensorrt_llm_command(fp8).text
+    for make in (sglang_command, tensorrt_llm_command):
+        assert "one scale a layer there" in make(fp8).comments
+        assert make(int8).missing == ("KV precision (int8)",)
+        assert "scale" not in make(int8).comments and "KV" not in make(BASE).comments
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_keys_and_values_of_their_own_are_missing_everywhere(make: Any) -> None:
+    split = make(BASE.replace(kv_cache_dtype="k=int8,v=fp8"))
+    assert split.missing == ("KV precision (k=int8,v=fp8)",) and split.text == make(BASE).text
+    same = make(BASE.replace(kv_cache_dtype="k=fp8,v=fp8"))  # only another way to write it
+    assert same == make(BASE.replace(kv_cache_dtype="fp8"))
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_a_division_that_no_server_makes_is_told(make: Any) -> None:
+    divided = Facts(9000, "bfloat16", host_layers=12)
+    whole, said = make(BASE, Facts(9000, "bfloat16")), make(BASE, divided)
+    assert said.text == whole.text and not said.missing
+    assert f"The CPU computes the first 12 layers here; {said.server} computes all" in said.comments
+    assert ("--cpu-offload-gb is something else" in said.comments) == (said.server == "vLLM")
+    assert make(BASE.replace(gpu_layers="all"), Facts(9000, "bfloat16")) == whole
+    assert make(BASE.replace(gpu_layers="20"), divided).missing == ("GPU layers (20)",)
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (vllm_command, "--tensor-parallel-size"),
+        (sglang_command, "--tp-size"),
+        (tensorrt_llm_command, "--tp_size"),
+    ],
+)
+def test_ranks_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
+    command = make(BASE.replace(tensor_parallel_size=4, device="cuda:0"))
+    assert option(command, flag) == "4" and not command.missing
+    assert "ranks" not in command.comments
+    assert flag not in words(make(BASE))
+    on_cpu = make(BASE.replace(tensor_parallel_size=2, device="cpu"))
+    said = f"The 2 ranks are groups of CPU threads here; {on_cpu.server} takes 2 GPUs."
+    assert said in on_cpu.notes and option(on_cpu, flag) == "2"
+    assert "ranks" not in make(BASE.replace(device="cpu")).comments
+
+
+DRAFTING = BASE.replace(
+    speculative_method="draft_model",
+    speculative_model="/models/the draft",
+    num_speculative_tokens=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (vllm_command, "--pipeline-parallel-size"),
+        (sglang_command, "--pp-size"),
+        (tensorrt_llm_command, "--pp_size"),
+    ],
+)
+def test_stages_have_the_name_that_each_server_gives_them(make: Any, flag: str) -> None:
+    command = make(BASE.replace(pipeline_parallel_size=3, device="cuda:0"))
+    assert option(command, flag) == "3" and not command.missing
+    assert flag not in words(make(BASE)) and flag not in make(DRAFTING).comments
+
+
+def test_what_servers_do_not_do_with_stages_is_told() -> None:
+    """SGLang refuses to start with either."""
+    staged = DRAFTING.replace(pipeline_parallel_size=2, device="cuda:0")
+    command = sglang_command(staged)
+    assert "--enable-mixed-chunk" in words(sglang_command(DRAFTING))
+    assert not {"--enable-mixed-chunk", "--speculative-algorithm"} & set(words(command))
+    assert command.missing == ("Speculative decoding (draft_model)",)
+    assert "With --pp-size it drafts nothing." in command.notes
+    assert "With --pp-size a step has prompts or tokens" in command.comments
+    ngram = sglang_command(staged.replace(speculative_method="ngram"))
+    assert "NGRAM" not in ngram.comments
+    off = sglang_command(staged.replace(speculative_method="off"))
+    assert "drafts" not in off.comments and not off.missing
+    command = vllm_command(staged)
+    assert "--speculative-config" in words(command)
+    assert "Not every version of vLLM drafts with --pipeline-parallel-size." in command.notes
+
+
+def test_a_draft_model_is_named_in_the_words_of_each_server() -> None:
+    values = json.loads(option(vllm_command(DRAFTING), "--speculative-config"))
+    assert values == {
+        "method": "draft_model", "model": "/models/the draft", "num_speculative_tokens": 3,
+    }  # fmt: skip
+    command = sglang_command(DRAFTING)
+    assert option(command, "--speculative-algorithm") == "STANDALONE"
+    assert option(command, "--speculative-draft-model-path") == "/models/the draft"
+    assert option(command, "--speculative-num-steps") == "3"
+    assert option(command, "--speculative-num-draft-tokens") == "4"
+    lines = tensorrt_llm_command(DRAFTING).text.splitlines()
+    assert {"  decoding_type: DraftTarget", "  max_draft_len: 3"} <= set(lines)
+    assert '  speculative_model_dir: "/models/the draft"' in lines
+
+
+def test_n_grams_need_no_model() -> None:
+    config = BASE.replace(speculative_method="ngram", prompt_lookup_max=4)
+    values = json.loads(option(vllm_command(config), "--speculative-config"))
+    assert values["prompt_lookup_max"] == 4 and "model" not in values
+    assert "--speculative-draft-model-path" not in words(sglang_command(config))
+    assert "  max_matching_ngram_size: 4\n" in tensorrt_llm_command(config).text
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_drafting_that_adapts_is_a_remark_and_drafting_that_is_off_is_none(make: Any) -> None:
+    assert "the server drafts 3 tokens always" in make(DRAFTING).comments
+    assert "always" not in make(DRAFTING.replace(speculative_adaptive=False)).comments
+    off = make(BASE.replace(prompt_lookup_max=9, speculative_model="/models/x"))
+    assert off == make(BASE)
+    assert make(DRAFTING.replace(num_speculative_tokens=0)) == make(BASE)
+
+
+@pytest.mark.parametrize("methods", [speculation.DRAFTS_VLLM, speculation.DRAFTS_SGLANG, {}])
+def test_a_method_that_a_server_lacks_is_named(methods: Any) -> None:
+    is_missing = "speculative_method" not in speculation.known_drafts(DRAFTING, methods)
+    assert is_missing == (not methods)
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "flag", "value"),
+    [
+        (vllm_command, "fp8", "--quantization", "fp8"),
+        (vllm_command, "nf4", "--quantization", "bitsandbytes"),
+        (sglang_command, "fp8", "--quantization", "fp8"),
+        (sglang_command, "int8", "--torchao-config", "int8wo"),
+        (sglang_command, "int4", "--torchao-config", "int4wo-64"),
+    ],
+)
+def test_rounding_while_loading_is_said_where_the_server_can(
+    make: Any, method: str, flag: str, value: str
+) -> None:
+    command = make(BASE.replace(quantization=method, quantization_group_size=64))
+    assert option(command, flag) == value and not command.missing
+    assert "measure its quality there" in command.comments
+
+
+@pytest.mark.parametrize(
+    ("make", "method"),
+    [(vllm_command, "int8"), (vllm_command, "int4"), (sglang_command, "nf4"),
+     *((tensorrt_llm_command, method) for method in ("int8", "int4", "nf4", "fp8"))],
+)  # fmt: skip
+def test_rounding_that_a_server_lacks_is_named_with_another_way(make: Any, method: str) -> None:
+    command = make(BASE.replace(quantization=method))
+    assert command.missing == (f"Weights ({method})",)
+    assert "inferdeck quantize" in command.comments
+
+
+@pytest.mark.parametrize("make", SERVERS)
+@pytest.mark.parametrize("method", ["awq", "gptq", "compressed-tensors", "bitsandbytes", "none"])
+def test_a_quantized_checkpoint_needs_no_option(make: Any, method: str) -> None:
+    assert make(BASE.replace(quantization=method)) == make(BASE)
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_a_precision_that_was_left_to_the_engine_is_left_to_the_server(make: Any) -> None:
+    command = make(BASE.replace(dtype="auto"), Facts(dtype="float32"))
+    assert "float32" not in command.text and "auto" in command.text
+    assert "Precision is left to the server; here it came to float32." in command.notes
+    assert "Precision" not in make(BASE, Facts(dtype="bfloat16")).comments  # it was chosen
+
+
+@pytest.mark.parametrize("make", SERVERS)
+def test_what_is_copied_says_what_to_verify(make: Any) -> None:
+    command = make(BASE.replace(batching="static"))
+    script = command.as_script
+    assert script.startswith(command.text)
+    assert f"# {command.server} has no equivalent of: Batching (static)." in script.splitlines()
+    assert f"# {VERIFY}" in script.splitlines()
+    assert "no equivalent" not in make(BASE).comments
+
+
+@given(st.text(min_size=1), st.sampled_from(SERVERS))
+def test_any_path_survives_the_shell(path: str, make: Any) -> None:
+    assume("\0" not in path and "\\\n" not in path and "\nEOF\n" not in path)
+    assert path in words(make(EngineConfig(model=path)))

@@ -1,0 +1,259 @@
+"""A child is started, heard and ended for sure, and whoever stands for it says what became of it.
+The children here are a few lines of Python: no torch, no model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from app.clients.target import Event, LinkChanged, LinkState, OnEvent, Target
+from app.link.child_engine import IsolatedEngine
+from app.link.child_process import MOST_FILES, ChildProcess, child_environment, new_fault_file
+from engine import messages as m
+from engine.config import EngineConfig
+from engine.snapshot import FinishReason
+
+WAIT_S = 60.0
+LISTENS = """
+import json, os, sys
+print("chatter of a library", file=sys.stderr, flush=True)
+print(json.dumps({"port": 1, "pid": os.getpid()}), flush=True)
+"""
+ENDS_WITH_US = LISTENS + "sys.stdin.read()"
+STUBBORN = (
+    LISTENS
+    + """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+)
+BROKEN = "import nothing_of_that_name"
+SLOW = "import time; time.sleep(600)"
+LOAD = m.Load(EngineConfig(model="/models/tiny"))
+
+
+def command(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def until(when: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not when():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid)
+
+
+def test_a_child_is_heard_and_ends_with_its_stdin(caplog: pytest.LogCaptureFixture) -> None:
+    logs = LISTENS + (
+        "sys.path.insert(0, os.getcwd())\n"
+        "import logging; from app.link.child_process import LogSender\n"
+        "logging.getLogger().addHandler(LogSender())\n"
+        "logging.getLogger('engine.child').warning('no drafts')\n"
+        "sys.stdin.read()"
+    )
+    with caplog.at_level(logging.INFO):
+        child = ChildProcess(command=command(logs))
+        ready = child.wait_ready(WAIT_S)
+        assert ready is not None and ready.pid == child.pid
+        until(lambda: any(r.name == "engine.child" for r in caplog.records))
+        assert child.end(WAIT_S) == 0
+    assert child.last_lines == ["chatter of a library"]
+    assert is_gone(child.pid)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere SIGTERM cannot be ignored")
+def test_a_child_that_will_not_end_is_killed() -> None:
+    child = ChildProcess(command=command(STUBBORN))
+    assert child.wait_ready(WAIT_S) is not None
+    assert child.end(0.4) == -9
+    assert is_gone(child.pid)
+
+
+def test_a_child_finds_this_program_and_no_other(tmp_path: object) -> None:
+    known = child_environment({"A": "b"})
+    assert known["A"] == "b" and known["PYTHONSAFEPATH"] == "1"
+    first = known["PYTHONPATH"].split(os.pathsep)[0]
+    assert os.path.isfile(os.path.join(first, "app", "isolated", "process.py"))
+
+
+class FakeLine:
+    """In place of the stream: notes what it is given."""
+
+    def __init__(self, on_event: OnEvent, target: Target) -> None:
+        self.on_event, self.target = on_event, target
+        self.commands: list[m.Command] = []
+        self.num_cancelled = 0
+        self.is_stopped = False
+
+    def start(self) -> None:
+        self.on_event(LinkChanged(LinkState.LIVE, 0.0))
+
+    def submit(self, command: m.Command) -> None:
+        self.commands.append(command)
+
+    def cancel_load(self) -> None:
+        self.num_cancelled += 1
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        self.is_stopped = True
+        return True
+
+
+class Driven:
+    """An engine whose events are kept, and the lines that it made."""
+
+    def __init__(self, code: str) -> None:
+        self.events: list[Event] = []
+        self.lines: list[FakeLine] = []
+        self.engine = IsolatedEngine(
+            self.events.append, command=command(code), connect=self._connect
+        )
+        self.engine.start()
+
+    def _connect(self, on_event: OnEvent, target: Target) -> FakeLine:
+        self.lines.append(FakeLine(on_event, target))
+        return self.lines[-1]
+
+    def of(self, kind: type) -> list[Event]:
+        return [event for event in list(self.events) if isinstance(event, kind)]
+
+    def load(self) -> FakeLine:
+        count = len(self.lines)
+        self.engine.submit(LOAD)
+        until(lambda: len(self.lines) > count and LOAD in self.lines[-1].commands)
+        return self.lines[-1]
+
+
+@pytest.fixture
+def drive() -> Iterator[Callable[[str], Driven]]:
+    made: list[Driven] = []
+    before = set(psutil.Process().children())
+
+    def one(code: str) -> Driven:
+        made.append(Driven(code))
+        return made[-1]
+
+    yield one
+    for driven in made:
+        driven.engine.stop(10.0)
+    until(lambda: "isolated engine" not in [t.name for t in threading.enumerate()])
+    until(lambda: not set(psutil.Process().children()) - before)
+
+
+def test_commands_wait_for_the_process_and_keep_their_order(
+    drive: Callable[[str], Driven],
+) -> None:
+    driven = drive(ENDS_WITH_US)
+    given: list[m.Command] = [LOAD, *(m.Abort(f"r{n}") for n in range(20))]
+    for command_given in given:
+        driven.engine.submit(command_given)
+    until(lambda: driven.lines and len(driven.lines[0].commands) == len(given))
+    line = driven.lines[0]
+    assert line.commands == given and len(line.target.api_key or "") > 30
+    driven.engine.cancel_load()
+    assert line.num_cancelled == 1
+    pid = driven.engine.pid
+    assert pid is not None
+    assert driven.engine.stop(10.0) and line.is_stopped and is_gone(pid)
+    assert not driven.of(m.EngineCrashed)
+
+
+def test_without_a_process_commands_are_answered(drive: Callable[[str], Driven]) -> None:
+    driven = drive(ENDS_WITH_US)
+    asked: list[m.Command] = [m.AddRequest("r", "hello"), m.CountTokens("k", "x"), m.Unload()]
+    for command_given in asked:
+        driven.engine.submit(command_given)
+    until(lambda: len(driven.events) == 3)
+    failed, counted, unloaded = driven.events
+    assert isinstance(failed, m.RequestFailed) and "does not run" in failed.error.cause
+    assert counted == m.TokensCounted("k", None) and unloaded == m.Unloaded()
+    assert driven.engine.pid is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_killed_child_is_told_of_and_the_next_load_starts_another(
+    drive: Callable[[str], Driven],
+) -> None:
+    driven = drive(ENDS_WITH_US)
+    first = driven.load()
+    pid = driven.engine.pid
+    assert pid is not None
+    driven.engine._fault.write_text("Fatal Python error: here", encoding="utf-8")
+    os.kill(pid, 9)
+    until(lambda: driven.of(m.EngineCrashed))
+    [crash] = driven.of(m.EngineCrashed)
+    assert isinstance(crash, m.EngineCrashed)
+    assert "SIGKILL" in crash.error.cause and "out of memory" in crash.error.cause
+    assert "chatter of a library" in crash.traceback and "here" in crash.traceback
+    assert first.is_stopped
+    driven.engine.submit(m.AddRequest("r", "hello"))
+    until(lambda: driven.of(m.RequestFailed))
+    second = driven.load()
+    assert second is not first and second.target.api_key != first.target.api_key
+    assert driven.engine.pid not in (None, pid)
+
+
+def test_of_the_files_of_faults_the_last_few_are_kept() -> None:
+    for n in range(MOST_FILES + 3):
+        new_fault_file().with_name(f"engine-2026{n:02}.fault").touch()
+    assert len(list(new_fault_file().parent.glob("engine-*.fault"))) == MOST_FILES - 1
+
+
+def test_a_child_that_cannot_start_says_why(drive: Callable[[str], Driven]) -> None:
+    driven = drive(BROKEN)
+    driven.engine.submit(LOAD)
+    driven.engine.submit(m.AddRequest("r", "hello"))
+    until(lambda: driven.of(m.RequestFailed))
+    [crash] = driven.of(m.EngineCrashed)
+    assert isinstance(crash, m.EngineCrashed)
+    assert "did not start" in crash.error.cause
+    assert "nothing_of_that_name" in crash.error.cause and "Traceback" in crash.traceback
+    assert not driven.lines
+
+
+def test_a_load_can_be_cancelled_while_the_process_starts(
+    drive: Callable[[str], Driven],
+) -> None:
+    driven = drive(SLOW)
+    driven.engine.submit(LOAD)
+    until(lambda: driven.engine.pid is not None)
+    driven.engine.cancel_load()
+    until(lambda: driven.of(m.LoadFailed))
+    [failed] = driven.of(m.LoadFailed)
+    assert isinstance(failed, m.LoadFailed) and failed.cancelled
+    assert not driven.of(m.EngineCrashed)
+
+
+def test_it_can_be_stopped_while_the_process_starts(drive: Callable[[str], Driven]) -> None:
+    driven = drive(SLOW)
+    driven.engine.submit(LOAD)
+    until(lambda: driven.engine.pid is not None)
+    pid = driven.engine.pid
+    assert pid is not None
+    assert driven.engine.stop(12.0) and is_gone(pid)  # it is asked, then killed
+    assert not driven.of(m.EngineCrashed) and not driven.of(m.LoadFailed)
+
+
+def test_a_line_that_is_closed_for_good_ends_the_child(drive: Callable[[str], Driven]) -> None:
+    driven = drive(ENDS_WITH_US)
+    line = driven.load()
+    event = m.OutputEvent("r", "x", (1,), 0.0, 1, 1, 0, finish_reason=FinishReason.STOP)
+    line.on_event(event)
+    assert driven.events[-1] == event
+    line.on_event(LinkChanged(LinkState.CLOSED, 0.0, "another version"))
+    until(lambda: driven.of(m.EngineCrashed))
+    [crash] = driven.of(m.EngineCrashed)
+    assert isinstance(crash, m.EngineCrashed) and "another version" in crash.error.cause
+    assert driven.engine.pid is None

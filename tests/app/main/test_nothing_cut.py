@@ -1,0 +1,103 @@
+"""Every page and every panel, in a small window and with large text: nothing is seen in part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.main.start import Application
+from tests.app.cuts import cuts
+from tests.app.window_fixtures import application, ask, script, wait_idle
+from widgets.theme.fonts import text_scale
+from widgets.theme.restyling import restyling
+from widgets.theme.text_size import apply_text_size
+
+__all__ = ["application", "script"]  # fixtures
+
+OPENS = "/models/tiny"
+WAIT_MS, SETTLES_MS = 8_000, 50
+SIZES = [((1280, 800), 100), ((1000, 640), 100), ((1280, 800), 140), ((1000, 640), 140)]
+
+
+@pytest.fixture(autouse=True)
+def usual_text(qapp: QApplication) -> Iterator[None]:
+    yield
+    apply_text_size(qapp, 100)
+
+
+def set_text(qtbot: QtBot, application: Application, percent: int) -> None:
+    application.settings.preferences.set("text_size", percent)
+    qtbot.waitUntil(lambda: text_scale() == percent / 100 and not restyling().is_busy)
+
+
+def expect_whole(qtbot: QtBot, root: QWidget) -> None:
+    """Once what was shown just now has been laid out."""
+
+    def is_whole() -> None:
+        assert cuts(root) == []
+
+    qtbot.wait(SETTLES_MS)
+    qtbot.waitUntil(is_whole, timeout=WAIT_MS)
+
+
+@pytest.mark.parametrize(("size", "percent"), SIZES)
+def test_pages_and_panels(
+    qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
+) -> None:
+    window = application.window
+    window.resize(*size)
+    set_text(qtbot, application, percent)
+    ask(application, "hello")
+    wait_idle(qtbot, application)
+    expect_whole(qtbot, window)
+    for dock, _ in window.views.docks:
+        dock.raise_()
+        expect_whole(qtbot, window)
+    for index in range(len(window.pages)):
+        window.show_page(index)
+        expect_whole(qtbot, window)
+
+
+@pytest.mark.parametrize(("size", "percent"), SIZES)
+def test_the_first_page_and_a_models_card(
+    qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
+) -> None:
+    window, place = application.window, application.pages.models_place
+    window.resize(*size)
+    set_text(qtbot, application, percent)
+    place.show_welcome()
+    qtbot.waitUntil(place.welcome.fits.isVisible, timeout=WAIT_MS)
+    expect_whole(qtbot, window)
+    place.page.show_shapes()
+    qtbot.waitUntil(lambda: not place.page.detail.fits.isHidden(), timeout=WAIT_MS)
+    expect_whole(qtbot, window)
+
+
+@pytest.mark.parametrize("percent", [100, 140])
+def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, percent: int) -> None:
+    """A row is laid out for the width that it has, not for that of the window."""
+    set_text(qtbot, application, percent)
+    preferences = application.window.preferences
+    preferences.show()
+    dialog = preferences.dialog
+    assert dialog is not None
+    dialog.resize(1600, 900)
+    for section in ("Look", "Batching", "Precision", "KV cache", "Speculative decoding", "Model"):
+        dialog.show_section(section)
+        expect_whole(qtbot, dialog)
+
+
+@pytest.mark.parametrize(("size", "percent"), SIZES)
+def test_forms_of_the_quantize_page(
+    qtbot: QtBot, application: Application, size: tuple[int, int], percent: int
+) -> None:
+    window, page = application.window, application.pages.quantize
+    window.resize(*size)
+    set_text(qtbot, application, percent)
+    window.show_widget(page)
+    for tab in range(page.tabs.count()):
+        page.tabs.setCurrentIndex(tab)
+        expect_whole(qtbot, window)

@@ -1,0 +1,122 @@
+"""What the window can do: menus, palette and help are made from the registry of commands."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QMenu
+from pytestqt.qtbot import QtBot
+
+from app.features.preferences.desk import SETTING
+from app.main.start import Application
+from app.window.help_dialogs import in_columns
+from tests.app.window_fixtures import application, open_model, script
+
+__all__ = ["application", "script"]
+
+
+def test_every_command_has_a_home_and_no_shortcut_is_taken_twice(
+    application: Application,
+) -> None:
+    commands = list(application.window.commands)
+    assert {c.where for c in commands} == {"File", "View", "Chat", "Tune", "Help"}
+    shortcuts = [c.shortcut for c in commands if c.shortcut]
+    assert len(shortcuts) == len(set(shortcuts))
+    wanted = {"Ctrl+N", "Ctrl+O", "Ctrl+B", "Ctrl+/", "Ctrl+1", "Ctrl+K", "Esc", "Ctrl+Return"}
+    assert wanted <= set(shortcuts)
+    menus = [action.text() for action in application.window.menuBar().actions()]
+    assert menus == ["&File", "&View", "&Chat", "&Tune", "&Help"]
+
+
+def test_a_new_chat_begins_in_sight_whatever_page_was_shown(
+    qtbot: QtBot, application: Application
+) -> None:
+    """What was typed next went to a chat that nobody saw."""
+    window, chat = application.window, application.pages.chat_page
+    open_model(qtbot, application)
+    window.commands.run("page.models")
+    window.activateWindow()
+    qtbot.keyClick(window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)
+    qtbot.waitUntil(lambda: window.page.name == "Chat" and chat.composer.isVisible())
+    assert chat.composer.hasFocus() or chat.composer.isAncestorOf(window.focusWidget())
+    window.commands.run("page.tune")
+    window.commands.run("chat.regenerate")  # while the charts are watched
+    assert window.page.name == "Tune"
+
+
+def test_quit_is_the_last_of_the_file_menu(application: Application) -> None:
+    bar = application.window.menuBar().actions()
+    menu = next(action.menu() for action in bar if action.text() == "&File")
+    assert isinstance(menu, QMenu)
+    last = [action.objectName() for action in menu.actions() if not action.isSeparator()][-2:]
+    assert last == ["app.settings", "app.quit"]
+
+
+def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: Application) -> None:
+    window = application.window
+    window.activateWindow()
+    control, shift = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
+    qtbot.keyClick(window, Qt.Key.Key_P, control | shift)
+    palette = window.command_palette
+    qtbot.waitUntil(palette.isVisible)
+    known = {palette.model.entry(row).id: row for row in range(palette.model.rowCount())}
+    assert set(known) == {c.id for c in window.commands} - {"help.palette"}
+    assert not palette.model.entry(known["chat.stop"]).is_enabled  # nothing is being written
+    qtbot.keyClicks(palette.field, "light")
+    qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+    assert palette.isHidden() and window.settings.theme == "light"
+    window.show_palette()
+    first = palette.model.entry(0)
+    assert (first.id, first.is_checked) == ("theme.light", True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"), [("kv", "kv_cache_dtype"), ("text size", "text_size")]
+)
+def test_the_palette_finds_settings_and_leads_to_their_rows(
+    qtbot: QtBot, application: Application, typed: str, name: str
+) -> None:
+    open_model(qtbot, application)
+    window = application.window
+    window.activateWindow()
+    window.show_palette()
+    palette = window.command_palette
+    qtbot.keyClicks(palette.field, typed)
+    found = [palette.model.entry(row).id for row in range(palette.model.rowCount())]
+    place = found.index(f"{SETTING}{name}")
+    for _ in range(place):
+        qtbot.keyClick(palette.field, Qt.Key.Key_Down)
+    qtbot.keyClick(palette.field, Qt.Key.Key_Return)
+    dialog = window.preferences.dialog
+    assert palette.isHidden() and dialog is not None and name in dialog.shown_names
+    row = next(view.rows[name] for view in dialog.views if name in view.rows)
+    area = dialog.area.viewport()
+    assert area.rect().contains(row.rect().translated(row.mapTo(area, row.rect().topLeft())))
+    focused = dialog.focusWidget()
+    assert focused is not None and row.isAncestorOf(focused)
+    dialog.close()
+
+
+def test_help_lists_the_shortcuts_and_the_versions(qtbot: QtBot, application: Application) -> None:
+    window = application.window
+    window.commands.run("help.shortcuts")
+    window.commands.run("help.about")
+    dialogs = [w for w in window.children() if hasattr(w, "sections")]
+    texts = [dialog.text() for dialog in dialogs]
+    assert any("Open model: Ctrl+O" in text for text in texts)
+    assert any("torch:" in text and "Qt: 6" in text for text in texts)
+    room = application.window.screen().availableSize()
+    for dialog in dialogs:
+        assert dialog.sizeHint().height() <= room.height() and dialog.isVisible()
+        dialog.reject()
+
+
+def test_long_lists_stand_in_columns_in_their_order() -> None:
+    def rows(count: int) -> list[tuple[str, str]]:
+        return [(f"{place}", "") for place in range(count)]
+
+    sections = {"A": rows(9), "B": rows(20), "C": rows(22), "D": rows(4)}
+    columns = in_columns(sections)
+    assert [title for column in columns for title in column] == ["A", "B", "C", "D"]
+    assert [list(column) for column in columns] == [["A", "B"], ["C", "D"]]
+    assert in_columns({"A": rows(3)}) == [{"A": rows(3)}]

@@ -1,0 +1,498 @@
+"""The engine's settings in the real window: sent, collected, refused, undone, kept as profiles."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QGuiApplication
+from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
+from pytestqt.qtbot import QtBot
+
+from app.features.models.device_words import RANKS, STAGES
+from app.features.tune.row_remarks import WITH_CEILING, RowRemarks
+from app.features.tune.server_commands import DRAFT_SETTINGS as SETTINGS_OF_IT
+from app.features.tune.server_dialog import ServerDialog
+from app.features.tune.setting_specs import sections
+from app.features.tune.settings_model import SettingsModel
+from app.link.bridge import EngineBridge
+from app.main.start import Application
+from app.window.settings_store import SettingsStore
+from engine.config import SETTINGS, EngineConfig
+from engine.snapshot import GpuFigures
+from tests.app.fakes import FakeEngineThread, Script
+from tests.app.window_fixtures import application, next_run, open_model, script, send
+from tests.widgets import synthetic
+from widgets.controls.number_control import NumberControl
+from widgets.controls.setting_row import ChoiceControl
+
+__all__ = ["application", "script"]
+
+
+def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    thread = application.bridge.engine
+    assert isinstance(thread, FakeEngineThread)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        for position in (5, 6, 7, 8):
+            row.control.slider.setValue(position)
+    sent = [c for c in thread.commands if type(c).__name__ == "Reconfigure"]
+    assert [dict(c.changes) for c in sent] == [{"max_num_seqs": row.value()}]  # type: ignore[union-attr]
+    marks = [mark.text for chart in application.window.charts.charts for mark in chart.marks]
+    assert marks and set(marks) == {f"Running requests 16 → {row.value()}"}
+
+
+def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.rows["block_size"].control.field.setValue(64)
+    assert panel.rows["block_size"].hint == "not applied yet: now 16"
+    assert not panel._apply.isHidden() and panel._apply.text() == "Apply (cache rebuild)"
+    qtbot.wait(300)
+    assert application.bridge.config is not None and application.bridge.config.block_size == 16
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config.block_size == 64 and panel._apply.isHidden()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._undo.click()
+    assert panel.rows["block_size"].value() == 16
+
+
+def test_apply_leaves_the_keyboard_in_its_place(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    application.window.activateWindow()
+    panel = application.window.engine_settings
+    panel.rows["block_size"].control.field.setValue(64)
+    panel._apply.setFocus()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(panel._apply, Qt.Key.Key_Space)
+    assert panel._apply.isHidden()
+    focused = QApplication.focusWidget()
+    assert focused is not None and focused.isAncestorOf(panel._apply)
+    qtbot.keyClick(focused, Qt.Key.Key_Space)
+    assert application.bridge.config is not None and application.bridge.config.block_size == 64
+    qtbot.keyClick(focused, Qt.Key.Key_Tab)
+    assert panel._undo.hasFocus()  # it stands behind Apply
+
+
+def test_a_refused_setting_says_why_and_shows_the_value_before(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.failing_settings = ("kv_cache_memory_bytes",)
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows["kv_cache_memory_bytes"]
+    row.control.field.setValue(2.0)
+    with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=3000):
+        panel.apply()
+    assert row.hint_tone == "error" and "9 GiB of 3 GiB" in row.hint
+    assert row.value() is None
+
+
+def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    field = row.control.field
+    field.selectAll()
+    qtbot.keyClicks(field, "5000")
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert row.value() == 1024
+    assert row.hint_tone == "error" and "5,000 is out of range: 1 to 1,024." in row.hint
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    assert row.hint_tone == "small"
+    field.selectAll()
+    qtbot.keyClicks(field, "5000")
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        qtbot.keyClick(field, Qt.Key.Key_Return)
+    assert row.hint_tone == "error"
+    run_and_wait(qtbot, application, "tune.undo")
+    assert row.value() == 32 and row.hint_tone == "small"  # nobody has written 32
+
+
+def test_who_wants_to_choose_a_method_of_drafting_is_led_to_its_row(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    window = application.window
+    window.resize(1200, 700)
+    window.show()
+    with qtbot.waitActive(window):
+        window.activateWindow()
+    row = window.engine_settings.rows["speculative_method"]
+    assert row.visibleRegion().isEmpty()
+    window.views.speculation.choose.click()
+    assert row.visibleRegion().boundingRect() == row.rect()
+    assert row.control.hasFocus()
+
+
+def test_a_servers_command_is_copied_with_what_it_lacks(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.rows["batching"].control.setCurrentIndex(1)
+    panel.rows["batching"].control.activated.emit(1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        pass
+    panel._copy.click()
+    [dialog] = application.window.findChildren(ServerDialog)
+    for server, begin in (
+        ("vLLM", "vllm serve /models/tiny"),
+        ("SGLang", "python3 -m sglang.launch_server"),
+        ("TensorRT-LLM", "cat > "),
+    ):
+        dialog.choose(server)
+        assert "Batching (static)" in dialog.comments.text()
+        dialog.copy_button.click()
+        copied = QGuiApplication.clipboard().text()
+        assert copied.startswith(begin)
+        assert f"# {server} has no equivalent of: Batching (static)." in copied
+        assert "verify what they give there" in copied
+    dialog.reject()
+
+
+def choose_setting(qtbot: QtBot, application: Application, name: str, value: float) -> None:
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.window.engine_settings.rows[name].control.field.setValue(value)
+
+
+def run_and_wait(qtbot: QtBot, application: Application, command: str) -> None:
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        application.window.commands.run(command)
+
+
+def test_settings_are_undone_and_redone_by_commands(qtbot: QtBot, application: Application) -> None:
+    open_model(qtbot, application)
+    row = application.window.engine_settings.rows["max_num_seqs"]
+    undo, redo = (application.window.commands.action(f"tune.{n}") for n in ("undo", "redo"))
+    assert not undo.isEnabled() and not redo.isEnabled()
+    choose_setting(qtbot, application, "max_num_seqs", 32)
+    assert undo.isEnabled()
+    run_and_wait(qtbot, application, "tune.undo")
+    assert row.value() == 16 and redo.isEnabled() and not undo.isEnabled()
+    run_and_wait(qtbot, application, "tune.redo")
+    assert row.value() == 32 and not redo.isEnabled()
+
+
+def entry(menu: QMenu, text: str) -> QAction:
+    """The entry of a menu, which is filled as if it were opened."""
+    menu.aboutToShow.emit()
+    return next(action for action in menu.actions() if action.text() == text)
+
+
+def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
+    qtbot: QtBot, application: Application
+) -> None:
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    menu = panel.profiles
+    assert not entry(menu, "No profile is saved yet").isEnabled()
+    choose_setting(qtbot, application, "max_num_seqs", 64)
+    application.window.commands.run("tune.save_profile")
+    [dialog] = application.window.findChildren(QInputDialog)
+    dialog.setTextValue("  many &  at once ")
+    dialog.accept()
+    assert entry(menu, "many && at once").isChecked()
+    run_and_wait(qtbot, application, "tune.defaults")
+    assert panel.rows["max_num_seqs"].value() == 16
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        entry(menu, "many && at once").trigger()
+    assert panel.rows["max_num_seqs"].value() == 64
+    entry(entry(menu, "Delete a profile").menu(), "many && at once").trigger()
+    assert application.settings.profiles.profiles == ()
+    notice = application.window.notices.notice("profile")
+    assert notice is not None and "many & at once" in notice.cause
+    application.window.notices.frame("profile").buttons[0].click()
+    assert [p.name for p in SettingsStore().profiles.profiles] == ["many & at once"]
+
+
+def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
+    qapp: QApplication, application: Application
+) -> None:
+    application.shutdown()
+    path = application.settings.profiles.path
+    path.write_text("{ not json", encoding="utf-8")
+    with next_run(qapp) as again:
+        notice = again.window.notices.notice("profile")
+        assert notice is not None and "profiles.damaged-1.json" in notice.cause
+        assert path.with_name("profiles.damaged-1.json").read_text(encoding="utf-8") == "{ not json"
+
+
+def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, script: Script) -> None:
+    script.replies, script.step_s = 100_000, 0.005
+    open_model(qtbot, application)
+    send(qtbot, application, "question")
+    rows = application.window.engine_settings.rows
+    qtbot.waitUntil(lambda: rows["max_num_seqs"].hint == "1 running · 0 waiting", timeout=3000)
+    assert rows["block_size"].hint == "waste 25.0 % now"
+    assert rows["kv_cache_memory_bytes"].hint == "64.0 MiB · 2,048 tokens · 0 preemptions"
+    assert rows["max_num_batched_tokens"].hint.startswith("largest step 2.0 ms at")
+    for name, row in rows.items():
+        assert row.hint or name == "seed" or name in SETTINGS_OF_IT  # nothing was drafted
+
+
+def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Application) -> None:
+    """It is said from the first reply on, when the hand may be on its way to a control."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel.show_ceilings({})
+    before = {name: row.sizeHint().height() for name, row in panel.rows.items()}
+    panel.show_ceilings(dict.fromkeys(WITH_CEILING, "more: nothing to win"))
+    assert all("nothing to win" in panel.rows[n].hint for n in ("max_num_seqs", "quantization"))
+    assert {name: row.sizeHint().height() for name, row in panel.rows.items()} == before
+
+
+def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_control(
+    application: Application,
+) -> None:
+    for name, row in application.window.engine_settings.rows.items():
+        control = getattr(row.control, "field", row.control)
+        assert control.accessibleName() == SETTINGS[name].label
+        assert SETTINGS[name].help in row.toolTip()
+
+
+def test_gpus_of_the_driver_become_devices(
+    qapp: QApplication, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the row of the panel, and in the settings dialog that is opened afterwards."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    card = GpuFigures("NVIDIA H200", total=141 * 2**30, used=2**30, own=0, power_w=90.0)
+    with next_run(qapp) as application:
+        panel = application.window.engine_settings
+        control = panel.rows["device"].control
+        assert isinstance(control, ChoiceControl) and control.findData("cuda:0") < 0
+        application.gpu.figures.emit(1.0, (card,))
+        place = control.findData("cuda:0")
+        assert control.itemText(place) == "cuda:0 · NVIDIA H200"
+        assert [control.itemData(i) for i in range(control.count())] == ["auto", "cpu", "cuda:0"]
+        rows = {s.name: s for specs in sections(panel.machine).values() for s in specs}
+        assert ("cuda:0", "cuda:0 · NVIDIA H200") in rows["device"].choices
+        application.gpu.figures.emit(2.0, (card,))
+        assert control.count() == 3
+        panel.offer_gpus(())
+        assert [control.itemData(i) for i in range(control.count())] == ["auto", "cpu"]
+        control.set_value("cuda:0")  # from the command line
+        panel.offer_gpus((card.name,))
+        panel.offer_gpus(())
+        assert control.value() == "cuda:0"
+
+
+def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
+    qapp: QApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = False
+    monkeypatch.setattr(EngineBridge, "is_remote", property(lambda bridge: away))
+    card = GpuFigures("NVIDIA H200", total=141 * 2**30, used=2**30, own=0)
+    own = GpuFigures("A card", total=8 * 2**30, used=2**30, own=0)
+    with next_run(qapp) as application:
+        memory, panel = application.window.views.memory, application.window.engine_settings
+        told = lambda gpus: application.bridge.snapshot.emit(
+            dataclasses.replace(synthetic.snapshot(1.0), gpus=gpus)
+        )
+        application.gpu.figures.emit(1.0, (own,))
+        told(())
+        assert memory._gpus == (own,)
+        away = True
+        told(())  # it computes on its CPU: this machine's GPU is not its
+        assert memory._gpus == () and panel.machine.gpus == ()
+        told((card,))
+        application.gpu.figures.emit(2.0, (own,))
+        assert memory._gpus == (card,) and panel.machine.gpus == (card.name,)
+        divided = dataclasses.replace(card, uuid="GPU-0")
+        part = GpuFigures("A part", 18 * 2**30, 2**30, uuid="MIG-0", part_of="GPU-0")
+        told((divided, part))
+        assert memory._gpus == (part,) and panel.machine.gpus == (card.name,)
+        away = False
+        told(())
+        assert memory._gpus == () and panel.machine.gpus == ()
+        application.gpu.figures.emit(3.0, (own,))
+        assert memory._gpus == (own,)
+
+
+def test_eager_steps_are_for_a_gpu_and_threads_for_the_cpu() -> None:
+    model = SettingsModel()
+    everything = SimpleNamespace(matters=lambda name, weights: True)
+    remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
+    for device, why in (("cpu", "only on an NVIDIA GPU"), ("cuda:0", ""), ("auto", "")):
+        model.open(EngineConfig(model="any", device=device), {})
+        assert remarks.idle_because("enforce_eager") == why
+        only = "only where the CPU computes layers" if device == "cuda:0" else ""
+        assert remarks.idle_because("adaptive_threads") == only
+        assert remarks.idle_because("num_threads") == ""  # a model is loaded by them
+        assert remarks.idle_because("block_size") == ""
+        assert remarks.idle_because("gpu_layers") == why
+
+
+def test_eager_steps_are_no_choice_with_several_gpus() -> None:
+    model = SettingsModel()
+    everything = SimpleNamespace(matters=lambda name, weights: True)
+    remarks = RowRemarks(model, everything)  # type: ignore[arg-type]
+    for name in (RANKS, STAGES):
+        for count, why in ((1, ""), (2, "several GPUs launch every kernel by itself")):
+            model.open(EngineConfig(model="any", device="cuda:0").replace(**{name: count}), {})
+            assert remarks.idle_because("enforce_eager") == why
+            assert not any(map(remarks.idle_because, ("gpu_layers", RANKS, STAGES)))
+
+
+def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    """And what so many would be; on one the row is as quiet as the others."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    panel._machine = dataclasses.replace(panel.machine, num_nodes=1)
+    row = panel.rows[RANKS]
+    control = row.control
+    assert isinstance(control, NumberControl)
+    panel._show_values()
+    one = "2 threads compute all · 1 NUMA node"
+    qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
+    control.slider.setValue(1)
+    what = "2 groups of 1 thread · 1 NUMA node"
+    assert (row.hint, row.hint_tone) == (f"not applied yet: now 1 · {what}", "warning")
+    control.slider.setValue(2)
+    why = "2 KV heads cannot be divided among 4 ranks"
+    assert (row.hint, row.hint_tone) == (why, "error")
+    control.slider.setValue(1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config is not None
+    assert application.bridge.config.tensor_parallel_size == 2
+    qtbot.waitUntil(lambda: row.hint == what and row.hint_tone == "small", timeout=3000)
+    assert row.value() == 2 and application.window.strip.title.endswith("cpu, 2 ranks, 2 threads")
+    panel.choose("speculative_method", "eagle3")
+    assert (row.hint, row.hint_tone) == ("an EAGLE-3 head drafts for one rank only", "error")
+    panel.undo()
+    assert row.hint_tone == "small"
+
+
+def test_gpus_that_are_missing_for_ranks_are_told_before(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    script.host_layers = 0
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows[RANKS]
+    panel.offer_gpus(("A card",))
+    panel.choose(RANKS, 2)
+    assert row.hint == "2 ranks need 2 GPUs: there is 1 GPU here" and row.hint_tone == "error"
+    panel.offer_gpus(("A card", "A card"))
+    would = "cuda:0 and cuda:1 · weights about 12.0 MiB on each"
+    qtbot.waitUntil(lambda: row.hint == f"not applied yet: now 1 · {would}", timeout=3000)
+    panel.choose("gpu_layers", "3")
+    assert row.hint.startswith("divided between CPU and GPU it is on one GPU")
+
+
+def test_stages_are_chosen_where_there_are_gpus_for_them(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    """And what speaks against so many is told before they are applied."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row, ranks = panel.rows[STAGES], panel.rows[RANKS]
+    assert not row.isEnabled() and row.hint == "only on several NVIDIA GPUs"
+    script.host_layers = 0
+    open_model(qtbot, application, "/models/other")
+    panel.offer_gpus(("A card",))
+    assert not row.isEnabled() and ranks.isEnabled()
+    panel.offer_gpus(("A card",) * 3)
+    assert row.isEnabled()
+    panel._show_values()
+    one = "cuda:0 has all layers · 3 GPUs here"
+    qtbot.waitUntil(lambda: row.hint == one and row.hint_tone == "small", timeout=3000)
+    control = row.control
+    assert isinstance(control, NumberControl)
+    control.slider.setValue(2)
+    what = "cuda:0 to cuda:2 · 2 or 3 layers each"
+    would = f"not applied yet: now 1 · {what} · weights about 8.01 MiB on each"
+    assert (row.value(), row.hint, row.hint_tone) == (3, would, "warning")
+    eager = panel.rows["enforce_eager"]
+    assert eager.hint == "several GPUs launch every kernel by itself" and not eager.isEnabled()
+    control.slider.setValue(3)
+    assert (row.hint, row.hint_tone) == ("4 stages need 4 GPUs: there are 3 GPUs here", "error")
+    control.slider.setValue(2)
+    panel.choose(RANKS, 2)
+    both = "each layer on all GPUs, or some layers on each: set one of the two to 1"
+    assert row.hint == ranks.hint == both and row.hint_tone == ranks.hint_tone == "error"
+    panel.choose(RANKS, 1)
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config is not None
+    assert application.bridge.config.pipeline_parallel_size == 3
+    now = f"{what} · weights 24.0 MiB on the first"
+    qtbot.waitUntil(lambda: row.hint == now and row.hint_tone == "small", timeout=3000)
+    assert ", 3 stages" in application.window.strip.title
+    panel.choose("device", "cpu")
+    why = "the CPU has all layers: stages are on NVIDIA GPUs"
+    assert row.isEnabled() and (row.hint, row.hint_tone) == (why, "error")
+
+
+def test_layers_are_chosen_as_words_or_numbers(
+    qtbot: QtBot, application: Application, script: Script
+) -> None:
+    """As many as the model has; what they cost is said, and the threads of the CPU matter."""
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row, threads = panel.rows["gpu_layers"], panel.rows["adaptive_threads"]
+    assert not row.isEnabled() and row.hint == "only on an NVIDIA GPU"
+    script.host_layers = 0
+    open_model(qtbot, application, "/models/other")
+    qtbot.waitUntil(lambda: row.hint.startswith("all 8 on cuda:0 · a layer 2.50 MiB"), timeout=3000)
+    assert row.value() == "auto" and row.isEnabled() and not threads.isEnabled()
+    control = row.control
+    assert isinstance(control, NumberControl)
+    shown = []
+    for position in range(9):
+        control.slider.setValue(position)
+        shown.append((control.field.text(), panel.model.shown("gpu_layers")))
+    numbers = [(f"{n} of 8", f"{n}") for n in range(1, 8)]
+    assert shown == [("auto", "auto"), *numbers, ("all of 8", "all")]
+    control.slider.setValue(6)
+    moved = "moves 2 layers to RAM: about 5.01 MiB, and 16.0 MiB of KV cache"
+    assert row.hint == f"not applied yet: now auto · {moved}"
+    assert threads.isEnabled()
+    with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
+        panel._apply.click()
+    assert application.bridge.config is not None and application.bridge.config.gpu_layers == "6"
+    assert threads.isEnabled() and control.field.text() == "6 of 8"
+    qtbot.waitUntil(lambda: row.hint.startswith("6 of 8 on cuda:0, 2 in RAM"), timeout=3000)
+    assert "4.00 MiB of it in RAM" in panel.rows["quantization"].hint
+    assert "16.0 MiB of it in RAM" in panel.rows["kv_cache_memory_bytes"].hint
+    assert "in RAM beside it" in panel.rows["gpu_memory_utilization"].hint
+    assert panel.rows["max_model_len"].hint.endswith("with 1,024 all layers would be on cuda:0")
+    control.slider.setValue(8)
+    assert "moves 2 layers to cuda:0: about 5.01 MiB" in row.hint
+    assert row.hint.endswith("; 8.00 GiB are free there")
+    assert not threads.isEnabled()
+
+
+def test_layers_are_written_too(qtbot: QtBot, application: Application, script: Script) -> None:
+    script.host_layers = 2
+    open_model(qtbot, application)
+    panel = application.window.engine_settings
+    row = panel.rows["gpu_layers"]
+    control = row.control
+    assert isinstance(control, NumberControl)
+    for text, value, field in (
+        ("3", "3", "3 of 8"), ("all", "all", "all of 8"), ("5", "5", "5 of 8"),
+        ("ALL", "all", "all of 8"), ("auto", "auto", "auto"), ("8", "all", "all of 8"),
+    ):  # fmt: skip
+        control.field.selectAll()
+        qtbot.keyClicks(control.field, text)
+        qtbot.keyClick(control.field, Qt.Key.Key_Return)
+        assert (panel.model.shown("gpu_layers"), control.field.text()) == (value, field), text
+        assert row.hint_tone != "error"
+    control.field.selectAll()
+    qtbot.keyClicks(control.field, "40")
+    qtbot.keyClick(control.field, Qt.Key.Key_Return)
+    assert row.hint == "40 is out of range: 1 to 8." and control.field.text() == "all of 8"
+    control.field.stepBy(-1)
+    assert panel.model.shown("gpu_layers") == "7"
+    row.set_value("30")  # of another model, or from the command line: more than there are
+    assert control.field.text() == "all of 8"

@@ -1,0 +1,289 @@
+"""The window opens whatever has happened to the file of the chats, and nothing in it is lost."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFileDialog, QLabel, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+
+from app import paths
+from app.features.chat.controller import ChatController
+from app.features.chat.files import parse
+from app.features.chat.page import ChatPage
+from app.storage import (
+    ChatStore,
+    StorageReadOnlyError,
+    StoredConversation,
+    StoredMessage,
+    chat_store,
+    open_store,
+)
+from app.storage.records import put_conversation, put_message
+from tests.app.fake_engine import FakeEngine
+from widgets.chat.conversation_list import ConversationList
+from widgets.chat.records import ConversationRecord
+
+NUM_CHATS = 10_000
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(b"this was a database" * 500)
+
+
+def make_newer(path: Path) -> None:
+    ChatStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+
+
+@pytest.mark.parametrize(("spoil", "said"), [(damage, "damaged"), (make_newer, "newer")])
+def test_a_file_that_cannot_be_used_is_left_alone_and_one_can_chat(
+    qtbot: QtBot, spoil: Callable[[Path], None], said: str
+) -> None:
+    path = paths.chats_file()
+    spoil(path)
+    before = path.read_bytes()
+    store, engine = open_store(), FakeEngine()
+    page = ChatPage(ChatController(engine, store))
+    qtbot.addWidget(page)
+    page.show()
+    text = page.problem_notice.text()
+    assert not page.problem_notice.isHidden() and said in text
+    assert "until this window closes" in text
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    engine.finish("Hello to you")
+    assert page.controller.current.last is not None
+    assert page.controller.current.last.text == "Hello to you"
+    page.controller.close()
+    store.close()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("spoil", [damage, make_newer])
+def test_the_file_is_kept_aside_and_what_was_written_is_saved(
+    qtbot: QtBot, spoil: Callable[[Path], None]
+) -> None:
+    path = paths.chats_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name("chats-kept-2.sqlite3")
+    path.with_name("chats-kept-1.sqlite3").write_bytes(b"from last year")
+    spoil(path)
+    before = path.read_bytes()
+    store, engine = open_store(), FakeEngine()
+    page = ChatPage(ChatController(engine, store))
+    qtbot.addWidget(page)
+    page.show()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    qtbot.mouseClick(page.problem_notice.findChild(QPushButton), Qt.MouseButton.LeftButton)
+    assert page.problem_notice.isHidden() and page.controller.problem is None
+    said = page.toast.findChild(QLabel)
+    assert said is not None and aside.name in said.text()
+    assert store.path == path and aside.read_bytes() == before
+    engine.finish("Hello to you")  # it was under way
+    page.controller.close()
+    store.close()
+    with closing(ChatStore(path)) as again:
+        kept = again.conversations()
+        assert [c.title for c in kept] == ["Hello"]
+        assert [m.text for m in again.messages(kept[0].id)] == ["Hello", "Hello to you"]
+    assert path.with_name("chats-kept-1.sqlite3").read_bytes() == b"from last year"
+
+
+def test_where_it_cannot_be_kept_aside_everything_is_as_before(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = paths.chats_file()
+    damage(path)
+    before = path.read_bytes()
+
+    def refuse(path: Path) -> Path:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(chat_store, "set_aside", refuse)
+    with closing(open_store()) as store:
+        stored = StoredConversation("c1", "Hello")
+        store.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Hello")).result(10)
+        with pytest.raises(StorageReadOnlyError, match="no permission"):
+            store.begin_anew()
+        assert store.problem is not None and store.spoiled == path
+        store.save_conversation(stored).result(10)
+        assert [m.text for m in store.messages("c1")] == ["Hello"]
+    assert path.read_bytes() == before
+    left = [p.name for p in path.parent.iterdir() if "new" in p.name or "kept" in p.name]
+    assert left == []
+
+
+def test_whoever_closes_the_window_is_asked(qtbot: QtBot) -> None:
+    path = paths.chats_file()
+    damage(path)
+    store, engine, window = open_store(), FakeEngine(), QWidget()
+    page = ChatPage(ChatController(engine, store), window)
+    qtbot.addWidget(window)
+    window.show()
+    assert page.anew.may_close(window)  # nothing was written
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    engine.finish("Hello to you")
+    assert not page.anew.may_close(window)
+    assert page.anew.dialog is not None
+    page.anew.dialog.stay.click()
+    assert page.anew.dialog is None and window.isVisible()
+    assert not page.anew.may_close(window)
+    page.anew.dialog.save.click()
+    assert not window.isVisible() and page.anew.may_close(window)
+    page.controller.close()
+    store.close()
+    with closing(ChatStore(path)) as again:
+        assert [c.title for c in again.conversations()] == ["Hello"]
+
+
+def test_what_was_written_beside_a_locked_file_is_not_lost_without_asking(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    path = paths.chats_file()
+    with closing(ChatStore(path)) as theirs:
+        stored = StoredConversation("c1", "Of the other window")
+        theirs.add_messages(stored, StoredMessage("m1", "c1", None, "user", "Before")).result(10)
+        store, engine, window = open_store(), FakeEngine(), QWidget()
+        page = ChatPage(ChatController(engine, store), window)
+        qtbot.addWidget(window)
+        window.show()
+        assert page.anew.may_close(window)  # what can be read is the other window's own
+        page.send("Hello")
+        qtbot.waitUntil(lambda: bool(engine.order))
+        engine.finish("Hello to you")
+        assert not page.anew.may_close(window) and page.anew.dialog is not None
+        text = page.anew.dialog.text.text()
+        assert "1 chat" in text and "is locked" in text and "Import chats" in text
+
+        def choose(file: Path) -> None:
+            assert page.anew.dialog is not None
+            page.anew.dialog.save.click()
+            found = page.findChildren(QFileDialog)[-1]
+            found.fileSelected.emit(str(file))
+            found.close()
+
+        choose(tmp_path / "nowhere" / "copy.json")
+        qtbot.waitUntil(lambda: "cannot be written" in page.anew.dialog.text.text())
+        assert window.isVisible()
+        choose(tmp_path / "copy.json")
+        qtbot.waitUntil(lambda: not window.isVisible())
+        page.controller.close()
+        store.close()
+    (bundle,) = parse((tmp_path / "copy.json").read_text(encoding="utf-8"))
+    assert [m.text for m in bundle.messages] == ["Hello", "Hello to you"]
+
+
+def test_what_a_full_disk_did_not_take_is_not_lost_without_asking(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    store, engine, window = open_store(), FakeEngine(), QWidget()
+    page = ChatPage(ChatController(engine, store), window)
+    qtbot.addWidget(window)
+    window.show()
+    page.send("Hello")
+    qtbot.waitUntil(lambda: bool(engine.order))
+    assert page.anew.may_close(window)
+    pages = store._writer._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._writer._connection.execute(f"PRAGMA max_page_count = {pages}")  # the disk is full now
+    answer = "Hello to you. " * 20_000
+    engine.finish(answer)
+    assert not page.anew.may_close(window) and page.anew.dialog is not None
+    assert "no room to save chats" in page.anew.dialog.text.text()
+    page.anew.dialog.save.click()
+    copy = tmp_path / "copy.json"
+    page.findChildren(QFileDialog)[-1].fileSelected.emit(str(copy))
+    qtbot.waitUntil(lambda: not window.isVisible())
+    (bundle,) = parse(copy.read_text(encoding="utf-8"))
+    assert [m.text for m in bundle.messages] == ["Hello", answer]
+    page.anew.dialog.stay.click()
+    store._writer._connection.execute("PRAGMA max_page_count = 1000000")  # room was made
+    assert page.anew.may_close(window)
+    page.controller.close()
+    store.close()
+
+
+def records(count: int, title: str = "Chat") -> list[ConversationRecord]:
+    return [ConversationRecord(f"c{n}", f"{title} {n}", "14:05") for n in range(count)]
+
+
+def test_of_ten_thousand_conversations_only_what_changed_is_touched(qtbot: QtBot) -> None:
+    shown = ConversationList()
+    qtbot.addWidget(shown)
+    shown.resize(240, 600)
+    shown.show()
+    listed = records(NUM_CHATS)
+    shown.set_conversations(listed, "c7000")
+    assert shown.selected == "c7000"
+    assert shown._model.index(9000).data() == "Chat 9000"  # it was looked at
+    changed: list[int] = []
+    shown._model.dataChanged.connect(lambda first, last: changed.append(first.row()))
+    listed[9000] = listed[9000]._replace(title="Renamed")
+    shown.set_conversations(listed, "c7000")
+    shown.update_conversation(listed[5]._replace(detail="generating"))
+    assert changed == [9000, 5]
+    shown.set_conversations(list(reversed(listed)), "c1")
+    assert shown.selected == "c1" and shown.view.currentIndex().row() == NUM_CHATS - 2
+
+
+def test_of_ten_thousand_conversations_those_in_view_are_made(qtbot: QtBot) -> None:
+    listed, made = records(NUM_CHATS), []
+
+    def record_of(row: int) -> ConversationRecord:
+        made.append(row)
+        return listed[row]
+
+    shown = ConversationList()
+    qtbot.addWidget(shown)
+    shown.resize(240, 600)
+    shown.show()
+    shown.set_rows([record.key for record in listed], record_of, "c7000")
+    qtbot.waitUntil(lambda: bool(made), timeout=10_000)
+    shown.grab()
+    assert shown.selected == "c7000" and 7000 in made
+    assert len(set(made)) < 100
+    shown.select("c9999")
+    shown.grab()
+    assert made[-1] > 9900 and len(set(made)) < 200
+
+
+def test_a_chat_page_of_ten_thousand_shows_opens_and_finds_all(
+    qtbot: QtBot, tmp_path: Path
+) -> None:
+    path = tmp_path / "chats.sqlite3"
+    ChatStore(path).close()
+    with sqlite3.connect(path) as connection:
+        for n in range(NUM_CHATS):
+            conversation = StoredConversation(f"c{n}", f"Chat {n}", updated=1e9 + n)
+            put_conversation(connection, conversation)
+        put_message(connection, StoredMessage("m0", "c0", None, "user", "the oldest pear"))
+    connection.close()
+    store = ChatStore(path)
+    page = ChatPage(ChatController(FakeEngine(), store))
+    qtbot.addWidget(page)
+    page.resize(900, 640)
+    page.show()
+    try:
+        assert len(page.list.records) == NUM_CHATS
+        assert [r.title for r in page.list.records[:2]] == ["Chat 9999", "Chat 9998"]
+        for wanted, title in (("pear", "Chat 0"), ("chat 7003", "Chat 7003")):
+            page.list.search.setText(wanted)
+            qtbot.waitUntil(lambda t=title: [r.title for r in page.list.records] == [t])
+        page.list.search.clear()
+        qtbot.waitUntil(lambda: len(page.list.records) == NUM_CHATS)
+        page.controller.rename("c7003", "Another name")
+        assert page.list.records[NUM_CHATS - 1 - 7003].title == "Another name"
+        page.controller.set_pinned("c5", True)
+        assert page.list.records[0].title == "Chat 5"
+    finally:
+        page.controller.close()
+        store.close()

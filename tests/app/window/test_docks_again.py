@@ -1,0 +1,121 @@
+"""Docks that were put where they were in the run before."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QPoint, QPointF, Qt
+from PySide6.QtGui import QMouseEvent
+from PySide6.QtWidgets import QApplication, QTabBar
+from pytestqt.qtbot import QtBot
+
+from app.main.start import Application
+from app.window.docks import DockArea
+from tests.app.window_fixtures import next_run
+
+
+def over_the_page(made: Application) -> list[tuple[int, ...]] | None:
+    """Tab bars of docks that lie over the page; None while nothing is laid out yet."""
+    area = made.window.dock_area
+    central = area.centralWidget()
+    bars = area.findChildren(QTabBar, options=Qt.FindChildOption.FindDirectChildrenOnly)
+    shown = [bar.geometry() for bar in bars if bar.isVisible() and bar.count()]
+    if central is None or not any(place.top() >= central.geometry().bottom() for place in shown):
+        return None
+    return [place.getRect() for place in shown if place.intersects(central.geometry())]
+
+
+def test_no_tab_bar_lies_over_the_page_in_the_second_run(qapp: QApplication, qtbot: QtBot) -> None:
+    """Qt left one behind, in the corner where a chat is begun."""
+    for _ in range(2):
+        with next_run(qapp) as made:
+            made.show()
+            qtbot.waitUntil(lambda window=made: over_the_page(window) is not None)
+            assert over_the_page(made) == []
+
+
+def squeeze(qtbot: QtBot, made: Application, low: int) -> None:
+    """Make the window so low that the docks below the page have hardly any room."""
+    area = made.window.dock_area
+    made.window.resize(1200, low)
+    qtbot.waitUntil(lambda: made.window.height() == low and area.height_below > 0)
+
+
+def test_docks_that_a_low_window_squeezed_have_their_height_back_in_a_high_one(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: area.height_below > 300)
+        planned = area.height_below
+        squeeze(qtbot, made, 640)
+        qtbot.waitUntil(lambda: area.height_below < planned - 60)
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: abs(area.height_below - planned) < 8)
+        squeeze(qtbot, made, 640)
+        qtbot.waitUntil(lambda: area.height_below < planned - 60)
+    with next_run(qapp) as made:  # in which it begins low
+        made.show()
+        area = made.window.dock_area
+        qtbot.waitUntil(lambda: 0 < area.height_below < planned - 60)
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: abs(area.height_below - planned) < 8)
+
+
+def drag(area: DockArea, place: QPoint, down: int) -> None:
+    """Take hold of what is at `place` and move it down."""
+    left = Qt.MouseButton.LeftButton
+    for kind, at in (
+        (QEvent.Type.MouseButtonPress, place),
+        (QEvent.Type.MouseMove, place + QPoint(0, down // 2)),
+        (QEvent.Type.MouseMove, place + QPoint(0, down)),
+        (QEvent.Type.MouseButtonRelease, place + QPoint(0, down)),
+    ):
+        held = Qt.MouseButton.NoButton if kind is QEvent.Type.MouseButtonRelease else left
+        where, none = QPointF(at), Qt.KeyboardModifier.NoModifier
+        event = QMouseEvent(kind, where, QPointF(area.mapToGlobal(at)), left, held, none)
+        QApplication.sendEvent(area, event)
+        QApplication.processEvents()
+
+
+def test_docks_that_were_dragged_low_stay_low(qapp: QApplication, qtbot: QtBot) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: area.height_below > 300)
+        page = area.centralWidget().geometry()
+        drag(area, QPoint(page.center().x(), page.bottom() + 4), 100)
+        qtbot.waitUntil(lambda: area.height_below < 300)
+        dragged = area.height_below
+        made.window.resize(1200, 1000)
+        QApplication.processEvents()
+        qtbot.waitUntil(lambda: made.window.height() == 1000)
+        assert area.height_below == dragged
+    with next_run(qapp) as made:
+        made.show()
+        area = made.window.dock_area
+        qtbot.waitUntil(lambda: area.height_below > 0)
+        made.window.resize(1200, 950)
+        qtbot.waitUntil(lambda: abs(area.height_below - dragged) < 8)
+
+
+def test_in_place_of_a_tab_that_is_closed_its_neighbour_is_seen(
+    qapp: QApplication, qtbot: QtBot
+) -> None:
+    with next_run(qapp) as made:
+        made.show()
+        by_name = {dock.objectName(): dock for dock in made.window.dock_area.docks}
+
+        def is_seen(name: str) -> bool:
+            return not by_name[name].visibleRegion().isEmpty()
+
+        qtbot.waitUntil(lambda: is_seen("live-charts"))
+        for closed, neighbour in (
+            ("kv-blocks", "step-timeline"), ("live-charts", "step-timeline"),
+            ("requests", "speculation"), ("memory", "bottleneck"),
+        ):  # fmt: skip
+            by_name[closed].raise_()
+            qtbot.waitUntil(lambda name=closed: is_seen(name))
+            by_name[closed].close()
+            qtbot.waitUntil(lambda name=neighbour: is_seen(name))

@@ -1,0 +1,96 @@
+"""Cores that other programs use, and other work of this one."""
+
+from __future__ import annotations
+
+import threading
+
+import psutil
+import pytest
+
+from engine.hardware.cpu_threads.idle_cores import (
+    INTERVAL_S,
+    Accounts,
+    Crowding,
+    Used,
+    keeping_busy,
+)
+from tests.engine.hardware.machine import Machine
+
+
+def test_others_are_what_is_used_less_our_own() -> None:
+    machine = Machine()
+    crowding = Crowding(machine.clock, machine.read)
+    assert crowding.others(machine.now) is None
+    machine.pass_(0.2, others=1.5, own=1.9)
+    assert crowding.others(machine.now) == pytest.approx(1.5)
+    machine.pass_(INTERVAL_S, others=0.0)
+    assert crowding.others(machine.now) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_it_looks_rarely_and_soon_again_after_a_pause() -> None:
+    machine = Machine()
+    crowding = Crowding(machine.clock, machine.read)
+    for _ in range(1000):
+        machine.pass_(0.01, others=0.0)
+        crowding.others(machine.now)
+    assert machine.looks <= 2 + 10 / INTERVAL_S
+    machine.pass_(60, others=0.5)  # nothing was computed
+    assert crowding.others(machine.now) == pytest.approx(0.5, abs=0.01)
+    machine.pass_(0.15, others=2.0)
+    assert crowding.others(machine.now) == pytest.approx(2.0)
+
+
+def test_where_the_system_tells_nothing_nothing_is_said() -> None:
+    def refused() -> Used:
+        raise psutil.AccessDenied
+
+    crowding = Crowding(lambda: 0.0, refused)
+    assert crowding.others(10.0) is None and crowding.others(20.0) is None
+
+
+def test_accounts_that_were_told_and_end_are_forgotten() -> None:
+    machine = Machine()
+    told = iter([Used(1.0, 0.0), Used(3.0, 0.0)])
+
+    def read() -> Used:
+        try:
+            return next(told)
+        except StopIteration:
+            raise OSError("gone") from None
+
+    crowding = Crowding(machine.clock, read)
+    assert crowding.others(101.0) == pytest.approx(2.0)
+    assert crowding.others(110.0) is None and crowding.latest is None
+
+
+def test_other_work_of_this_program_counts_for_engines_of_other_threads() -> None:
+    machine = Machine()
+    crowding = Crowding(machine.clock, machine.read)
+    assert crowding.others(machine.now) is None
+    machine.pass_(0.2, others=0.25)
+    begun, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with keeping_busy(3):
+            begun.set()
+            done.wait(30)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert begun.wait(30)
+    assert crowding.others(machine.now) == pytest.approx(3.25)
+    assert crowding.latest == pytest.approx(3.25)
+    done.set()
+    worker.join()
+    assert crowding.others(machine.now) == pytest.approx(0.25)
+    with keeping_busy(2):
+        assert crowding.others(machine.now) == pytest.approx(0.25), "an engine's own work"
+
+
+def test_the_machine_s_own_accounts_count_this_process() -> None:
+    accounts = Accounts()
+    before = accounts.read()
+    while accounts.read().own - before.own < 0.2:
+        sum(range(10_000))
+    after = accounts.read()
+    assert after.all - before.all >= 0.1, "ticks are of 10 ms"

@@ -1,0 +1,83 @@
+"""The measurement of a machine's peaks, and what is made of those of two devices."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.config import EngineConfig
+from engine.hardware import peaks
+from engine.hardware.peaks import (
+    Peaks,
+    PeaksCancelledError,
+    in_parallel,
+    in_series,
+    measure_peaks,
+    peaks_for,
+)
+from engine.snapshot import ModelInfo
+
+GPU = Peaks(4e12, 8e14, "bfloat16", 8, "GPU", 1.0)
+MODEL = ModelInfo(
+    name="Llama", path="", architecture="LlamaForCausalLM", dtype="bfloat16", device="cuda:0",
+    num_parameters=8 * 10**9, weights_bytes=16 * 10**9, num_layers=32, hidden_size=4096,
+    num_heads=32, num_kv_heads=8, head_dim=128, vocab_size=128_256, max_model_len=8192,
+    is_dummy=False, has_chat_template=True, output_bytes=10**9, lookup_bytes=10**9,
+    device_name="GPU and CPU",
+)  # fmt: skip
+CPU = Peaks(6e10, 1e12, "bfloat16", 8, "CPU", 2.0)
+
+
+@given(st.floats(0.0, 1.0), st.floats(1e6, 1e12))
+def test_one_device_after_the_other(share: float, size: float) -> None:
+    both = in_series(GPU, CPU, share, "both")
+    seconds = (1 - share) * size / GPU.read_bytes_per_s + share * size / CPU.read_bytes_per_s
+    assert size / both.read_bytes_per_s == pytest.approx(seconds)
+    assert CPU.flops_per_s <= both.flops_per_s * (1 + 1e-9) <= GPU.flops_per_s * (1 + 1e-6)
+    assert (both.machine, both.dtype, both.num_threads) == ("both", "bfloat16", 8)
+
+
+def test_the_share_is_that_of_what_a_step_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output head is on the GPU, and of the embeddings nearly nothing is read."""
+    measured = {"cuda:0": GPU, "cpu": CPU}
+    monkeypatch.setattr(peaks, "measure_peaks", lambda d, n, device, stop=None: measured[device])
+    config = EngineConfig(device="cuda:0", dtype="bfloat16", num_threads=8)
+    assert peaks_for(config, MODEL) is GPU
+    half = peaks_for(config, MODEL, MODEL.num_layers // 2)
+    share = 0.5 * MODEL.body_bytes / (MODEL.body_bytes + MODEL.output_bytes)
+    assert half == in_series(GPU, CPU, share, MODEL.device_name)
+    assert 0.0 < share <= 0.5
+
+
+def test_gpus_beside_each_other_are_as_fast_as_the_slowest_lets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slower = dataclasses.replace(GPU, read_bytes_per_s=3e12)
+    measured = {"cuda:1": GPU, "cuda:2": slower}
+    monkeypatch.setattr(peaks, "measure_peaks", lambda d, n, device, stop=None: measured[device])
+    config = EngineConfig(
+        device="cuda:1", dtype="bfloat16", num_threads=8, tensor_parallel_size=2
+    )
+    found = peaks_for(config, MODEL)
+    assert found == in_parallel([GPU, slower], MODEL.device_name)
+    assert (found.read_bytes_per_s, found.flops_per_s) == (6e12, 2 * GPU.flops_per_s)
+
+
+@pytest.mark.parametrize("turns", [0, 2, 6])
+def test_it_ends_before_the_next_turn(turns: int) -> None:
+    """2 is among the sums, 6 among the products."""
+    asked: list[int] = []
+
+    def cancelled() -> bool:
+        asked.append(len(asked))
+        return len(asked) > turns
+
+    before = torch.get_num_threads()
+    with pytest.raises(PeaksCancelledError):
+        measure_peaks("float32", 1, cancelled=cancelled)
+    assert len(asked) == turns + 1
+    assert torch.get_num_threads() == before

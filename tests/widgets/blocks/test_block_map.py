@@ -1,0 +1,202 @@
+"""The block map by mouse and keyboard, and what its panel says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QHelpEvent
+from PySide6.QtWidgets import QApplication, QToolTip
+from pytestqt.qtbot import QtBot
+
+from engine.snapshot import (
+    BLOCK_CACHED,
+    BLOCK_FREE,
+    BlockDetails,
+    BlockSnapshot,
+    Counters,
+    EngineSnapshot,
+)
+from tests.widgets import synthetic
+from widgets.blocks.block_map import NONE
+from widgets.blocks.panel import EMPTY_TEXT, HINT, BlocksPanel
+from widgets.plot.clock import RedrawClock
+from widgets.theme.colors import word
+from widgets.theme.theme import apply_theme, theme
+
+# Blocks 0 and 1 are a prefix that two requests share; 2 and 3 are the rest of each.
+BLOCKS = BlockSnapshot(
+    16,
+    ("chat-1", "chat-2"),
+    np.array([1, 1, 0, 1, BLOCK_CACHED, *[BLOCK_FREE] * 11], np.int32),
+    np.array([2, 2, 1, 1, 0, *[0] * 11], np.int32),
+    np.array([16, 16, 9, 4, 16, *[0] * 11], np.int32),
+    np.array([True, True, False, False, True, *[False] * 11]),
+    ((0, 1, 2), (0, 1, 3)),
+)
+
+
+def state(blocks: BlockSnapshot = BLOCKS, at: float = 10.0) -> EngineSnapshot:
+    made = synthetic.snapshot(at)
+    counters = Counters(prefix_queries=100, prefix_hits=71, evictions=12)
+    return dataclasses.replace(made, blocks=blocks, counters=counters)
+
+
+@pytest.fixture
+def clock(qapp: QApplication) -> Iterator[RedrawClock]:
+    apply_theme(qapp, "dark")
+    made = RedrawClock(rate_hz=20)
+    yield made
+    made._timer.stop()
+
+
+@pytest.fixture
+def panel(qtbot: QtBot, clock: RedrawClock) -> BlocksPanel:
+    made = BlocksPanel(clock)
+    made.name = {"chat-1": "Tell me a story", "chat-2": "What is TTFT?"}.__getitem__
+    qtbot.addWidget(made)
+    made.resize(600, 300)
+    made.show()
+    made.update_snapshot(state())
+    return made
+
+
+def center(panel: BlocksPanel, block: int) -> QPoint:
+    return panel.map.cell_rect(block).center()
+
+
+def pixel(panel: BlocksPanel, block: int) -> int:
+    place = panel.map.cell_rect(block).topLeft() + QPoint(1, panel.map.grid.cell - 2)
+    return panel.map.grab().toImage().pixel(place)
+
+
+def test_it_says_what_it_will_show(qtbot: QtBot, clock: RedrawClock) -> None:
+    empty = BlocksPanel(clock)
+    qtbot.addWidget(empty)
+    empty.show()
+    assert empty._empty.isVisible() and empty._empty.text() == EMPTY_TEXT
+    empty.update_snapshot(state())
+    assert not empty._empty.isVisible() and empty.map.isVisible()
+    empty.clear()
+    assert empty._empty.isVisible() and empty.line.text() == ""
+
+
+def test_figures_and_hint(panel: BlocksPanel) -> None:
+    assert panel.note.text() == "16 blocks of 16 · used 25 % · cached 6 % · free 69 %"
+    assert panel.losses.text() == "lost 29.7 % · prefix hits 71 % · evictions 12"
+    assert panel.line.text() == HINT
+
+
+def test_the_mouse_reads_blocks(qtbot: QtBot, panel: BlocksPanel) -> None:
+    said = {
+        0: "Block 0 · 16 of 16 tokens · shared by 2: “Tell me a story”, “What is TTFT?”",
+        2: "Block 2 · 9 of 16 tokens · “Tell me a story”",
+        4: "Block 4 · cached: a prefix that nobody holds now, evicted when needed",
+        9: "Block 9 · free",
+    }
+    for block, line in said.items():
+        qtbot.mouseMove(panel.map, center(panel, block))
+        qtbot.waitUntil(lambda b=block: panel.map.pointed_block == b, timeout=2000)  # type: ignore[misc]
+        assert panel.line.text() == line
+        assert panel.map.accessibleDescription() == line
+
+
+def test_the_engine_is_asked_once_the_mouse_rests(qtbot: QtBot, panel: BlocksPanel) -> None:
+    asked: list[int] = []
+    panel.details_wanted.connect(asked.append)
+    for block in (0, 1, 2):
+        panel.map.point_at(block)
+    qtbot.waitUntil(lambda: bool(asked), timeout=2000)
+    assert asked == [2]
+    panel.show_details(BlockDetails(1, (), (5,), "late"))
+    assert panel.text.text() == ""
+    panel.show_details(BlockDetails(2, ("chat-1",), (5, 6), "a\nb", "ab" * 32, "cd" * 32, 4.0))
+    assert panel.text.text() == "“a⏎b” · abababab after cdcdcdcd · published 6 s ago"
+    panel.map.point_at(3)
+    assert panel.text.text() == ""
+
+
+def test_a_click_lights_up_a_request_and_its_prefix(qtbot: QtBot, panel: BlocksPanel) -> None:
+    bright = pixel(panel, 3)
+    assert bright == word(panel.map.owner_color("chat-2"))
+    qtbot.mouseClick(panel.map, Qt.MouseButton.LeftButton, pos=center(panel, 2))
+    assert panel.map.chosen_owner == "chat-1"
+    assert pixel(panel, 3) != bright and pixel(panel, 1) == bright  # the prefix is its own too
+    panel.map.point_at(NONE)
+    assert panel.line.text() == "“Tell me a story” · 3 blocks, 2 of them shared · Esc: all"
+    qtbot.mouseClick(panel.map, Qt.MouseButton.LeftButton, pos=center(panel, 0))
+    assert panel.map.chosen_owner == "chat-2"  # the next one that holds the block
+    qtbot.mouseClick(panel.map, Qt.MouseButton.LeftButton, pos=center(panel, 12))
+    assert panel.map.chosen_owner == "" and pixel(panel, 3) == bright
+
+
+def test_the_keyboard_does_the_same(qtbot: QtBot, panel: BlocksPanel) -> None:
+    panel.map.setFocus()
+    for key, block in (
+        (Qt.Key.Key_Right, 0), (Qt.Key.Key_Right, 1), (Qt.Key.Key_End, 15), (Qt.Key.Key_Left, 14),
+        (Qt.Key.Key_Home, 0), (Qt.Key.Key_Up, 0),
+    ):  # fmt: skip
+        qtbot.keyClick(panel.map, key)
+        assert panel.map.pointed_block == block
+    qtbot.keyClick(panel.map, Qt.Key.Key_Return)
+    assert panel.map.chosen_owner == "chat-1"
+    qtbot.keyClick(panel.map, Qt.Key.Key_Escape)
+    assert panel.map.chosen_owner == "" and panel.map.pointed_block == NONE
+
+
+def test_a_tooltip_tells_what_has_no_room_below(
+    qtbot: QtBot, panel: BlocksPanel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(QToolTip, "showText", lambda at, text, *rest: shown.append(text))
+    panel.update_snapshot(state())
+    where = panel.map.cell_rect(0).center()
+    qtbot.mouseMove(panel.map, where)
+    text = "a <b>word</b> and more"
+    panel.show_details(BlockDetails(0, ("chat-1",), (5, 6), text, "ab" * 32, "cd" * 32, 4.0))
+    hover = QHelpEvent(QEvent.Type.ToolTip, where, panel.map.mapToGlobal(where))
+    QApplication.sendEvent(panel.map, hover)
+    assert not panel.text.is_cut() and shown[-1] == ""
+    panel.resize(240, 300)
+    QApplication.sendEvent(panel.map, hover)
+    assert panel.text.is_cut()
+    assert "&lt;b&gt;word" in shown[-1] and shown[-1].endswith("published 6 s ago")
+    panel.map.point_at(NONE)
+    QApplication.sendEvent(panel.map, hover)
+    assert shown[-1] == ""
+
+
+def test_a_request_that_holds_no_blocks_lights_up_none(panel: BlocksPanel) -> None:
+    panel.update_snapshot(state())
+    panel.map.choose("chat-2")
+    panel.map.choose("chat-3")  # waits for its first block
+    assert panel.map.chosen_owner == "" and panel.line.text() == HINT
+    panel.clear()
+    panel.map.choose("chat-1")
+    assert panel.map.chosen_owner == ""
+
+
+def test_what_is_gone_is_forgotten(panel: BlocksPanel) -> None:
+    panel.map.choose("chat-1")
+    panel.map.point_at(15)
+    smaller = BlockSnapshot(
+        16, ("chat-2",), np.zeros(4, np.int32), np.ones(4, np.int32), np.full(4, 16, np.int32),
+        np.zeros(4, np.bool_), ((0, 1, 2, 3),),
+    )  # fmt: skip
+    panel.update_snapshot(state(smaller, 11.0))
+    assert panel.map.chosen_owner == "" and panel.map.pointed_block == NONE
+    assert panel.map.grid.num_blocks == 4
+
+
+def test_a_large_cache_scrolls_and_follows_the_theme(qtbot: QtBot, panel: BlocksPanel) -> None:
+    owner = np.full(100_000, BLOCK_FREE, np.int32)
+    zeros = np.zeros(100_000, np.int32)
+    large = BlockSnapshot(16, (), owner, zeros, zeros, owner > 0, ())
+    panel.update_snapshot(state(large, 12.0))
+    assert panel.map.height() > panel._view.viewport().height()
+    panel.map.point_at(99_999)
+    assert panel._view.verticalScrollBar().value() == panel._view.verticalScrollBar().maximum()
+    assert pixel(panel, 0) == word(theme().series.free)

@@ -1,0 +1,54 @@
+"""Columns that hold their headings, and stay as the user made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtWidgets import QApplication, QTableWidget
+from pytestqt.qtbot import QtBot
+
+from widgets.controls.tables import FittedColumns
+from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_theme
+
+HEADINGS = ("Request", "Queue, ms", "A heading of several words")
+
+
+@pytest.fixture
+def table(qapp: QApplication, qtbot: QtBot) -> Iterator[QTableWidget]:
+    apply_theme(qapp, "light")
+    made = QTableWidget(1, len(HEADINGS))
+    qtbot.addWidget(made)
+    made.setHorizontalHeaderLabels(HEADINGS)
+    FittedColumns(made.horizontalHeader(), lambda: {0: 300, 1: 20})
+    made.show()
+    yield made
+    apply_text_size(qapp, 100)
+
+
+def test_no_column_is_narrower_than_its_heading(table: QTableWidget) -> None:
+    header = table.horizontalHeader()
+    assert header.sectionSize(0) == 300
+    assert header.sectionSize(1) == header.sectionSizeHint(1) > 20
+    assert header.sectionSize(2) == header.defaultSectionSize()  # not one of these
+
+
+def test_they_follow_the_size_of_text(
+    qapp: QApplication, qtbot: QtBot, table: QTableWidget
+) -> None:
+    header = table.horizontalHeader()
+    before = header.sectionSize(1)
+    apply_text_size(qapp, 160)
+    qtbot.waitUntil(lambda: header.sectionSize(1) == header.sectionSizeHint(1) > before)
+    apply_text_size(qapp, 100)
+    qtbot.waitUntil(lambda: header.sectionSize(1) == before)
+
+
+def test_the_users_width_stays(qapp: QApplication, qtbot: QtBot, table: QTableWidget) -> None:
+    header = table.horizontalHeader()
+    header.resizeSection(1, 77)
+    before = header.sectionSizeHint(2)
+    apply_text_size(qapp, 160)
+    qtbot.waitUntil(lambda: header.sectionSizeHint(2) > before)
+    assert (header.sectionSize(0), header.sectionSize(1)) == (300, 77)

@@ -1,0 +1,30 @@
+"""What the cache stores keys and values in is named where the model's precision is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.widgets import synthetic
+from widgets.blocks.panel import summary
+from widgets.live.figures import kv_precision, precision_words
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "title", "note"),
+    [
+        ("", "", "bf16", "1,152 blocks of 16 · used"),
+        ("bfloat16", "bfloat16", "bf16", "1,152 blocks of 16 · KV bf16 · used"),
+        ("int8", "int8", "bf16, KV int8", "1,152 blocks of 16 · KV int8 · used"),
+        ("fp8", "bfloat16", "bf16, K fp8, V bf16", "1,152 blocks of 16 · K fp8, V bf16 · used"),
+    ],
+)
+def test_a_cache_of_another_precision_is_named(
+    keys: str, values: str, title: str, note: str
+) -> None:
+    seen = synthetic.snapshot(0.0)
+    plan = dataclasses.replace(seen.memory.plan, key_dtype=keys, value_dtype=values)
+    seen = dataclasses.replace(seen, memory=dataclasses.replace(seen.memory, plan=plan))
+    assert precision_words(seen) == title
+    assert summary(seen.blocks, kv_precision(plan)).startswith(note)

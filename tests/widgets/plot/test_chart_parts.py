@@ -1,0 +1,325 @@
+"""The parts of the charts that know no Qt: history, decimation, labels, axes, percentiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from widgets.plot.data import as_steps, decimate, pick_states, thin_samples
+from widgets.plot.overlay import BESIDE, Flag, flags, spread
+from widgets.plot.series import (
+    Range,
+    RingBuffer,
+    RollingPercentiles,
+    duration_text,
+    figure,
+    number,
+    percentiles,
+    range_for,
+    seconds_text,
+    tick_text,
+    ticks,
+    time_ticks,
+)
+from widgets.plot.token_rate_chart import RateBins, ShareOverSpan
+
+finite = st.floats(-1e6, 1e6)
+
+
+# Ring buffer ----------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 20), st.lists(st.integers(1, 50), max_size=30))
+def test_a_ring_keeps_exactly_the_newest(capacity: int, batches: list[int]) -> None:
+    ring, everything = RingBuffer(capacity), []
+    for size in batches:
+        new = [float(len(everything) + i) for i in range(size)]
+        everything += new
+        if size == 1:
+            ring.append(new[0], -new[0])
+        else:
+            ring.extend(new, [-value for value in new])
+        assert ring.times.tolist() == everything[-capacity:]
+        assert ring.values.tolist() == [-value for value in everything[-capacity:]]
+
+
+def test_a_ring_is_bounded_after_100_000_appends() -> None:
+    ring = RingBuffer(1000)
+    size = ring._data.nbytes
+    for i in range(100_000):
+        ring.append(i, i)
+    assert len(ring) == 1000
+    assert ring._data.nbytes == size
+    assert ring.last() == (99_999.0, 99_999.0)
+
+
+def test_reading_a_ring() -> None:
+    ring = RingBuffer(10)
+    ring.extend([0.0, 1.0, 2.0, 3.0], [5.0, 6.0, math.nan, 8.0])
+    assert ring.since(1.5)[0].tolist() == [1.0, 2.0, 3.0]  # from the point before the edge
+    assert ring.between(0.0, 1.0).tolist() == [6.0]
+    assert ring.nearest(0.4) == (0.0, 5.0)
+    assert ring.nearest(0.6) == (1.0, 6.0)
+    assert ring.nearest(2.1) is None  # a gap has no value
+    assert ring.at(1.9) == (1.0, 6.0)
+    assert ring.at(-1.0) is None
+    ring.drop_before(2.5)
+    assert ring.times.tolist() == [3.0]
+    with pytest.raises(ValueError, match="capacity"):
+        RingBuffer(0)
+
+
+# Decimation -----------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 5000), st.integers(0, 2**32 - 1))
+def test_decimation_bounds_the_points_and_keeps_the_extremes(count: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.uniform(1000, 1120, count))
+    values = rng.normal(size=count)
+    t, v = decimate(times, values, 120.0, 600)
+    assert len(t) == len(v) <= max(602, min(count, 600))
+    assert v.min() == values.min()
+    assert v.max() == values.max()
+    assert np.all(np.diff(t) >= 0)
+
+
+def test_decimation_does_not_shimmer() -> None:
+    times = np.arange(0, 240, 0.01)
+    values = np.sin(times) + np.random.default_rng(0).normal(size=len(times))
+    one = dict(zip(*decimate(times[:12000], values[:12000], 120.0, 200), strict=True))
+    other = dict(zip(*decimate(times[137:12137], values[137:12137], 120.0, 200), strict=True))
+    inner = [t for t in one if 5 < t < 115]
+    assert inner
+    assert all(other[t] == one[t] for t in inner)
+
+
+def test_a_gap_survives_decimation() -> None:
+    times = np.arange(0, 120, 0.01)
+    values = np.where((times > 50) & (times < 60), np.nan, 1.0)
+    t, v = decimate(times, values, 120.0, 600)
+    assert np.isnan(v[(t > 51) & (t < 59)]).all()
+    assert np.isfinite(v[(t < 49) | (t > 61)]).all()
+
+
+@given(st.integers(1, 20_000), st.integers(0, 10_000))
+def test_thinned_samples_are_bounded_and_keep_the_largest(count: int, first: int) -> None:
+    rng = np.random.default_rng(count)
+    times, values = np.sort(rng.uniform(0, 120, count)), rng.random(count)
+    t, v = thin_samples(times, values, first, 120.0, 600)
+    assert len(t) <= 605
+    assert v.max() == values.max()
+    assert set(v.tolist()) <= set(values.tolist())
+
+
+def test_equal_samples_are_thinned_too() -> None:
+    t, _ = thin_samples(np.linspace(0, 120, 5000), np.ones(5000), 0, 120.0, 600)
+    assert len(t) <= 605
+
+
+def test_the_same_samples_stay_chosen_as_time_goes_on() -> None:
+    times, values = np.linspace(0, 120, 4000), np.random.default_rng(0).random(4000)
+    t1, _ = thin_samples(times[:3800], values[:3800], 0, 120.0, 600)
+    t2, _ = thin_samples(times[100:3900], values[100:3900], 100, 120.0, 600)
+    inner = set(t1[(t1 > 10) & (t1 < 110)].tolist())
+    assert len(inner & set(t2.tolist())) >= 0.99 * len(inner)
+
+
+def test_states_of_a_stack_keep_common_times() -> None:
+    chosen = pick_states(np.arange(0, 120, 0.01), 120.0, 300)
+    assert len(chosen) <= 302
+    assert chosen[0] == 0 and chosen[-1] == 11_999
+
+
+def test_steps_have_no_slopes() -> None:
+    t, v = as_steps(np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 1.0, 4.0, 4.0]))
+    assert list(zip(t, v, strict=True)) == [(0, 1), (2, 1), (2, 4), (3, 4)]
+    slopes = (np.diff(t) > 0) & (np.diff(v) != 0)
+    assert not slopes.any()
+
+
+# Labels ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-50, 250), max_size=8))
+def test_labels_never_overlap_and_never_leave_the_plot(wanted: list[float]) -> None:
+    height, low, high = 14.0, 0.0, 200.0
+    placed = spread(wanted, height, low, high)
+    assert len(placed) == len(wanted)
+    in_order = sorted(placed)
+    assert all(b - a >= height - 1e-6 for a, b in itertools.pairwise(in_order))
+    assert all(low + height / 2 - 1e-6 <= p <= high - height / 2 + 1e-6 for p in placed)
+    by_wish = [p for _, p in sorted(zip(wanted, placed, strict=True), key=lambda pair: pair[0])]
+    assert by_wish == sorted(by_wish)
+
+
+def test_labels_with_room_stand_where_they_want() -> None:
+    assert spread([50.0, 100.0, 20.0], 14.0, 0.0, 200.0) == [50.0, 100.0, 20.0]
+    assert spread([100.0, 100.0], 14.0, 0.0, 200.0) == [93.0, 107.0]
+    assert spread([], 14.0, 0.0, 200.0) == []
+
+
+def test_texts_of_marks_stand_beside_their_lines_newest_first() -> None:
+    assert flags([20, 60], [30, 30], (0, 100), 2, 20) == [Flag(0, 25, 55), Flag(0, 65, 95)]
+    assert flags([20, 80], [30, 30], (0, 100), 2, 20) == [Flag(1, 25, 55), Flag(0, 45, 75)]
+    assert flags([50], [90], (0, 100), 2, 20) == [Flag(0, 55, 100)]  # cut, and at its line
+    assert flags([60], [90], (0, 100), 2, 20) == [Flag(0, 0, 55)]
+    assert flags([10], [90], (0, 20), 2, 20) == [None]
+    assert flags([10], [90], (0, 130), 2, 20, taken=30) == [Flag(1, 15, 105)]
+    assert flags([40, 41, 42], [90] * 3, (0, 100), 2, 20)[0] is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), max_size=20),
+    st.integers(1, 4),
+    st.integers(0, 80),
+)
+def test_no_text_of_a_mark_covers_another_or_leaves_its_line(
+    marks: list[tuple[int, int]], num_rows: int, taken: int
+) -> None:
+    lines, widths = [x for x, _ in sorted(marks)], [w for _, w in sorted(marks)]
+    found = flags(lines, widths, (0, 400), num_rows, 40, taken)
+    for line, width, flag in zip(lines, widths, found, strict=True):
+        if flag is None:
+            continue
+        assert 0 <= flag.left <= flag.right <= 400 and 0 <= flag.row < num_rows
+        assert flag.right - flag.left >= min(40, width) - 1e-9
+        assert line + BESIDE == flag.left or line - BESIDE == pytest.approx(flag.right)
+        assert flag.row or not taken or flag.left >= taken
+    placed = [(flag, line) for flag, line in zip(found, lines, strict=True) if flag is not None]
+    for (one, _), (other, line) in itertools.combinations(placed, 2):
+        if one.row == other.row:
+            assert one.right < other.left or other.right < one.left
+            assert not one.left < line < one.right
+    if lines and widths[-1] <= 150 and not taken:
+        assert found[-1] is not None
+
+
+# Axes -----------------------------------------------------------------------------------------
+
+
+@given(finite, st.floats(1e-3, 1e6), st.integers(1, 12))
+def test_ticks_are_inside_and_not_too_many(low: float, span: float, most: int) -> None:
+    shown = Range(low, low + span)
+    found = ticks(shown, most)
+    assert len(found) <= most + 1
+    assert all(shown.low - 1e-6 * span <= t <= shown.high + 1e-6 * span for t in found)
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_an_axis_starts_at_zero_and_holds_the_data(a: float, b: float) -> None:
+    low, high = min(a, b), max(a, b)
+    shown = range_for(low, high, None, from_zero=True)
+    assert shown.low == 0
+    assert shown.high >= high
+    fitted = range_for(low, high, None, from_zero=False)
+    assert fitted.low <= low <= high <= fitted.high
+
+
+def test_an_axis_does_not_breathe() -> None:
+    first = range_for(0, 95, None, from_zero=True)
+    assert range_for(0, 80, first, from_zero=True) == first
+    assert range_for(0, 99, first, from_zero=True) == first
+    assert range_for(0, 500, first, from_zero=True).high >= 500  # grows at once
+    assert range_for(0, 20, first, from_zero=True).high < 50  # shrinks when mostly empty
+    assert range_for(math.inf, -math.inf, first, from_zero=True) == first
+    assert range_for(math.inf, -math.inf, None, from_zero=True) == Range(0, 1)
+
+
+def test_numbers_as_text() -> None:
+    assert number(-1234.5, 1) == "−1,234.5"
+    assert number(-0.04, 1) == "0.0"
+    assert number(math.nan, 1) == "–"
+    assert (figure(7.42), figure(31.4), figure(1204.2), figure(0.0)) == ("7.4", "31", "1,204", "0")
+    assert tick_text(2.5, 2.5) == "2.5"
+    assert tick_text(0.25, 0.25) == "0.25"
+    assert tick_text(200, 100) == "200"
+    assert seconds_text(-90, 30) == "−90 s"
+    assert seconds_text(-120, 60) == "−2 min"
+    assert seconds_text(0, 30) == "now"
+    assert (duration_text(30), duration_text(120), duration_text(3600)) == ("30 s", "2 min", "1 h")
+    places, step = time_ticks(120.0, 4)
+    assert (places, step) == ([-120.0, -90.0, -60.0, -30.0, 0.0], 30.0)
+
+
+# Percentiles and rates ------------------------------------------------------------------------
+
+
+def test_fewer_than_100_samples_have_no_99th_percentile_but_a_largest() -> None:
+    few = percentiles(np.arange(99.0))
+    assert (few.p50, few.p99, few.num_samples) == (49.0, 98.0, 99)
+    many = percentiles(np.arange(1001.0))
+    assert (many.p50, many.p99) == (500.0, 990.0)
+    assert math.isnan(percentiles(np.empty(0)).p50)
+
+
+def test_rolling_percentiles_do_not_depend_on_how_often_they_are_asked() -> None:
+    def run(times_asked: list[float]) -> list[tuple[float, float]]:
+        samples = RingBuffer(1000)
+        samples.extend(np.linspace(0.2, 20, 400), np.arange(400.0))
+        rolling = RollingPercentiles(samples, span=5.0, step=0.5, longest=60.0)
+        return [(t, p.p50) for now in times_asked for t, p in rolling.advance(now)]
+
+    often, once = run([0.1 * i for i in range(250)]), run([24.9])
+    assert often == once
+    assert once[0][0] == 0.5
+    assert once[-1][0] == 24.5
+    at_10 = dict(once)[10.0]
+    assert at_10 == pytest.approx(np.median(np.arange(400.0)[(np.linspace(0.2, 20, 400) > 5)
+                                                             & (np.linspace(0.2, 20, 400) <= 10)]))
+
+
+def test_rolling_percentiles_catch_up_with_bounded_work() -> None:
+    samples = RingBuffer(100)
+    samples.append(1.0, 5.0)
+    rolling = RollingPercentiles(samples, span=5.0, step=0.5, longest=1200.0)
+    rolling.advance(2.0)
+    caught_up = rolling.advance(100_000.0)
+    assert 60 <= len(caught_up) <= 120
+    assert caught_up[0][0] >= 100_000.0 - 1201
+    assert caught_up[-1][0] >= 100_000.0 - 11
+    assert [t for t, _ in rolling.advance(100_001.0)] == [100_000.5, 100_001.0]
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.integers(0, 100)), max_size=60))
+def test_rate_bins_lose_no_count(counts: list[tuple[float, int]]) -> None:
+    bins, closed = RateBins(width=1.0, patience=0.3), []
+    for at, count in sorted(counts):
+        bins.add(at, count)
+        closed += bins.close(at)
+    closed += bins.close(60.0)
+    assert sum(rate for _, rate in closed) == pytest.approx(sum(count for _, count in counts))
+    ends = [end for end, _ in closed]
+    assert ends == sorted(set(ends))
+
+
+def test_a_bin_without_counts_is_zero_and_a_late_one_is_waited_for() -> None:
+    bins = RateBins(width=1.0, patience=0.3)
+    bins.add(0.5, 10)
+    assert bins.close(1.2) == []  # a snapshot of this second may still come
+    assert bins.has_open
+    assert bins.close(1.3) == [(1.0, 10.0)]
+    assert not bins.has_open
+    assert bins.close(3.4) == [(2.0, 0.0), (3.0, 0.0)]
+
+
+def test_rate_bins_are_bounded_when_nobody_looks() -> None:
+    bins = RateBins(width=1.0, longest=100)
+    for second in range(5000):
+        bins.add(second, 1)
+    assert len(bins._open) <= 100
+
+
+def test_share_over_a_span() -> None:
+    share = ShareOverSpan(60.0)
+    assert math.isnan(share.add(0.0, 0, 0))
+    assert share.add(1.0, 30, 100) == pytest.approx(0.3)
+    assert share.add(30.0, 130, 200) == pytest.approx(0.65)
+    assert share.add(100.0, 230, 300) == pytest.approx(1.0)  # the last minute only
+    assert math.isnan(share.add(500.0, 230, 300))
+    assert share.add(501.0, 5, 10) == pytest.approx(0.5)  # the engine was started again

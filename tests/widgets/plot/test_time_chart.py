@@ -1,0 +1,513 @@
+"""A chart over time: bounded, decimated, exact when read, and right in what it prints."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QContextMenuEvent, QGuiApplication, QImage, QMouseEvent
+from PySide6.QtWidgets import QApplication, QMenu, QTableView
+from pytestqt.qtbot import QtBot
+
+from engine.snapshot import Sample
+from widgets.plot import LatencyChart, RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
+from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
+from widgets.plot.header import ChartHeader
+from widgets.plot.menu import chart_menu, copy_values, save_csv, save_png, show_table
+from widgets.plot.overlay import end_label_rects, is_named
+from widgets.plot.stacked_area import area
+from widgets.theme.theme import SPACE_3, apply_theme, load_theme
+
+NOW = 1000.0
+SERIES = (
+    Series("p50", "p50", "p50"),
+    Series("p99", "p99", "p99"),
+    Series("dots", "samples", "sample_dot", SeriesKind.DOTS),
+    Series("running", "running", "running", SeriesKind.STEPS, hold=True),
+)
+
+
+@pytest.fixture
+def clock(qapp: QApplication):
+    apply_theme(qapp, "light")
+    made = RedrawClock(rate_hz=50)
+    yield made
+    made._timer.stop()
+    apply_theme(qapp, "light")
+
+
+@pytest.fixture
+def chart(qtbot, clock: RedrawClock):
+    made = TimeChart(
+        "ITL", "ms", SERIES, clock=clock, empty_text="ITL appears with the first reply",
+        time_source=lambda: NOW, capacity=5000,
+    )  # fmt: skip
+    qtbot.addWidget(made)
+    made.resize(420, 240)
+    made.show()
+    return made
+
+
+def fill(chart: TimeChart, seconds: float = 120.0, every: float = 0.5) -> None:
+    times = np.arange(NOW - seconds, NOW + 1e-9, every)
+    chart.extend("p50", times, 30 + np.sin(times))
+    chart.extend("p99", times, 45 + np.cos(times))
+    chart.extend("dots", times, 32 + 5 * np.sin(7 * times))
+    chart.extend("running", times, np.floor(times / 10) % 4 + 6)
+    chart.redraw()
+
+
+def color_count(image: QImage, rect: QRectF, name: str) -> int:
+    area_ = rect.toRect()
+    return sum(
+        image.pixelColor(x, y).name() == name
+        for x in range(area_.left(), area_.right())
+        for y in range(area_.top(), area_.bottom())
+    )
+
+
+def distance(one: QColor, other: QColor) -> float:
+    return math.dist(one.getRgb()[:3], other.getRgb()[:3])
+
+
+def test_history_is_bounded_after_100_000_appends(chart: TimeChart) -> None:
+    for i in range(100_000):
+        chart.append("p50", NOW - 2000 + i * 0.02, float(i))
+    ring = chart.data.history["p50"]
+    assert len(ring) <= 5000
+    assert ring.times[0] >= ring.times[-1] - HISTORY_S
+    chart.extend("dots", np.linspace(0, 5000, 4000), np.ones(4000))
+    assert chart.data.history["dots"].times[0] >= 5000 - HISTORY_S
+
+
+def test_drawing_is_decimated(chart: TimeChart) -> None:
+    times = np.linspace(NOW - 119, NOW, 5000)
+    noise = np.random.default_rng(0).normal(50, 10, 5000)
+    for key in chart.data.series:
+        chart.extend(key, times, np.round(noise))
+    chart.redraw()
+    drawn = chart.num_drawn_points()
+    assert 100 < drawn["p50"] <= MAX_LINE_POINTS + 2
+    assert 100 < drawn["running"] <= MAX_LINE_POINTS + 2
+    assert 100 < drawn["dots"] <= MAX_DOTS + 5
+
+
+def test_a_gap_is_not_bridged(chart: TimeChart) -> None:
+    chart.extend("p50", [NOW - 100, NOW - 90], [1.0, 1.0])
+    chart.append("p50", NOW - 80, math.nan)
+    chart.extend("p50", [NOW - 30, NOW - 20], [1.0, 1.0])
+    chart.redraw()
+    assert chart._lines["p50"].num_runs == 2
+
+
+def test_a_line_that_ends_in_a_gap_keeps_its_value(chart: TimeChart) -> None:
+    chart.extend("p50", [NOW - 60, NOW - 50, NOW - 40], [20.0, 30.0, math.nan])
+    chart.extend("p99", [NOW - 200, NOW - 190], [20.0, math.nan])
+    chart.redraw()
+    assert [(label.label, label.value) for label in chart.view.end_labels] == [("p50", "30")]
+
+
+def test_the_axis_starts_at_zero_unless_the_user_says(chart: TimeChart) -> None:
+    fill(chart)
+    assert chart.view.y_range.low == 0
+    chart.set_shown("running", False)
+    chart.set_fit_to_data(True)
+    chart.redraw()
+    assert 29 >= chart.view.y_range.low > 20
+
+
+def test_nothing_at_all_is_not_magnified(chart: TimeChart) -> None:
+    chart.extend("p50", [NOW - 10, NOW], [0.0, 0.0])
+    chart.redraw()
+    assert chart.view.y_range == (0.0, 1.0)
+    assert {text for _, text in chart.view._y_ticks()} <= {f"{i / 10:.1f}" for i in range(11)}
+
+
+def test_the_newest_value_is_printed_at_the_lines_end(chart: TimeChart) -> None:
+    fill(chart)
+    labels = {label.label: label for label in chart.view.end_labels}
+    assert set(labels) == {"p50", "p99", "running"}
+    assert labels["p50"].y == pytest.approx(30 + math.sin(NOW))
+    assert labels["p50"].value == f"{30 + math.sin(NOW):.0f}"
+    # ...beside the plot and at its line's height
+    by_label = dict(zip(labels, end_label_rects(chart.view), strict=True))
+    rect = by_label["p50"]
+    assert rect.left() >= chart.view.plot_rect.right()
+    assert abs(rect.center().y() - chart.view.to_y(labels["p50"].y)) < 2
+
+
+def test_end_labels_do_not_overlap_and_stay_inside(qtbot, clock: RedrawClock) -> None:
+    series = [Series(f"s{i}", f"series {i}", "p50") for i in range(6)]
+    chart = TimeChart("Crowd", "", series, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(chart)
+    chart.resize(420, 240)
+    chart.show()
+    for i, one in enumerate(series):
+        chart.extend(one.key, [NOW - 10, NOW], [50.0, 50.0 + 0.01 * i])
+    chart.append("s0", NOW, 0.0)
+    chart.redraw()
+    rects = sorted(end_label_rects(chart.view), key=QRectF.top)
+    assert len(rects) == 6
+    for upper, lower in itertools.pairwise(rects):
+        assert lower.top() >= upper.bottom() - 0.01
+    bounds = QRectF(chart.view.rect())
+    assert all(bounds.contains(rect) for rect in rects)
+
+
+def test_a_number_that_is_wider_than_was_meant_is_not_written_over_its_name(
+    chart: TimeChart,
+) -> None:
+    fill(chart)
+    labels, rects = chart.view.end_labels, end_label_rects(chart.view)
+    assert all(is_named(chart.view, *pair) for pair in zip(labels, rects, strict=True))
+    chart.append("p99", NOW, 1_234_567.0)
+    chart.redraw()
+    named = {
+        label.label: is_named(chart.view, label, rect)
+        for label, rect in zip(chart.view.end_labels, end_label_rects(chart.view), strict=True)
+    }
+    assert not named["p99"] and named["p50"]
+
+
+def test_label_pixels_have_the_series_colour(chart: TimeChart) -> None:
+    fill(chart)
+    image = chart.view.grab().toImage()
+    place = end_label_rects(chart.view)[0]
+    assert color_count(image, place, load_theme("light").label_color("p50")) > 5
+
+
+def test_hovering_reads_exact_values(chart: TimeChart) -> None:
+    fill(chart, every=0.05)  # more points than are drawn
+    at = float(chart.data.history["p50"].times[1234])
+    exact = float(chart.data.history["p50"].values[1234])
+    x = chart.view.to_x(at - NOW)
+    position = QPointF(x, chart.view.plot_rect.center().y())
+    move = QMouseEvent(
+        QEvent.Type.MouseMove, position, chart.view.mapToGlobal(position), Qt.MouseButton.NoButton,
+        Qt.MouseButton.NoButton, Qt.KeyboardModifier.NoModifier,
+    )  # fmt: skip
+    QApplication.sendEvent(chart.view.viewport(), move)
+    readings = {reading.label: reading for reading in chart.view.readings}
+    assert readings["p50"].y == exact
+    assert readings["p50"].value == f"{exact:,.2f} ms"
+    assert set(readings) == {"p50", "p99", "samples", "running"}
+    QApplication.sendEvent(chart.view, QEvent(QEvent.Type.Leave))
+    assert chart.view.cursor is None
+
+
+def test_reading_a_state_gives_the_one_in_force(chart: TimeChart) -> None:
+    chart.extend("running", [NOW - 60, NOW - 20], [3.0, 5.0])
+    assert [r.y for r in chart.readings_at(NOW - 21)] == [3.0]
+    assert [r.y for r in chart.readings_at(NOW)] == [5.0]
+    chart.append("p50", NOW - 60, 7.0)
+    assert [r.label for r in chart.readings_at(NOW - 40)] == ["running"]  # p50 is too far away
+
+
+def test_the_keyboard_moves_the_cross_line(qtbot, chart: TimeChart) -> None:
+    fill(chart)
+    qtbot.keyClick(chart, Qt.Key.Key_Left)
+    qtbot.keyClick(chart, Qt.Key.Key_Left)
+    assert chart.view.cursor == -2.0
+    qtbot.keyClick(chart, Qt.Key.Key_Right)
+    assert chart.view.cursor == -1.0
+    qtbot.keyClick(chart, Qt.Key.Key_Escape)
+    assert chart.view.cursor is None
+
+
+def test_the_legend_hides_and_shows(qtbot, chart: TimeChart) -> None:
+    fill(chart)
+    qtbot.mouseClick(chart.legend.keys["p99"], Qt.MouseButton.LeftButton)
+    chart.redraw()
+    assert not chart.is_shown("p99")
+    assert chart.num_drawn_points()["p99"] == 0
+    assert "p99" not in {label.label for label in chart.view.end_labels}
+    assert "p99" not in {reading.label for reading in chart.readings_at(NOW - 10)}
+    chart.set_shown("p99", True)
+    chart.redraw()
+    assert chart.num_drawn_points()["p99"] > 0
+
+
+def test_the_values_as_csv(chart: TimeChart, tmp_path: Path) -> None:
+    chart.extend("p50", [NOW - 2, NOW - 1], [30.123456, 31.5])
+    chart.extend("p99", [NOW - 1], [45.0])
+    chart.extend("dots", [NOW - 1, NOW - 1], [1.0, 2.0])  # two samples of one step
+    save_csv(chart, tmp_path / "itl.csv")
+    rows = list(csv.reader(io.StringIO((tmp_path / "itl.csv").read_text(encoding="utf-8"))))
+    assert rows == [
+        ["time (s)", "p50 (ms)", "p99 (ms)", "samples (ms)", "running (ms)"],
+        ["-2.000", "30.123456", "", "", ""],
+        ["-1.000", "31.5", "45", "1", ""],
+        ["-1.000", "", "", "2", ""],
+    ]
+    copy_values(chart)
+    assert QGuiApplication.clipboard().text().splitlines()[1] == "-2.000\t30.123456\t\t\t"
+
+
+def test_the_values_as_a_picture_and_a_table(qtbot, chart: TimeChart, tmp_path: Path) -> None:
+    fill(chart)
+    save_png(chart, tmp_path / "itl.png")
+    assert QImage(str(tmp_path / "itl.png")).size() == chart.grab().toImage().size()
+    with pytest.raises(OSError, match="cannot be written"):
+        save_png(chart, tmp_path / "missing" / "itl.png")
+    show_table(chart)
+    view = chart.findChild(QTableView)
+    model = view.model()
+    assert model.rowCount() == len(chart.values_table().rows)
+    assert model.index(0, 0).data() == "0.0"  # newest first
+    assert model.index(0, 1).data() == f"{30 + math.sin(NOW):.3f}"
+    view.window().close()
+
+
+def test_the_menu_offers_everything(chart: TimeChart) -> None:
+    menu = chart_menu(chart)
+    texts = [action.text() for action in menu.actions() if action.text()]
+    assert texts == [
+        "Copy values", "Copy picture", "Save values as CSV…", "Save picture as PNG…",
+        "Table of values…", "Fit axis to data", "Pause", "Length of time",
+    ]  # fmt: skip
+    next(a for a in menu.actions() if a.text() == "Fit axis to data").trigger()
+    assert chart.fits_data
+    lengths = next(a for a in menu.actions() if a.text() == "Length of time").menu()
+    next(a for a in lengths.actions() if a.text() == "5 min").trigger()
+    assert chart.window_s == 300.0
+    menu.deleteLater()
+
+
+def test_a_right_click_opens_the_menu(chart: TimeChart, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[QPoint] = []
+    monkeypatch.setattr(QMenu, "popup", lambda menu, place: opened.append(place))
+    event = QContextMenuEvent(
+        QContextMenuEvent.Reason.Mouse, QPoint(50, 50), chart.mapToGlobal(QPoint(50, 50))
+    )
+    QApplication.sendEvent(chart, event)
+    assert opened == [chart.mapToGlobal(QPoint(50, 50))]
+    menu = chart.findChild(QMenu)
+    assert menu.actions()
+    menu.close()
+
+
+def test_marks_stay_bounded_and_are_drawn(chart: TimeChart) -> None:
+    fill(chart)
+    for i in range(100):
+        chart.mark(NOW - 60, f"max_num_seqs {i}")
+    assert len(chart.marks) == 64
+    chart.redraw()
+    image = chart.view.grab().toImage()
+    x = round(chart.view.to_x(-60))
+    line = QRectF(x, chart.view.plot_rect.top() + 60, 2, 80)
+    assert color_count(image, line, load_theme("light").accent) > 20
+
+
+def test_an_empty_chart_says_what_will_appear(chart: TimeChart) -> None:
+    chart.redraw()
+    assert chart.view.empty_text == "ITL appears with the first reply"
+    text = chart.view.grab().toImage()
+    chart.view.set_empty_text("")
+    chart.view.repaint()
+    bare, muted = chart.view.grab().toImage(), QColor(load_theme("light").text_muted)
+    written = 0
+    for x, y in itertools.product(range(text.width()), range(text.height())):
+        color = text.pixelColor(x, y)
+        written += color != bare.pixelColor(x, y) and distance(color, muted) < 100
+    assert written > 60  # pixels, of letters that are smoothed: few have the very color
+    fill(chart)
+    assert chart.view.empty_text == ""
+    chart.clear()
+    chart.redraw()
+    assert chart.view.empty_text
+
+
+def test_paused_time_stands_still_and_values_are_kept(qtbot, clock: RedrawClock) -> None:
+    now = [NOW]
+    chart = TimeChart("T", "", SERIES[:1], clock=clock, time_source=lambda: now[0])
+    qtbot.addWidget(chart)
+    chart.append("p50", NOW - 1, 5.0)
+    chart.set_paused(True)
+    now[0] += 30
+    chart.append("p50", NOW + 29, 9.0)
+    chart.redraw()
+    assert chart.now == NOW
+    assert [label.value for label in chart.view.end_labels] == ["5.0"]
+    chart.set_paused(False)
+    chart.redraw()
+    assert [label.value for label in chart.view.end_labels] == ["9.0"]
+    assert chart.view.now == NOW + 30
+
+
+def test_a_chart_at_rest_is_not_redrawn(qtbot, clock: RedrawClock) -> None:
+    now = [NOW]
+    chart = TimeChart("T", "", SERIES[:1], clock=clock, time_source=lambda: now[0])
+    qtbot.addWidget(chart)
+    chart.append("p50", NOW, 5.0)
+    chart.redraw()
+    assert chart.wants_redraw()  # it moves to the left
+    now[0] += 200
+    chart.redraw()
+    assert not chart.wants_redraw()  # nothing is left in the window
+
+
+def test_a_hidden_chart_costs_nothing(qtbot, chart: TimeChart, clock: RedrawClock) -> None:
+    fill(chart)
+    qtbot.waitUntil(lambda: clock.is_running, timeout=2000)
+    chart.hide()
+    qtbot.waitUntil(lambda: not clock.is_running, timeout=2000)
+    chart.append("p50", NOW, 1.0)
+    assert not clock.is_running
+    chart.show()
+    assert clock.is_running
+
+
+def test_painting_is_on_the_account(qtbot, chart: TimeChart, clock: RedrawClock) -> None:
+    fill(chart)
+    before = clock.redraw_ms_per_s
+    chart.view.viewport().repaint()
+    assert clock.redraw_ms_per_s > before
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_a_chart_follows_the_theme(qapp: QApplication, chart: TimeChart, mode) -> None:
+    fill(chart)
+    apply_theme(qapp, "dark" if mode == "light" else "light")
+    apply_theme(qapp, mode)
+    chart.redraw()
+    image = chart.view.grab().toImage()
+    assert image.pixelColor(1, 1).name() == load_theme(mode).panel
+    plot = chart.view.plot_rect.toRect()
+    wanted, panel = QColor(load_theme(mode).line_color("p50")), QColor(load_theme(mode).panel)
+    near = sum(
+        distance(image.pixelColor(x, y), wanted) < 0.4 * distance(panel, wanted)
+        for x in range(plot.left(), plot.right())
+        for y in range(plot.top(), plot.bottom())
+    )
+    assert near > 50  # antialiased: hardly a pixel has the very colour
+
+
+def test_a_note_is_shown_whole_or_not_at_all(chart: TimeChart) -> None:
+    chart.set_note("gaps between tokens · last 2 min")
+    assert chart.note == "gaps between tokens · last 2 min"
+    chart.resize(800, 200)
+    assert chart._header._note.fits
+    chart.resize(400, 200)
+    assert not chart._header._note.fits
+
+
+def test_the_title_gives_way_last(qtbot: QtBot, chart: TimeChart) -> None:
+    header = ChartHeader("Gaps between tokens", SERIES, chart)
+    header.set_note("last 2 min")
+    title, wide = header._title, header.legend.sizeHint().width()
+    header.show()
+    header.resize(title.sizeHint().width() + wide // 2 + 4 * SPACE_3, 24)
+    qtbot.waitUntil(lambda: header.legend.sizeHint().width() < wide and not title.is_cut())
+    header.resize(header.legend.sizeHint().width() + 4 * SPACE_3, 24)
+    qtbot.waitUntil(title.is_cut)
+    assert title.toolTip() == "Gaps between tokens\nlast 2 min"
+    header.set_note("")
+    assert title.toolTip() == "Gaps between tokens"
+
+
+def test_the_legend_gives_way_to_the_title(chart: TimeChart) -> None:
+    wide = chart.legend.keys["p50"].sizeHint().width()
+    chart.resize(240, 200)
+    assert chart.legend.keys["p50"].sizeHint().width() < wide
+    assert not chart.view.has_label_names
+    chart.resize(600, 200)
+    assert chart.legend.keys["p50"].sizeHint().width() == wide
+
+
+# Latency and memory ---------------------------------------------------------------------------
+
+
+def test_latency_lines_are_percentiles_of_the_samples(qtbot, clock: RedrawClock) -> None:
+    chart = LatencyChart("ITL", span_s=10.0, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(chart)
+    values = np.random.default_rng(0).gamma(4, 0.008, 1000)
+    times = np.linspace(NOW - 9.99, NOW, 1000)
+    chart.add_samples([Sample(t, v) for t, v in zip(times, values, strict=True)])
+    chart.redraw()
+    p50 = chart.data.history["p50"].last()
+    assert p50 == (NOW, pytest.approx(np.median(values) * 1e3))
+    assert chart.data.history["p99"].last()[1] == pytest.approx(np.percentile(values, 99) * 1e3)
+    assert [label.label for label in chart.view.end_labels] == ["p50", "p99"]
+
+
+def test_few_samples_have_a_max_instead_of_a_p99(qtbot, clock: RedrawClock) -> None:
+    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(chart)
+    chart.add_samples([Sample(NOW - 3, 0.080), Sample(NOW - 2, 0.120)])
+    chart.redraw()
+    labels = {label.label: label.value for label in chart.view.end_labels}
+    assert labels == {"p50": "100", "max": "120"}
+
+
+def test_a_spike_beyond_the_axis_is_counted(qtbot, clock: RedrawClock) -> None:
+    chart = LatencyChart("ITL", span_s=10.0, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(chart)
+    chart.resize(420, 240)
+    chart.show()
+    times = np.linspace(NOW - 9, NOW, 1000)
+    chart.add_samples([Sample(t, 5.0 if i == 500 else 0.03) for i, t in enumerate(times)])
+    chart.redraw()
+    assert chart.view.y_range.high < 100  # the lines stay readable
+    assert chart.view.num_above == 1
+
+
+def test_shares_are_stacked_under_the_limit(qtbot, clock: RedrawClock) -> None:
+    chart = StackedAreaChart(
+        "Memory", "GiB", [area("a", "weights", "weights"), area("b", "other", "other")],
+        clock=clock, time_source=lambda: NOW,
+    )  # fmt: skip
+    qtbot.addWidget(chart)
+    chart.resize(420, 240)
+    chart.show()
+    for at in (NOW - 100, NOW - 50, NOW):
+        chart.append_row(at, {"a": 1.0, "b": 0.5})
+    chart.set_limit(36.0)
+    chart.redraw()
+    assert chart.view.y_range.high < 3  # far below the limit the axis belongs to the data
+    assert [label.value for label in chart.view.end_labels if label.label == "limit ↑"] == ["36"]
+    chart.set_limit(3.6)
+    chart.redraw()
+    assert chart.view.y_range.high >= 3.6
+    heights = {label.label: label.y for label in chart.view.end_labels}
+    assert heights == {"weights": 0.5, "other": 1.25, "limit": 3.6}
+    assert [r.y for r in chart.readings_at(NOW)] == [1.0, 1.5]  # drawn where the bands end
+    assert [r.value for r in chart.readings_at(NOW)] == ["1 GiB", "0.50 GiB"]
+    chart.set_shown("a", False)
+    chart.redraw()
+    assert {label.label: label.y for label in chart.view.end_labels}["other"] == 0.25
+    assert chart.num_drawn_points() == {"a": 0, "b": 4}
+
+
+def test_an_hour_of_a_stack_is_drawn_with_few_points(qtbot, clock: RedrawClock) -> None:
+    chart = StackedAreaChart(
+        "Memory", "GiB", [area("a", "weights", "weights")], clock=clock, time_source=lambda: NOW
+    )
+    qtbot.addWidget(chart)
+    chart.set_window(1200)
+    for at in np.linspace(NOW - 3600, NOW, 8000):
+        chart.append_row(float(at), {"a": 1.0})
+    chart.redraw()
+    assert chart.num_drawn_points()["a"] <= 303
+
+
+def test_the_largest_of_few_samples_is_named_however_many_seconds_it_took(
+    qtbot, clock: RedrawClock
+) -> None:
+    chart = LatencyChart("TTFT", span_s=60.0, clock=clock, time_source=lambda: NOW)
+    qtbot.addWidget(chart)
+    chart.resize(360, 150)
+    chart.show()
+    chart.add_samples([Sample(NOW - 5, 0.4), Sample(NOW - 4, 48.888)])
+    chart.redraw()
+    rects = end_label_rects(chart.view)
+    found = {
+        label.label: (label.value, is_named(chart.view, label, rect))
+        for label, rect in zip(chart.view.end_labels, rects, strict=True)
+    }
+    assert found["max"] == ("48,888", True)

@@ -1,0 +1,216 @@
+"""The step timeline by mouse and keyboard, and what its panel says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtGui import QWheelEvent
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from engine.snapshot import EngineSnapshot, StepEntry, StepRecord
+from tests.widgets import synthetic
+from widgets.plot.clock import RedrawClock
+from widgets.theme.colors import word
+from widgets.theme.theme import apply_theme, theme
+from widgets.timeline.panel import EMPTY_TEXT, HINT, TimelinePanel
+from widgets.timeline.table import step_words, time_words
+from widgets.timeline.view import NONE, PITCHES
+
+NAMES = {"a": "Tell me a story", "b": "What is TTFT?"}
+
+
+def steps(start: int, count: int) -> tuple[StepRecord, ...]:
+    """Request "a" decodes all the time; every tenth step "b" prefills 64 tokens, 32 cached."""
+    found = []
+    for index in range(start, start + count):
+        entries = [StepEntry("a", "decode", 1)]
+        if index % 10 == 0:
+            entries.append(StepEntry("b", "prefill", 64, 32))
+        duration = 0.02 if index % 10 == 0 else 0.01
+        found.append(
+            StepRecord(index, index * 0.02, duration, tuple(entries), len(entries), 1,
+                       model_s=0.75 * duration, sample_s=0.25 * duration)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def state(*records: StepRecord, at: float = 100.0) -> EngineSnapshot:
+    return dataclasses.replace(synthetic.snapshot(at), steps=records)
+
+
+@pytest.fixture
+def clock(qapp: QApplication) -> Iterator[RedrawClock]:
+    apply_theme(qapp, "dark")
+    made = RedrawClock(rate_hz=20)
+    yield made
+    made._timer.stop()
+
+
+@pytest.fixture
+def panel(qtbot: QtBot, clock: RedrawClock) -> TimelinePanel:
+    made = TimelinePanel(clock)
+    made.set_names(NAMES.__getitem__)
+    qtbot.addWidget(made)
+    made.resize(700, 300)
+    made.show()
+    return made
+
+
+@pytest.fixture
+def full(panel: TimelinePanel) -> TimelinePanel:
+    panel.update_snapshot(state(*steps(0, 300)))
+    panel.view.redraw()
+    return panel
+
+
+def place(panel: TimelinePanel, ordinal: int) -> QPoint:
+    """A place in the column of a step."""
+    view = panel.view
+    right = view.width()
+    return QPoint(right - (view.end - ordinal) * view.pitch + 1, 40)
+
+
+def wheel(panel: TimelinePanel, notches: int, modifier: Qt.KeyboardModifier) -> None:
+    at = QPointF(panel.view.rect().center())
+    event = QWheelEvent(
+        at, panel.view.mapToGlobal(at), QPoint(), QPoint(0, 120 * notches),
+        Qt.MouseButton.NoButton, modifier, Qt.ScrollPhase.NoScrollPhase, False,
+    )  # fmt: skip
+    QApplication.sendEvent(panel.view, event)
+
+
+def test_it_says_what_it_will_show(panel: TimelinePanel) -> None:
+    assert panel._empty.isVisible() and panel._empty.text() == EMPTY_TEXT
+    panel.update_snapshot(state(*steps(0, 3)))
+    assert panel.view.isVisible() and not panel._empty.isVisible()
+    assert panel.note.text() == "step 2 · 10.0 ms · 1 decode token · 1 waiting"
+    assert panel.line.text() == HINT
+    panel.clear()
+    assert panel._empty.isVisible() and panel.note.text() == ""
+
+
+def test_it_goes_with_the_newest_step_until_it_is_held(
+    qtbot: QtBot, full: TimelinePanel
+) -> None:
+    view = full.view
+    assert view.follows and view.end == 300
+    qtbot.mouseClick(full.follow_button, Qt.MouseButton.LeftButton)
+    assert not view.follows and full.follow_button.text() == "Follow"
+    full.update_snapshot(state(*steps(300, 50)))
+    assert view.end == 300
+    qtbot.mouseClick(full.follow_button, Qt.MouseButton.LeftButton)
+    assert view.follows and view.end == 350 and full.follow_button.text() == "Hold"
+
+
+def test_a_step_says_how_many_threads_computed_it() -> None:
+    (step,) = steps(4, 1)
+    assert step_words(step).startswith("step 4 · 10.0 ms · ")
+    one, two = (dataclasses.replace(step, num_threads=n) for n in (1, 2))
+    assert step_words(one).startswith("step 4 · 10.0 ms on 1 thread · ")
+    assert step_words(two).startswith("step 4 · 10.0 ms on 2 threads · ")
+
+
+def test_a_step_of_several_ranks_says_what_their_exchange_took() -> None:
+    (step,) = steps(4, 1)
+    assert time_words(step) == "model 75 % · sampling 25 %"
+    divided = dataclasses.replace(step, exchange_s=0.00125)
+    assert time_words(divided) == "model 75 %, of which exchange 1.2 ms · sampling 25 %"
+    assert time_words(dataclasses.replace(divided, model_s=0.0)) == "sampling 25 %"
+
+
+def test_pointing_reads_a_step_and_its_batch(qtbot: QtBot, full: TimelinePanel) -> None:
+    qtbot.mouseMove(full.view, place(full, 290))
+    qtbot.waitUntil(lambda: full.view.pointed_step == 290, timeout=2000)
+    assert full.line.text() == (
+        "step 290 · 20.0 ms · 1 decode + 64 prefill tokens · 32 cached tokens skipped · 1 waiting"
+        " · model 75 % · sampling 25 %"
+    )
+    assert full.batch.text() == (
+        "“Tell me a story” decode; “What is TTFT?” prefill of 64 tokens, 32 cached"
+    )
+    assert full.view.accessibleDescription().startswith("step 290")
+
+
+def test_the_wheel_goes_back_and_zooms(full: TimelinePanel) -> None:
+    view = full.view
+    none, control = Qt.KeyboardModifier.NoModifier, Qt.KeyboardModifier.ControlModifier
+    wheel(full, 2, none)
+    assert not view.follows and view.end < 300
+    wheel(full, -9, none)
+    assert view.follows
+    before = view.pitch
+    wheel(full, 1, control)
+    assert view.pitch > before
+    for _ in PITCHES:
+        wheel(full, -1, control)
+    assert view.pitch == PITCHES[0]
+    wheel(full, 1000, none)  # further back than there is anything
+    assert view.end - view.history.first == min(view.num_columns, 300)
+
+
+def test_dragging_moves_through_time(qtbot: QtBot, full: TimelinePanel) -> None:
+    view = full.view
+    start = place(full, 280)
+    qtbot.mousePress(view, Qt.MouseButton.LeftButton, pos=start)
+    qtbot.mouseMove(view, start + QPoint(20 * view.pitch, 0))
+    qtbot.waitUntil(lambda: view.end == 280, timeout=2000)
+    qtbot.mouseRelease(view, Qt.MouseButton.LeftButton)
+    assert not view.follows
+    qtbot.mouseDClick(view, Qt.MouseButton.LeftButton, pos=start)
+    assert view.follows
+
+
+def test_the_keyboard_does_the_same(qtbot: QtBot, full: TimelinePanel) -> None:
+    view = full.view
+    view.setFocus()
+    qtbot.keyClick(view, Qt.Key.Key_Left)
+    assert view.pointed_step == 299 and not view.follows
+    for _ in range(view.num_columns):
+        qtbot.keyClick(view, Qt.Key.Key_Left)
+    assert view.pointed_step == 299 - view.num_columns  # the screen went with the cursor
+    assert view.end - view.num_columns <= view.pointed_step
+    qtbot.keyClick(view, Qt.Key.Key_Home)
+    assert view.end == view.num_columns
+    qtbot.keyClick(view, Qt.Key.Key_PageDown)
+    assert view.end == 2 * view.num_columns
+    qtbot.keyClick(view, Qt.Key.Key_Plus)
+    qtbot.keyClick(view, Qt.Key.Key_Escape)
+    assert view.pointed_step == NONE
+    qtbot.keyClick(view, Qt.Key.Key_End)
+    assert view.follows
+
+
+def test_a_cell_has_the_color_of_what_was_done(full: TimelinePanel) -> None:
+    image = full.view.grab().toImage()
+    series = theme().series
+    row = 9  # the middle of the first row
+    column = place(full, 295).x()
+    assert image.pixel(column, row) == word(series.decode)
+    column = place(full, 290).x()
+    second = row + full.view._scene.row_height  # type: ignore[union-attr]
+    assert image.pixel(column, second) == word(series.cached)
+    assert image.pixel(column + 4, second) == word(series.prefill)
+
+
+def test_more_requests_than_rows_are_counted(panel: TimelinePanel) -> None:
+    entries = tuple(StepEntry(f"r{i}", "decode", 1) for i in range(200))
+    panel.set_names(lambda name: name)
+    panel.update_snapshot(state(StepRecord(0, 0.0, 0.01, entries, 200, 0)))
+    panel.view.redraw()
+    scene = panel.view._scene
+    assert scene is not None and scene.num_above == 200 - len(scene.numbers) > 0
+    assert not panel.view.grab().isNull()
+
+
+def test_ten_thousand_steps_are_kept_and_no_more(panel: TimelinePanel) -> None:
+    for start in range(0, 12_000, 1_000):
+        panel.update_snapshot(state(*steps(start, 1_000)))
+    view = panel.view
+    assert view.history.end - view.history.first == 10_000
+    view.point_at(view.history.first)
+    panel.update_snapshot(state(*steps(12_000, 10)))
+    assert view.pointed_step == NONE  # the step that was pointed at is gone

@@ -1,0 +1,1 @@
+"""Controls that every page uses: lines, boxes, rows, tables, popovers."""

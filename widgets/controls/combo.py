@@ -1,0 +1,77 @@
+"""What the entries of a combo box say, and which of them cannot be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QPaintEvent, QStandardItemModel
+from PySide6.QtWidgets import QComboBox, QStyle, QStyleOptionComboBox, QStylePainter
+
+
+def describe_items(box: QComboBox, choices: Sequence[tuple[Any, str, str]]) -> None:
+    """Say more of the entries of `box`: (data, text, why it cannot be chosen or ""). One that
+    cannot be is greyed, and its tooltip says why. Entries of other data stay as they are."""
+    model = box.model()
+    assert isinstance(model, QStandardItemModel)
+    for value, text, refusal in choices:
+        index = box.findData(value)
+        if index >= 0:
+            box.setItemText(index, text)
+            box.setItemData(index, refusal or text, Qt.ItemDataRole.ToolTipRole)
+            model.item(index).setEnabled(not refusal)
+
+
+def described_items(box: QComboBox) -> list[tuple[Any, str, str]]:
+    """What `describe_items` said of every entry."""
+    model = box.model()
+    assert isinstance(model, QStandardItemModel)
+    return [
+        (
+            box.itemData(index),
+            box.itemText(index),
+            "" if model.item(index).isEnabled()
+            else str(box.itemData(index, Qt.ItemDataRole.ToolTipRole) or ""),
+        )
+        for index in range(box.count())
+    ]  # fmt: skip
+
+
+_PADDING = 2
+"""What a style keeps of the field around the text, both sides together. The width that a choice
+asks for has no room for it: with some fonts its own text would be too long for it."""
+
+
+class ElidedCombo(QComboBox):
+    """The style sheet's style cuts a text that is too long in the middle of a letter."""
+
+    def shown_text(self) -> str:
+        """What of the text can be read."""
+        return self._option().currentText
+
+    def sizeHint(self) -> QSize:
+        return super().sizeHint() + QSize(_PADDING, 0)
+
+    def minimumSizeHint(self) -> QSize:
+        return super().minimumSizeHint() + QSize(_PADDING, 0)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter, option = QStylePainter(self), self._option()
+        painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+        painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
+
+    def _option(self) -> QStyleOptionComboBox:
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        field = self.style().subControlRect(
+            QStyle.ComplexControl.CC_ComboBox, option,
+            QStyle.SubControl.SC_ComboBoxEditField, self,
+        )  # fmt: skip
+        room = field.width() - _PADDING
+        if not option.currentIcon.isNull():
+            room -= option.iconSize.width() + _PADDING
+        option.currentText = self.fontMetrics().elidedText(
+            option.currentText, Qt.TextElideMode.ElideRight, room
+        )
+        return option

@@ -1,0 +1,174 @@
+"""A panel that keeps to itself what changes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QSize, Qt
+from PySide6.QtGui import QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QScrollArea,
+    QSplitter,
+    QStackedWidget,
+    QTabBar,
+    QVBoxLayout,
+    QWidget,
+    QWidgetItem,
+)
+
+from widgets.theme.fonts import text_scale
+from widgets.theme.theme import SPACE_2
+
+
+class Contained(QWidget):
+    """Holds `content`, as large as it is itself, and asks for a new layout of what is around it
+    only where the content needs another least size.
+
+    A label whose text changes makes Qt lay out everything up to the window anew, and paint all of
+    it: every layout on the way passes the request on, whether its own size changed or not. This
+    one has no layout, so that the request ends here; the layouts inside have heeded it before.
+    """
+
+    def __init__(self, content: QWidget) -> None:
+        super().__init__()
+        self.content = content
+        content.setParent(self)
+        self.setSizePolicy(content.sizePolicy())
+        self._item = QWidgetItem(content)
+        self._least = self._item.minimumSize()
+
+    def sizeHint(self) -> QSize:
+        return self.content.sizeHint()
+
+    def minimumSizeHint(self) -> QSize:
+        return self._item.minimumSize()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.LayoutRequest:
+            self._pass_on()
+        return super().event(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.content.resize(self.size())
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._pass_on()  # nothing is requested of what is hidden
+
+    def _pass_on(self) -> None:
+        least = self._item.minimumSize()
+        if least != self._least:
+            self._least = least
+            self.updateGeometry()
+
+
+def scroll_by_keys(area: QScrollArea) -> None:
+    """Tab comes to `area` while there is more in it than it shows, so that the arrow keys scroll
+    it, and a ring says that it has the keyboard. (A form's area needs no stop: its fields have it,
+    and bring themselves into view.)"""
+    area.setProperty("ring", True)
+    bars = (area.verticalScrollBar(), area.horizontalScrollBar())
+
+    def follow() -> None:
+        scrolls = any(bar.maximum() > bar.minimum() for bar in bars)
+        area.setFocusPolicy(Qt.FocusPolicy.TabFocus if scrolls else Qt.FocusPolicy.NoFocus)
+
+    for bar in bars:
+        bar.rangeChanged.connect(follow)
+    follow()
+
+
+MOST_LEFT = 0.42
+"""Of the page's width, what the left half begins with at most."""
+
+MOST_LEFT_OF_LARGE_TEXT = 0.56
+"""The same where text is larger than usual: a form needs its width more than what stands beside."""
+
+UPPER = 0.58
+"""Of the page's height, what the list or the form begins with where the halves stand above each
+other: there is something to do in it from the start, below it often not yet."""
+
+
+class PageFrame(QWidget):
+    """`name` of the tabs for a screen reader; `left_width` to begin with, and `narrow`, the width
+    below which the halves stand above each other: pixels, at the usual size of text. `stretch`: how
+    they share new room."""
+
+    def __init__(
+        self,
+        name: str,
+        forms: Sequence[tuple[str, QWidget]],
+        right: QWidget,
+        *,
+        left_width: int,
+        narrow: int,
+        stretch: tuple[int, int] = (0, 1),
+    ) -> None:
+        super().__init__()
+        self._narrow = narrow
+        self.tabs = QTabBar()
+        self.tabs.setAccessibleName(name)
+        self.tabs.setExpanding(False)
+        self.forms = QStackedWidget()
+        for title, form in forms:
+            self.tabs.addTab(title)
+            self.forms.addWidget(form)
+        self.tabs.currentChanged.connect(self.forms.setCurrentIndex)
+        self._split = QSplitter()
+        self._split.setChildrenCollapsible(False)
+        self._split.addWidget(self._left())
+        self._split.addWidget(right)
+        self._left_width = left_width
+        self._scale = text_scale()
+        self._is_placed = False  # the halves have the widths that they begin with
+        self._upper = UPPER
+        self._split.splitterMoved.connect(lambda *_: self._keep_sizes())
+        for index, share in enumerate(stretch):
+            self._split.setStretchFactor(index, share)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(self._split)
+
+    def _left(self) -> QFrame:
+        left = QFrame()
+        left.setProperty("panel", True)
+        column = QVBoxLayout(left)
+        column.setContentsMargins(SPACE_2, SPACE_2, SPACE_2, SPACE_2)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.tabs)
+        column.addWidget(self.forms, 1)
+        return left
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.LayoutRequest and self._scale != text_scale():
+            self._is_placed = False  # larger text wants wider halves
+            self._arrange()
+        return super().event(event)
+
+    def _arrange(self) -> None:
+        self._scale = text_scale()
+        is_narrow = self.width() < self._narrow * max(1.0, self._scale)
+        was_narrow = self._split.orientation() is Qt.Orientation.Vertical
+        if is_narrow:
+            self._split.setOrientation(Qt.Orientation.Vertical)
+            upper = round(self._upper * self.height())
+            self._split.setSizes([upper, self.height() - upper])
+        elif was_narrow or not self._is_placed:  # heights would become widths
+            self._is_placed = True
+            self._split.setOrientation(Qt.Orientation.Horizontal)
+            most = min(MOST_LEFT * self._scale, MOST_LEFT_OF_LARGE_TEXT) * self.width()
+            left = round(min(self._left_width * self._scale, most))
+            self._split.setSizes([left, self.width() - left])
+
+    def _keep_sizes(self) -> None:
+        first, second = self._split.sizes()
+        if self._split.orientation() is Qt.Orientation.Horizontal:
+            self._left_width = round(first / self._scale)
+        else:
+            self._upper = first / max(1, first + second)

@@ -1,0 +1,120 @@
+"""A line of text that gives way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QFont, QFontMetrics, QPainter, QPaintEvent, QTextCharFormat, QTextLayout
+from PySide6.QtWidgets import QLineEdit, QPushButton, QSizePolicy, QWidget
+
+from widgets.theme.fonts import SizeRole, mono_font
+from widgets.theme.theme import theme, theme_notifier, ui_font
+
+
+class ElidedLine(QWidget):
+    """One line, small unless said otherwise, cut where it ends; the tool tip has all of it.
+    `hugs`: it takes the room of its text and no more, and gives way where there is less."""
+
+    def __init__(
+        self,
+        color: str = "text",
+        role: SizeRole = "small",
+        weight: QFont.Weight = QFont.Weight.Normal,
+        *,
+        hugs: bool = False,
+    ) -> None:
+        super().__init__()
+        self._text, self._color, self._role, self._weight = "", color, role, weight
+        self._hugs = hugs
+        policies = QSizePolicy.Policy
+        self.setSizePolicy(policies.Maximum if hugs else policies.Ignored, policies.Fixed)
+        theme_notifier().changed.connect(self._renew)
+
+    def text(self) -> str:
+        return self._text
+
+    def is_cut(self) -> bool:
+        """Whether there is no room for all of it."""
+        return QFontMetrics(self._font()).horizontalAdvance(self._text) > self.width()
+
+    def set_text(self, text: str) -> None:
+        if text != self._text:
+            self._text = text
+            self.setToolTip(text)
+            self.setAccessibleName(text)
+            if self._hugs:
+                self.updateGeometry()
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        metrics = QFontMetrics(self._font())
+        width = metrics.horizontalAdvance(self._text) + 1 if self._hugs else 200
+        return QSize(width, metrics.height())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, self.sizeHint().height())
+
+    def _font(self) -> QFont:
+        return ui_font(self._role, self._weight)
+
+    def _renew(self) -> None:
+        self.updateGeometry()
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        font = self._font()
+        painter.setFont(font)
+        painter.setPen(theme().color(self._color))
+        cut = QFontMetrics(font).elidedText(self._text, Qt.TextElideMode.ElideRight, self.width())
+        painter.drawText(self.rect(), Qt.AlignmentFlag.AlignVCenter, cut)
+        painter.end()
+
+
+def title_line(text: str = "", *, hugs: bool = True) -> ElidedLine:
+    """A title that gives way; `hugs` as of the line."""
+    title = ElidedLine("text", "body", QFont.Weight.DemiBold, hugs=hugs)
+    title.set_text(text)
+    return title
+
+
+_ONE_LINE = 10_000  # pixels: nothing wraps
+
+
+def marked_line(
+    text: str, font: QFont, marks: Sequence[tuple[int, int]], marked: QTextCharFormat
+) -> QTextLayout:
+    """`text` laid out in one line, with the ranges (start, end) of `marks` in the format `marked`.
+    Its `draw` takes the upper left corner; what has no format is in the painter's pen."""
+    layout = QTextLayout(text, font)
+    ranges = []
+    for start, end in marks:
+        part = QTextLayout.FormatRange()
+        part.start, part.length, part.format = start, end - start, marked
+        ranges.append(part)
+    layout.setFormats(ranges)
+    layout.beginLayout()
+    layout.createLine().setLineWidth(_ONE_LINE)
+    layout.endLayout()
+    return layout
+
+
+class SecretLine(QLineEdit):
+    """`reveal` is the button, for whoever lays out the form. `name`: what the line is called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setEchoMode(QLineEdit.EchoMode.Password)
+        self.setFont(mono_font())
+        self.setPlaceholderText("none")
+        self.setAccessibleName(name)
+        self.reveal = QPushButton("Show")
+        self.reveal.setCheckable(True)
+        self.reveal.setToolTip("Show the key as it is")
+        self.reveal.toggled.connect(self._reveal)
+
+    def _reveal(self, is_shown: bool) -> None:
+        self.reveal.setText("Hide" if is_shown else "Show")
+        echo = QLineEdit.EchoMode
+        self.setEchoMode(echo.Normal if is_shown else echo.Password)

@@ -1,0 +1,181 @@
+"""A line that stays until what it says is over, with an action where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
+
+from widgets.controls.buttons import IconButton
+from widgets.controls.lines import ElidedLine
+from widgets.theme.icons import icon_pixmap
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, restyle, theme_notifier
+
+_ICONS = {
+    "info": ("info", "text_muted"),
+    "warning": ("warning", "warning"),
+    "error": ("error", "danger"),
+}
+
+_ICON = 16
+_MOST_LINES = 3
+"""Of a notice that only informs, before it becomes one that is cut: a problem is told whole."""
+
+
+class Notice(QFrame):
+    """kind: "info", "warning" or "error". Hidden while it has no text."""
+
+    def __init__(self, kind: str = "info", parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._kind = kind
+        self._callback: Callable[[], object] | None = None
+        self._icon, self._label, self._action = QLabel(), QLabel(), QPushButton()
+        self._label.setWordWrap(True)
+        self._label.setTextFormat(Qt.TextFormat.PlainText)
+        self._label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._action.clicked.connect(self._pressed)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
+        row.setSpacing(SPACE_2)
+        row.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignVCenter)
+        self._brief = ElidedLine()
+        self._brief.hide()
+        row.addWidget(self._label, 1)
+        row.addWidget(self._brief, 1)
+        row.addWidget(self._action, 0, Qt.AlignmentFlag.AlignVCenter)
+        theme_notifier().changed.connect(self._draw)
+        self.hide()
+        self._draw()
+
+    def say(
+        self, text: str, action: str = "", callback: Callable[[], object] | None = None
+    ) -> None:
+        """Show `text`; with "" hide."""
+        self._label.setText(text)
+        self._brief.set_text(text)
+        self._callback = callback
+        self._action.setText(action)
+        self._action.setVisible(bool(action and callback))
+        self._fit()
+        self.setVisible(bool(text))
+
+    def text(self) -> str:
+        return self._label.text()
+
+    def is_brief(self) -> bool:
+        """Whether it is one line, and all of it in the tooltip."""
+        return self._label.isHidden()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._fit()
+
+    def _fit(self) -> None:
+        beside = 2 * SPACE_2 + SPACE_3 + _ICON
+        if not self._action.isHidden():
+            beside += SPACE_2 + self._action.sizeHint().width()
+        height = self._label.heightForWidth(max(1, self.width() - beside))
+        most = _MOST_LINES * self._label.fontMetrics().lineSpacing()
+        is_brief = self._kind == "info" and height > most + SPACE_1
+        self._label.setHidden(is_brief)
+        self._brief.setHidden(not is_brief)
+
+    def _pressed(self) -> None:
+        if self._callback is not None:
+            self._callback()
+
+    def _draw(self) -> None:
+        restyle(self, notice=self._kind)
+        self._fit()
+        name, color = _ICONS[self._kind]
+        self._icon.setPixmap(icon_pixmap(name, color, _ICON, self.devicePixelRatioF()))
+
+
+SHOWN_MS = 10_000
+
+
+class Toast(QFrame):
+    """`show_message` shows one message; the one before it is over, and its `expired` is called.
+
+    `expired` is called once, when the message goes without its action having been taken. Alt and
+    the first letter of the action take it, wherever the keyboard is.
+    """
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setProperty("notice", "info")
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
+        self._label, self._action = QLabel(), QPushButton()
+        self._label.setTextFormat(Qt.TextFormat.PlainText)
+        self._action.setProperty("kind", "link")
+        self._action.clicked.connect(self._act)
+        close = IconButton("close", "Close", self.dismiss)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(SPACE_3, SPACE_1, SPACE_1, SPACE_1)
+        row.setSpacing(SPACE_3)
+        for widget in (self._label, self._action, close):
+            row.addWidget(widget)
+        self._callback: Callable[[], object] | None = None
+        self._expired: Callable[[], object] | None = None
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.timeout.connect(self.dismiss)
+        parent.installEventFilter(self)
+        self.hide()
+
+    def show_message(
+        self,
+        text: str,
+        action: str = "",
+        callback: Callable[[], object] | None = None,
+        expired: Callable[[], object] | None = None,
+        shown_ms: int = SHOWN_MS,
+    ) -> None:
+        self.dismiss()
+        self._label.setText(text)
+        self._action.setText(f"&{action}" if action else "")
+        self._action.setToolTip(f"{action} (Alt+{action[:1]})" if action else "")
+        self._action.setAccessibleName(action)
+        self._action.setVisible(bool(action))
+        self._callback, self._expired = callback, expired
+        self.show()
+        self.raise_()
+        self._place()
+        self._timer.start(shown_ms)
+
+    def text(self) -> str:
+        return self._label.text() if not self.isHidden() else ""
+
+    def dismiss(self) -> None:
+        """End the message that is shown."""
+        self._timer.stop()
+        self.hide()
+        expired, self._expired, self._callback = self._expired, None, None
+        if expired is not None:
+            expired()
+
+    def act(self) -> None:
+        """As if the action were pressed."""
+        self._act()
+
+    def _act(self) -> None:
+        callback, self._expired = self._callback, None
+        self.dismiss()
+        if callback is not None:
+            callback()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize and not self.isHidden():
+            self._place()
+        return super().eventFilter(watched, event)
+
+    def _place(self) -> None:
+        self.adjustSize()
+        parent = self.parentWidget()
+        if parent is None:
+            return
+        area = parent.rect()
+        self.move((area.width() - self.width()) // 2, area.height() - self.height() - SPACE_4)

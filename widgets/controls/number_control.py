@@ -1,0 +1,282 @@
+"""What a row of settings shows, and what all its controls have in common."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, replace
+from typing import Any
+
+from PySide6.QtCore import QEvent, QLocale, QObject, QSignalBlocker, Qt, Signal
+from PySide6.QtGui import QValidator
+from PySide6.QtWidgets import QDoubleSpinBox, QHBoxLayout, QSlider, QWidget
+
+from widgets.theme.fonts import scaled
+from widgets.theme.theme import SPACE_2, figure_font, theme_notifier
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """What a row shows. `choices`: (value, text) pairs make a choice; `is_path` a choice among
+    folders; `is_folders` a list of folders; none of these and no bounds a switch; else a number.
+
+    steps: the slider's positions, ascending, in the setting's own unit; none for no slider.
+    scale: how many of the setting's units one shown unit is (2**30 for bytes shown in GiB).
+    is_whole: whether the setting's own value is an integer, whatever is shown.
+    auto: the text for None, where None is allowed.
+    all: the text for the largest number; with it values are texts: those two, or a number's.
+    """
+
+    name: str
+    label: str
+    help: str
+    badge: str
+    choices: tuple[tuple[Any, str], ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    steps: tuple[float, ...] = ()
+    unit: str = ""
+    scale: float = 1.0
+    decimals: int = 0
+    is_whole: bool = True
+    auto: str = ""
+    all: str = ""
+    is_path: bool = False
+    is_folders: bool = False
+
+
+def describe(control: QWidget, spec: RowSpec) -> None:
+    """Name a control to those who cannot see it, and let the wheel pass over it."""
+    control.setAccessibleName(spec.label)
+    control.setAccessibleDescription(spec.help)
+    control.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    control.installEventFilter(_no_wheel())
+
+
+class _NoWheel(QObject):
+    """Scrolling the panel must not turn the knob that the pointer happens to pass."""
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Wheel:
+            event.ignore()
+            return True
+        return False
+
+
+_filter: _NoWheel | None = None
+
+
+def _no_wheel() -> _NoWheel:
+    global _filter
+    if _filter is None:
+        _filter = _NoWheel()
+    return _filter
+
+
+WIDTH = 104
+
+
+class NumberControl(QWidget):
+    """A number: a slider over its usual values, and a field that takes any.
+
+    auto |----o---------| all    20 of 32
+    """
+
+    changed = Signal(object)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.field = StepField(spec)
+        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self._fit_slider()
+        self.slider.setPageStep(1)
+        for control in (self.field, self.slider):
+            describe(control, spec)
+        self.field.valueChanged.connect(self._field_changed)
+        self.slider.valueChanged.connect(self._slider_moved)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        if spec.steps:
+            layout.addWidget(self.slider, 1)
+            layout.addWidget(self.field)
+        else:
+            self.slider.setParent(self)
+            self.slider.hide()
+            layout.addWidget(self.field, 1)
+
+    def value(self) -> float | int | str | None:
+        number = self._number()
+        if not self.spec.all:
+            return number
+        if number is None:
+            return self.spec.auto
+        return self.spec.all if number == self.spec.maximum else f"{number}"
+
+    def set_value(self, value: Any) -> None:
+        number = self._number_of(value)
+        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
+            self._show_number(number)
+            self.slider.setValue(self._nearest(number))
+
+    def set_highest(self, highest: int) -> None:
+        """Every number from the lowest to `highest`, which is known by now; what is shown stays
+        where it still can."""
+        if highest == self.spec.maximum:
+            return
+        value = self.value()
+        first = int(self.spec.minimum or 0)
+        steps = tuple(float(n) for n in range(first, highest + 1))
+        self.spec = replace(self.spec, maximum=highest, steps=steps, unit=f"of {highest}")
+        with QSignalBlocker(self.field), QSignalBlocker(self.slider):
+            self.field.set_spec(self.spec)
+            self._fit_slider()
+        self.set_value(value)
+
+    def _fit_slider(self) -> None:
+        self.slider.setRange(0, max(0, len(self._positions) - 1))
+
+    def _number(self) -> float | int | None:
+        shown = self.field.value()
+        if self.spec.auto and shown == self.field.minimum():
+            return None
+        own = shown * self.spec.scale
+        return round(own) if self.spec.is_whole else round(own, 6)
+
+    def _number_of(self, value: Any) -> float | None:
+        """The number that stands for a value; None for auto."""
+        if not isinstance(value, str):
+            return value
+        if value == self.spec.all:
+            return self.spec.maximum
+        return float(value) if value.isdigit() else None
+
+    @property
+    def _positions(self) -> tuple[float | None, ...]:
+        return (None, *self.spec.steps) if self.spec.auto else self.spec.steps
+
+    def _show_number(self, value: float | None) -> None:
+        self.field.setValue(self.field.minimum() if value is None else value / self.spec.scale)
+
+    def _nearest(self, value: float | None) -> int:
+        """Index of the slider's position closest to `value`, by ratio."""
+        steps = self.spec.steps
+        if value is None or not steps:
+            return 0
+        above = bisect.bisect_left(steps, value)
+        if above == len(steps) or (above and value**2 < steps[above - 1] * steps[above]):
+            above -= 1
+        return above + bool(self.spec.auto)
+
+    def _slider_moved(self, index: int) -> None:
+        with QSignalBlocker(self.field):
+            self._show_number(self._positions[index])
+        self.changed.emit(self.value())
+
+    def _field_changed(self) -> None:
+        with QSignalBlocker(self.slider):
+            self.slider.setValue(self._nearest(self._number()))
+        self.changed.emit(self.value())
+
+
+class StepField(QDoubleSpinBox):
+    """The number as text. Up and down go to the next usual value. A number out of range can be
+    written: the nearest that is allowed takes its place, and `refused` says why."""
+
+    refused = Signal(str)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__()
+        self._spec = spec
+        self._refusal = ""
+        self.editingFinished.connect(self._tell)
+        self.setLocale(QLocale.c())
+        self.setGroupSeparatorShown(True)
+        self.set_spec(spec)
+        self.setKeyboardTracking(False)
+        self.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.setFont(figure_font())
+        if spec.steps:
+            self._fit()
+            theme_notifier().changed.connect(self._fit)
+
+    def set_spec(self, spec: RowSpec) -> None:
+        """Other bounds or another unit."""
+        self._spec = spec
+        lowest = spec.minimum if spec.minimum is not None else 0
+        highest = spec.maximum if spec.maximum is not None else 2**53
+        self.setDecimals(spec.decimals)
+        self.setRange(0 if spec.auto else lowest / spec.scale, highest / spec.scale)
+        self.setSpecialValueText(spec.auto)
+        self.setSuffix(f" {spec.unit}" if spec.unit else "")
+
+    def _fit(self) -> None:
+        self.setFixedWidth(scaled(WIDTH))
+
+    def textFromValue(self, value: float) -> str:
+        if self._spec.all and value == self.maximum():
+            return self._spec.all
+        return super().textFromValue(value)
+
+    def valueFromText(self, text: str) -> float:
+        return self.maximum() if self._is_all(text) else super().valueFromText(text)
+
+    def validate(self, text: str, position: int) -> tuple[QValidator.State, str, int]:
+        if self._is_all(text):
+            return QValidator.State.Acceptable, text, position
+        state, text, position = super().validate(text, position)
+        if state is QValidator.State.Invalid and self._begins_a_word(text):
+            state = QValidator.State.Intermediate
+        if state is QValidator.State.Invalid and self._number(text) is not None:
+            state = QValidator.State.Intermediate
+        return state, text, position
+
+    def fixup(self, text: str) -> str:
+        number = self._number(text)
+        if number is None:
+            return super().fixup(text)
+        nearest = min(max(number, self.minimum()), self.maximum())
+        if number != nearest:
+            spec = self._spec
+            lowest = spec.minimum / spec.scale if spec.minimum is not None else self.minimum()
+            unit = "" if spec.all else self.suffix()
+            written, least, most = map(super().textFromValue, (number, lowest, self.maximum()))
+            self._refusal = f"{written}{unit} is out of range: {least} to {most}{unit}."
+        return self.textFromValue(nearest) + self.suffix()
+
+    def _bare(self, text: str) -> str:
+        return text.removesuffix(self.suffix()).strip().lower()
+
+    def _is_all(self, text: str) -> bool:
+        return bool(self._spec.all) and self._bare(text) == self._spec.all
+
+    def _begins_a_word(self, text: str) -> bool:
+        """Whether it may become one of the words that stand for numbers."""
+        bare = self._bare(text)
+        words = (self._spec.auto, self._spec.all) if self._spec.all else ()
+        return any(word.startswith(bare) for word in words)
+
+    def _number(self, text: str) -> float | None:
+        bare = self._bare(text).replace(",", "")
+        if self._spec.all and bare == self._spec.auto:
+            return self.minimum()
+        try:
+            return float(bare)
+        except ValueError:
+            return None
+
+    def _tell(self) -> None:
+        refusal, self._refusal = self._refusal, ""
+        if refusal:
+            self.refused.emit(refusal)
+
+    def stepBy(self, steps: int) -> None:
+        usual = [step / self._spec.scale for step in self._spec.steps]
+        if not usual:
+            super().stepBy(steps)
+            return
+        if self._spec.auto:
+            usual.insert(0, self.minimum())
+        now = self.value()
+        at = bisect.bisect_right(usual, now) if steps > 0 else bisect.bisect_left(usual, now) - 1
+        self.setValue(usual[min(max(at, 0), len(usual) - 1)])

@@ -1,0 +1,173 @@
+"""`FolderList`: folders, to which others are added and which are taken off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QHBoxLayout,
+    QListWidget,
+    QListWidgetItem,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.controls.combo import ElidedCombo
+from widgets.theme.theme import SPACE_2
+
+EMPTY = "No folder yet"
+ROWS = 4
+
+
+class FolderList(QWidget):
+    """Its value is a tuple of paths. A folder that is not there now is marked, and stays."""
+
+    changed = Signal(object)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.list = QListWidget()
+        self.list.setAccessibleName(name)
+        self.list.setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        self.list.setFixedHeight(ROWS * (self.fontMetrics().height() + SPACE_2) + 2)
+        self.list.itemSelectionChanged.connect(self._show_state)
+        self.add = QPushButton("Add folder…")
+        self.add.setToolTip("Look for models in one more folder")
+        self.remove = QPushButton("Take off the list")
+        self.remove.setToolTip("Nothing is deleted (Delete)")
+        for button in (self.add, self.remove):
+            button.setAutoDefault(False)
+        self.add.clicked.connect(self._ask)
+        self.remove.clicked.connect(self._remove)
+        delete = QShortcut(QKeySequence(QKeySequence.StandardKey.Delete), self.list)
+        delete.setContext(Qt.ShortcutContext.WidgetShortcut)
+        delete.activated.connect(self._remove)
+        buttons = QHBoxLayout()
+        buttons.setSpacing(SPACE_2)
+        buttons.addWidget(self.add)
+        buttons.addWidget(self.remove)
+        buttons.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.list)
+        column.addLayout(buttons)
+        self.set_value(())
+
+    def value(self) -> tuple[str, ...]:
+        items = (self.list.item(row) for row in range(self.list.count()))
+        return tuple(p for item in items if (p := item.data(Qt.ItemDataRole.UserRole)))
+
+    def set_value(self, value: Any) -> None:
+        """Show these folders, without a signal."""
+        if tuple(value) == self.value() and self.list.count():
+            return
+        self.list.clear()
+        for path in value:
+            is_there = Path(path).is_dir()
+            item = QListWidgetItem(path if is_there else f"{path} (not there now)", self.list)
+            item.setData(Qt.ItemDataRole.UserRole, path)
+            item.setToolTip(path)
+        if not value:
+            QListWidgetItem(EMPTY, self.list).setFlags(Qt.ItemFlag.NoItemFlags)
+        self._show_state()
+
+    def add_folder(self, path: str) -> None:
+        """The user chose one more."""
+        if path and path not in self.value():
+            self._become((*self.value(), path))
+
+    def _ask(self) -> None:
+        dialog = QFileDialog(self, "A folder of models", str(Path.home()))
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.setOption(QFileDialog.Option.ShowDirsOnly)
+        dialog.fileSelected.connect(self.add_folder)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def _remove(self) -> None:
+        chosen = {item.data(Qt.ItemDataRole.UserRole) for item in self.list.selectedItems()}
+        if chosen:
+            self._become(tuple(path for path in self.value() if path not in chosen))
+
+    def _become(self, value: tuple[str, ...]) -> None:
+        self.set_value(value)
+        self.changed.emit(value)
+
+    def _show_state(self) -> None:
+        self.remove.setEnabled(bool(self.list.selectedItems()))
+
+
+_OTHER = object()
+
+
+class PathControl(ElidedCombo):
+    """The known folders by their titles, then "Other folder…", which asks by `browse_wanted`.
+    `none_text` stands for no folder."""
+
+    changed = Signal(object)  # str | None
+    browse_wanted = Signal()
+
+    def __init__(self, none_text: str) -> None:
+        super().__init__()
+        self._none_text = none_text
+        self._value: str | None = None
+        self._known: list[tuple[str, str]] = []
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.activated.connect(self._on_activated)
+        self._fill()
+
+    def value(self) -> str | None:
+        return self._value
+
+    def set_value(self, value: Any) -> None:
+        if value != self._value:
+            self._value = value
+            self._fill()
+
+    def set_known(self, known: Sequence[tuple[str, str]]) -> None:
+        """Folders to choose from, as (path, title)."""
+        if list(known) != self._known:
+            self._known = list(known)
+            self._fill()
+
+    @property
+    def known(self) -> Sequence[tuple[str, str]]:
+        return self._known
+
+    def choose(self, path: str) -> None:
+        """The user chose a folder in a dialog."""
+        self.set_value(path)
+        self.changed.emit(path)
+
+    def _fill(self) -> None:
+        self.clear()
+        self.addItem(self._none_text, None)
+        known = self._known
+        if self._value is not None and self._value not in [path for path, _ in known]:
+            known = [*known, (self._value, Path(self._value).name or self._value)]
+        for path, title in known:
+            self.addItem(title, path)
+            self.setItemData(self.count() - 1, path, Qt.ItemDataRole.ToolTipRole)
+        self.insertSeparator(self.count())
+        self.addItem("Other folder…", _OTHER)
+        self._show_value()
+
+    def _show_value(self) -> None:
+        self.setCurrentIndex(0 if self._value is None else self.findData(self._value))
+
+    def _on_activated(self, index: int) -> None:
+        chosen = self.itemData(index)
+        if chosen is _OTHER:
+            self._show_value()
+            self.browse_wanted.emit()
+        elif chosen != self._value:
+            self._value = chosen
+            self.changed.emit(chosen)

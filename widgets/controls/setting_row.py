@@ -1,0 +1,248 @@
+"""Rows of a settings panel: label and badge, a control, and one line of consequence below it.
+
+    Running requests            (live)
+    ----o------------------         16
+    3 running · 0 waiting
+
+A row knows a plain `RowSpec` and a value; it never knows whose setting it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from widgets.controls.combo import ElidedCombo, describe_items, described_items
+from widgets.controls.number_control import NumberControl, RowSpec, describe
+from widgets.controls.paths import FolderList, PathControl
+from widgets.theme.icons import set_icon
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, restyle
+
+HintTone = Literal["small", "warning", "error"]
+
+
+class SettingRow(QWidget):
+    """A labelled control. `value_changed` is emitted for the user's changes only."""
+
+    value_changed = Signal(str, object)  # name, value
+    refused = Signal(str, str)  # name, why: what was written is not allowed
+    reset_wanted = Signal(str)  # name
+
+    def __init__(self, spec: RowSpec, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.spec = spec
+        self.setObjectName(spec.name)
+        self.setToolTip(spec.help)
+        control = _make_control(spec)
+        self._control = control
+        self._hint_tone: HintTone = "small"
+        self._hint_lines = 1
+        self._hint = QLabel()
+        self._hint.setTextFormat(Qt.TextFormat.PlainText)
+        self._hint.setProperty("role", "small")
+        self._hint.setFont(figure_font("small"))
+        self._hint.setWordWrap(True)  # a long one must not widen the whole panel
+        badge = QLabel(spec.badge)
+        badge.setProperty("badge", spec.badge)
+        is_switch = isinstance(control, SwitchControl)
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        self._head = head
+        self._reset: QToolButton | None = None
+        head.addWidget(control if is_switch else QLabel(spec.label))
+        head.addStretch(1)
+        head.addWidget(badge)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_1 // 2)
+        layout.addLayout(head)
+        if not is_switch:
+            layout.addWidget(control)
+        layout.addWidget(self._hint)
+        self._action = QPushButton()
+        self._action.setProperty("kind", "link")
+        self._action.setAutoDefault(False)
+        self._do: Callable[[], object] = lambda: None
+        self._action.clicked.connect(lambda: self._do())
+        self._action.hide()
+        layout.addWidget(self._action, 0, Qt.AlignmentFlag.AlignLeft)
+        control.changed.connect(lambda value: self.value_changed.emit(spec.name, value))
+        if isinstance(control, NumberControl):
+            control.field.refused.connect(lambda why: self.refused.emit(spec.name, why))
+
+    def show_default(self, text: str) -> None:
+        """It differs from its default, which is `text`: offer the way back. "": it does not."""
+        if self._reset is None:
+            if not text:
+                return
+            self._reset = QToolButton()
+            set_icon(self._reset, "undo", "accent")
+            self._reset.clicked.connect(lambda: self.reset_wanted.emit(self.spec.name))
+            self._head.insertWidget(1, self._reset)
+        self._reset.setVisible(bool(text))
+        self._reset.setToolTip(f"Changed. Back to the default: {text}")
+        self._reset.setAccessibleName(f"{self.spec.label}: back to the default, {text}")
+
+    def take_focus(self) -> None:
+        """Bring the keyboard to the control, where one can set something."""
+        inner = [self._control, *self._control.findChildren(QWidget)]
+        fields = [w for w in inner if w.focusPolicy() & Qt.FocusPolicy.TabFocus and w.isEnabled()]
+        if fields:
+            fields[0].setFocus(Qt.FocusReason.ShortcutFocusReason)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the way back to the default is offered."""
+        return self._reset is not None and not self._reset.isHidden()
+
+    @property
+    def reset(self) -> QToolButton | None:
+        """The way back to the default, once it was offered."""
+        return self._reset
+
+    @property
+    def control(self) -> Control:
+        return self._control
+
+    @property
+    def hint(self) -> str:
+        return self._hint.text()
+
+    @property
+    def hint_tone(self) -> HintTone:
+        return self._hint_tone
+
+    def describe_choices(self, choices: Sequence[tuple[Any, str, str]]) -> None:
+        """(value, text, why it cannot be chosen or "") of the choices of this row."""
+        assert isinstance(self._control, ChoiceControl)
+        describe_items(self._control, choices)
+
+    def value(self) -> Any:
+        return self._control.value()
+
+    def set_value(self, value: Any) -> None:
+        """Show `value`, without a signal."""
+        self._control.set_value(value)
+
+    def keep_hint_lines(self, count: int) -> None:
+        """Room for a hint of so many lines stays, said or not: rows below do not move."""
+        self._hint_lines = count
+        self._keep_room()
+
+    def _keep_room(self) -> None:
+        least = self._hint_lines * self._hint.fontMetrics().lineSpacing()
+        if self._hint_lines > 1 and self._hint.minimumHeight() != least:  # of this size of text
+            self._hint.setMinimumHeight(least)
+            self._hint.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
+
+    def set_hint(self, text: str, tone: HintTone = "small") -> None:
+        """Show a line or two below the control: a figure, what is pending, what went wrong."""
+        self._keep_room()
+        if text != self._hint.text():
+            self._hint.setText(text)
+        if tone != self._hint_tone:
+            self._hint_tone = tone
+            restyle(self._hint, role=tone)
+
+    @property
+    def action(self) -> QPushButton:
+        """A way out below the hint; hidden where there is none."""
+        return self._action
+
+    def set_action(self, text: str, do: Callable[[], object]) -> None:
+        """Offer `do` below the hint; nothing where `text` is empty."""
+        self._do = do
+        if text != self._action.text():
+            self._action.setText(text)
+            self._action.setVisible(bool(text))
+
+
+def _make_control(spec: RowSpec) -> Control:
+    if spec.is_path:
+        path = PathControl(spec.auto)
+        describe(path, spec)
+        return path
+    if spec.is_folders:
+        folders = FolderList(spec.label)
+        folders.setAccessibleDescription(spec.help)
+        return folders
+    if spec.choices:
+        return ChoiceControl(spec)
+    if spec.minimum is None and spec.maximum is None:
+        return SwitchControl(spec)
+    return NumberControl(spec)
+
+
+class SwitchControl(QCheckBox):
+    """On or off; carries the row's label itself."""
+
+    changed = Signal(object)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__(spec.label)
+        describe(self, spec)
+        self.clicked.connect(lambda on: self.changed.emit(on))
+
+    def value(self) -> bool:
+        return self.isChecked()
+
+    def set_value(self, value: Any) -> None:
+        self.setChecked(bool(value))
+
+
+class ChoiceControl(ElidedCombo):
+    """One of a few values."""
+
+    changed = Signal(object)
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__()
+        for value, text in spec.choices:
+            self.addItem(text, value)
+        describe(self, spec)
+        # what a choice says may grow; the row does not
+        self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.setMinimumContentsLength(10)
+        self.activated.connect(lambda: self.changed.emit(self.value()))
+
+    def descriptions(self) -> list[tuple[Any, str, str]]:
+        """(value, text, why it cannot be chosen or "") of every entry, as `describe_items` put
+        them."""
+        return described_items(self)
+
+    def value(self) -> Any:
+        return self.currentData()
+
+    def offer(self, value: Any, text: str) -> None:
+        """One choice more, or another text for one."""
+        index = self.findData(value)
+        if index < 0:
+            self.addItem(text, value)
+        else:
+            self.setItemText(index, text)
+
+    def withdraw(self, value: Any) -> None:
+        """One choice less; what is chosen stays."""
+        index = self.findData(value)
+        if index not in (-1, self.currentIndex()):
+            self.removeItem(index)
+
+    def set_value(self, value: Any) -> None:
+        if self.findData(value) < 0:  # from the command line, none of the usual ones
+            self.addItem(f"{value}", value)
+        self.setCurrentIndex(self.findData(value))
+
+
+Control = SwitchControl | ChoiceControl | NumberControl | PathControl | FolderList

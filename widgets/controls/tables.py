@@ -1,0 +1,109 @@
+"""How the program's tables of rows look and are walked through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QEvent,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    Qt,
+)
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView
+
+from widgets.theme.theme import theme_notifier
+
+_FONT_CHANGES = (QEvent.Type.FontChange, QEvent.Type.StyleChange, QEvent.Type.Polish)
+
+
+class HeadingFonts(QObject):
+    """Calls `fit` whenever the headings have another font: how wide they are is known then, and
+    neither when the table is made nor when another size of text is chosen."""
+
+    def __init__(self, header: QHeaderView, fit: Callable[[], object]) -> None:
+        super().__init__(header)
+        self._fit = fit
+        header.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() in _FONT_CHANGES:
+            self._fit()
+        return False
+
+
+class FittedColumns(HeadingFonts):
+    """Columns have the widths that `widths` gives, in pixels, and at least those of their
+    headings, until the user makes one wider or narrower."""
+
+    def __init__(self, header: QHeaderView, widths: Callable[[], Mapping[int, int]]) -> None:
+        super().__init__(header, self.fit)
+        self._header, self._widths = header, widths
+        self._fitted: dict[int, int] = {}
+        self.fit()
+        theme_notifier().changed.connect(self.fit)
+
+    def fit(self) -> None:
+        """The text has another size, perhaps."""
+        header = self._header
+        for column, width in self._widths().items():
+            now = header.sectionSize(column)
+            if now == self._fitted.get(column, now):
+                header.resizeSection(column, max(width, header.sectionSizeHint(column)))
+                self._fitted[column] = header.sectionSize(column)
+
+
+def dress_table(view: QTableView, name: str) -> None:
+    """Whole rows are chosen, one at a time; Tab leaves the table; cells begin where their headings
+    do. `name`: for screen readers."""
+    view.setAccessibleName(name)
+    view.setProperty("padded", True)
+    view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+    view.setShowGrid(False)
+    view.setTabKeyNavigation(False)
+    view.setWordWrap(False)
+    view.verticalHeader().hide()
+    header = view.horizontalHeader()
+    header.setHighlightSections(False)
+    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+
+
+Index = QModelIndex | QPersistentModelIndex
+Row = TypeVar("Row")
+
+
+class RowTable(QAbstractTableModel, Generic[Row]):
+    """Who derives from it says what stands in a cell: `data`."""
+
+    HEADINGS: tuple[str, ...] = ()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._rows: list[Row] = []
+
+    def set_rows(self, rows: list[Row]) -> None:
+        """Show these in place of those before."""
+        self.beginResetModel()
+        self._rows = rows
+        self.endResetModel()
+
+    def row_at(self, row: int) -> Row | None:
+        """None where there is no such row (any more)."""
+        return self._rows[row] if 0 <= row < len(self._rows) else None
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self._rows)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's signature
+        return 0 if parent.isValid() else len(self.HEADINGS)
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> Any:
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
+            return self.HEADINGS[section]
+        return None

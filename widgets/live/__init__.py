@@ -1,0 +1,1 @@
+"""The leading figures and the live charts of the engine."""

@@ -1,0 +1,479 @@
+"""The live charts of the engine, fed with its snapshots; two more where there are GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QScrollArea, QVBoxLayout, QWidget
+
+from engine.snapshot import (
+    EngineSnapshot,
+    GpuFigures,
+    MemorySnapshot,
+    Part,
+    StepRecord,
+    undivided,
+)
+from widgets.controls.text import EngineTime, untold
+from widgets.plot.clock import RedrawClock
+from widgets.plot.latency_chart import LatencyChart
+from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
+from widgets.plot.series import Mark, MarkKind, Series, SeriesKind, duration_text, number
+from widgets.plot.stacked_area import StackedAreaChart, area
+from widgets.plot.time_chart import TimeChart
+from widgets.plot.token_rate_chart import ShareOverSpan, TokenRateChart
+from widgets.theme.theme import SPACE_2, theme_notifier
+
+
+class GpuCharts:
+    """`load` and `power`. Of several GPUs the busiest and the warmest is drawn; the power is that
+    of all, of all their limits. What a GPU does not tell is not drawn."""
+
+    def __init__(self, clock: RedrawClock, now: Callable[[], float]) -> None:
+        self.load = _chart(
+            "GPU load", "%", clock, now,
+            _series("busy", "busy", "decode", "Share of the time in which anything was computed"),
+            _series("reading", "memory", "kv_cached",
+                    "Share of the time in which memory was read or written"),
+            _series("clock", "clock", "other", "Multiprocessor clock, of its most"),
+        )  # fmt: skip
+        self.power = _chart(
+            "GPU power and heat", "% · °C", clock, now,
+            _series("power", "power", "prefill", "Power drawn, of the limit that is in force"),
+            _series("heat", "°C", "preempted", "Temperature of the GPU in degrees Celsius"),
+        )  # fmt: skip
+
+    def update(self, at: float, gpus: Sequence[GpuFigures]) -> None:
+        """What the driver told at the time `at`."""
+        values = {
+            "busy": _percent(_largest(g.utilization for g in gpus)),
+            "reading": _percent(_largest(g.memory_utilization for g in gpus)),
+            "clock": _percent(_largest(_of(g.clock_mhz, g.max_clock_mhz) for g in gpus)),
+        }
+        watts, limit = _sum(g.power_w for g in gpus), _sum(g.power_limit_w for g in gpus)
+        heat = _largest(g.temperature_c for g in gpus)
+        _append(self.load, at, values)
+        _append(self.power, at, {"power": _percent(_of(watts, limit)), "heat": heat})
+        self.load.set_note(_clock_words(gpus))
+        self.power.set_note("" if watts is None else _power_words(watts, limit))
+
+
+def _series(key: str, label: str, color: str, tip: str) -> Series:
+    return Series(key, label, color, hold=True, text=lambda value: number(value, 0), tip=tip)
+
+
+def _chart(
+    title: str, unit: str, clock: RedrawClock, now: Callable[[], float], *series: Series
+) -> TimeChart:
+    chart = TimeChart(
+        title, unit, series, clock=clock, value_template="100", time_source=now,
+        empty_text=f"{title} appears when the driver tells of a GPU.",
+    )  # fmt: skip
+    chart.top = 100.0
+    return chart
+
+
+def _append(chart: TimeChart, at: float, values: dict[str, float | None]) -> None:
+    for key, value in values.items():
+        chart.set_available(key, value is not None)
+        if value is not None:
+            chart.append(key, at, value)
+
+
+def _clock_words(gpus: Sequence[GpuFigures]) -> str:
+    clocks = [f"{g.clock_mhz:,.0f} MHz" for g in gpus if g.clock_mhz is not None]
+    return " · ".join(clocks)
+
+
+def _power_words(watts: float, limit: float | None) -> str:
+    return f"{watts:,.0f} W" + ("" if limit is None else f" of {limit:,.0f} W")
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _of(value: float | None, whole: float | None) -> float | None:
+    return value / whole if value is not None and whole else None
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+GIB = 2**30
+_GAUGE_INTERVAL_S = 0.2  # states are kept at most this often
+_SILENCE_S = 5.0  # states come several times a second, but none while nothing happens
+_HIT_SPAN_S = 60.0
+_TTFT_SPAN_S = 60.0
+_ITL_SPAN_S = 10.0
+_CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
+_NARROW, _LOW = 260, 130  # least, where that lets more charts be seen at once
+_WIDTH_TO_ALIGN = 380
+_MAY_BE_UNTOLD = ("tokens", "requests", "cache", "memory")
+ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
+
+
+class LiveCharts(QWidget):
+    """Memory, TTFT, ITL, tokens per second, requests, KV usage: a grid that fits the place.
+
+    `update_snapshot` only appends; `clock` decides when something is drawn, and says what that
+    costs (`clock.redraw_ms_per_s`). Several of these may share their `marks`.
+    """
+
+    span_picked = Signal(float, float)  # start and end, on the engine's clock
+    window_changed = Signal(float)  # the user chose another length of time, in seconds
+
+    def __init__(
+        self,
+        clock: RedrawClock | None = None,
+        marks: MarkLog | None = None,
+        order: Sequence[str] = ORDER,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.clock = clock or RedrawClock(parent=self)
+        self.marks = marks or MarkLog(self)
+        self._time = EngineTime()
+        self._kept_at = self._stretch_began = -math.inf
+        self._fullest = 0.0
+        self._hits = ShareOverSpan(_HIT_SPAN_S)
+        self._untold: dict[str, str] = {}  # by chart, what is said in its heading
+        self.memory = _memory_chart(self.clock, self._time)
+        self.ttft = LatencyChart(
+            "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
+            empty_text="TTFT appears with the first reply: send a message, or start a load.",
+        )  # fmt: skip
+        self.itl = LatencyChart(
+            "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=self._time.now,
+            empty_text="ITL appears with the second token of a reply: send a message, or start a "
+            "load.",
+        )  # fmt: skip
+        self.tokens = TokenRateChart(self.clock, self._time.now)
+        self.requests = _requests_chart(self.clock, self._time)
+        self.cache = _cache_chart(self.clock, self._time)
+        self.charts: tuple[TimeChart, ...] = tuple(getattr(self, name) for name in order)
+        self._build()
+        self._align_margins()
+        theme_notifier().changed.connect(self._align_margins)
+        self._gpu: GpuCharts | None = None
+        self._spans: SpanLog | None = None
+        self._window_s = 120.0
+        for chart in self.charts:
+            self._adopt(chart)
+        self._empty_texts = {name: getattr(self, name).empty_text for name in _MAY_BE_UNTOLD}
+        self.set_window(self._window_s)
+
+    def _adopt(self, chart: TimeChart) -> None:
+        """Let a chart share marks, spans and the length of time with the others."""
+        chart.window_changed.connect(self.set_window)
+        chart.window_changed.connect(self.window_changed)
+        chart.share_marks(self.marks)
+        if self._spans is not None:
+            self._share_spans(chart, self._spans)
+
+    def _build(self) -> None:
+        self._inner = QWidget()
+        self._inner.setProperty("bare", True)
+        self._grid = QGridLayout(self._inner)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setSpacing(SPACE_2)
+        self._scroll = QScrollArea(self)
+        self._scroll.setFrameShape(QFrame.Shape.NoFrame)
+        self._scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the charts in it have it
+        self._scroll.setWidgetResizable(True)
+        self._scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._scroll.setWidget(self._inner)
+        self._scroll.viewport().setAutoFillBackground(False)
+        self._inner.setAutoFillBackground(False)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self._scroll)
+        self._columns, self._row_height = 0, _CHART_HEIGHT
+        self._arrange()
+
+    # Layout -----------------------------------------------------------------------------------
+
+    def _align_margins(self) -> None:
+        """The same room for values everywhere, so that times line up from chart to chart; where
+        charts are narrow, each takes only what it needs."""
+        room_to_align = self.width() / self._columns >= _WIDTH_TO_ALIGN
+        widest = max(chart.value_margin for chart in self.charts)
+        for chart in self.charts:
+            chart.set_value_margin(widest if room_to_align else 0.0)
+
+    @property
+    def num_columns(self) -> int:
+        return self._columns
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._arrange()
+        self._align_margins()
+
+    def _arrange(self) -> None:
+        count = len(self.charts)
+        columns = columns_for(self.width(), self.height(), count)
+        rows = -(-count // columns)
+        seen = [min(rows, _rows_seen(one, self.height())) for one in (_CHART_HEIGHT, _LOW)]
+        height = _CHART_HEIGHT if seen[0] == seen[1] else _LOW
+        if (columns, height) == (self._columns, self._row_height):
+            return
+        self._columns, self._row_height = columns, height
+        for chart in self.charts:
+            self._grid.removeWidget(chart)
+        for place, chart in enumerate(self.charts):
+            self._grid.addWidget(chart, place // columns, place % columns)
+        for index in range(count):
+            self._grid.setColumnStretch(index, 1 if index < columns else 0)
+            self._grid.setRowStretch(index, 1 if index < rows else 0)
+            self._grid.setRowMinimumHeight(index, height if index < rows else 0)
+
+    # Feeding ----------------------------------------------------------------------------------
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Take what is new in a snapshot. Cheap: nothing is drawn here."""
+        at = snapshot.time
+        self._time.synchronise(at)
+        self._add_steps(snapshot.steps)
+        self.ttft.add_samples(snapshot.ttft)
+        self.itl.add_samples(snapshot.itl)
+        self.tokens.add_counters(at, snapshot.counters)
+        if at - self._kept_at < _GAUGE_INTERVAL_S and snapshot.num_running:
+            return
+        self._kept_at = at
+        self._say_untold(snapshot)
+        missing = snapshot.missing
+        if Part.MEMORY not in missing:
+            self._add_memory(at, snapshot.memory)
+        self.requests.append("running", at, snapshot.num_running)
+        self.requests.append("waiting", at, snapshot.num_waiting)
+        if Part.KV_USAGE not in missing:
+            self.cache.append("kv_usage", at, snapshot.kv_usage * 100)
+        if Part.PREFIX_CACHE not in missing:
+            counters = snapshot.counters
+            share = self._hits.add(at, counters.prefix_hits, counters.prefix_queries)
+            self.cache.append("prefix_hits", at, share * 100)
+
+    def _add_steps(self, steps: Sequence[StepRecord]) -> None:
+        """Of every stretch of steps the fullest: states may be a second apart, and a request that
+        came and went between two of them held its blocks all the same."""
+        for step in steps:
+            if step.kv_usage is None:
+                continue
+            self._fullest = max(self._fullest, step.kv_usage)
+            if step.end - self._stretch_began >= _GAUGE_INTERVAL_S or step is steps[-1]:
+                self.cache.append("kv_usage", step.end, self._fullest * 100)
+                self._stretch_began, self._fullest = step.end, 0.0
+
+    def _say_untold(self, snapshot: EngineSnapshot) -> None:
+        """What the charts of an engine elsewhere cannot show, or show of our requests alone."""
+        said = {}
+        if words := untold(snapshot, Part.MEMORY):
+            said["memory"] = words
+        if words := untold(snapshot, Part.KV_USAGE, Part.PREFIX_CACHE):
+            said["cache"] = words
+        elif words := untold(snapshot, Part.KV_USAGE):
+            said["cache"] = f"used: {words}"
+        elif words := untold(snapshot, Part.PREFIX_CACHE):
+            said["cache"] = f"prefix hits: {words}"
+        if words := untold(snapshot, Part.QUEUE):
+            said["requests"] = f"our own; others {words}"
+        if words := untold(snapshot, Part.TOKENS):
+            said["tokens"] = f"our own; others {words}"
+        if said != self._untold:
+            self._untold = said
+            self._end_lines(snapshot)
+            self._show_notes()
+
+    def _end_lines(self, snapshot: EngineSnapshot) -> None:
+        """What an engine before this one told last does not go on."""
+        at, missing = snapshot.time, snapshot.missing
+        if Part.MEMORY in missing and not self.memory.data.is_empty:
+            self.memory.append_row(at, dict.fromkeys(self.memory.stacked, math.nan))
+            self.memory.set_limit(None)
+        for part, key in ((Part.KV_USAGE, "kv_usage"), (Part.PREFIX_CACHE, "prefix_hits")):
+            if part in missing and not self.cache.data.is_empty:
+                self.cache.append(key, at, math.nan)
+
+    def _add_memory(self, at: float, memory: MemorySnapshot) -> None:
+        parts = {key: getattr(memory, key) / GIB for key in self.memory.stacked}
+        self.memory.append_row(at, parts)
+        limit = memory.plan.limit / GIB
+        self.memory.set_limit(limit or None)
+        predicted = memory.plan.predicted / GIB
+        measured = (memory.weights + memory.kv_cache) / GIB
+        note = f"predicted {predicted:.2f}, measured {measured:.2f}"
+        if memory.plan.host_layers:  # all else here is of the GPU
+            in_ram = (memory.host_weights + memory.host_kv_cache) / GIB
+            note += f"; {in_ram:.2f} in RAM"
+        self.memory.set_note(note)
+
+    def update_gpus(self, at: float, gpus: Sequence[GpuFigures]) -> None:
+        """What the driver tells of the GPUs: their memory in use, all together, and two charts of
+        load, power and heat, which appear with the first call."""
+        if not gpus:
+            return
+        self.memory.set_available("gpu", True)
+        self.memory.append("gpu", at, sum(gpu.used for gpu in undivided(gpus)) / GIB)
+        if self._gpu is None:
+            self._gpu = GpuCharts(self.clock, self._time.now)
+            self._join(self._gpu.load, self._gpu.power)
+        self._gpu.update(at, gpus)
+
+    def _join(self, *charts: TimeChart) -> None:
+        """Show more charts than before."""
+        self.charts += charts
+        for chart in charts:
+            self._adopt(chart)
+            chart.set_paused(self.charts[0].is_paused)
+            chart.set_window(self._window_s)
+        self._columns = 0
+        self._arrange()
+        self._align_margins()
+
+    @property
+    def now(self) -> float:
+        """The engine's clock."""
+        return self._time.now()
+
+    def mark(
+        self, text: str, kind: MarkKind = MarkKind.SETTING, details: tuple[str, ...] = ()
+    ) -> None:
+        """Something happened: a dashed line with `text` in every chart, at now."""
+        self.marks.add(Mark(self.now, text, kind, details))
+
+    def enable_picking(self, spans: SpanLog) -> None:
+        """Let the user choose stretches of time (`span_picked`), and show those of `spans`."""
+        self._spans = spans
+        for chart in self.charts:
+            self._share_spans(chart, spans)
+
+    def _share_spans(self, chart: TimeChart, spans: SpanLog) -> None:
+        chart.share_spans(spans)
+        SpanPicker(chart).picked.connect(self.span_picked)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._hits.clear()
+        self._kept_at = self._stretch_began = -math.inf
+        self._fullest = 0.0
+        for chart in self.charts:
+            chart.clear()
+        self.marks.clear()
+
+    def set_paused(self, paused: bool) -> None:
+        """Hold the charts still for reading; values go on being recorded."""
+        for chart in self.charts:
+            chart.set_paused(paused)
+
+    def set_speed(self, speed: float) -> None:
+        """How fast time passes in the charts: see `EngineTime`."""
+        self._time.set_speed(speed)
+
+    def set_window(self, seconds: float) -> None:
+        """How much time all charts show."""
+        self._window_s = seconds
+        self._span = f"last {duration_text(seconds)}"
+        for chart in self.charts:
+            chart.set_window(seconds)
+        self.ttft.set_note(f"arrival to first token · {self._span}")
+        self.itl.set_note(f"gaps between tokens · {self._span}")
+        self._show_notes()
+
+    def _show_notes(self) -> None:
+        """The length of time, or what is not told in it. A chart of nothing else says so."""
+        for name in _MAY_BE_UNTOLD:
+            chart: TimeChart = getattr(self, name)
+            words = self._untold.get(name, "")
+            if name != "memory" or words:
+                chart.set_note(words or self._span)
+            chart.empty_text = f"{chart.title}: {words}." if words else self._empty_texts[name]
+            chart.request_redraw()
+
+
+def columns_for(width: int, height: int, count: int = 6) -> int:
+    """Columns of the grid of `count` charts: one row where it is wide and low, else so many as
+    have room and leave no gap. Where some would lie below the fold, charts may be narrower."""
+    if height < 2 * _CHART_HEIGHT and width >= count * 240:
+        return count
+    even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
+    roomy = next((n for n in even if width >= n * _CHART_WIDTH), 1)
+    if -(-count // roomy) <= _rows_seen(_CHART_HEIGHT, height):
+        return roomy
+    return next((n for n in even if width >= n * _NARROW), 1)
+
+
+def _rows_seen(row_height: int, height: int) -> int:
+    """Whole rows in a place of `height`."""
+    return (height + SPACE_2) // (row_height + SPACE_2)
+
+
+def _gib(value: float) -> str:
+    return number(value, 2)
+
+
+def _whole_percent(value: float) -> str:
+    return number(value, 0)
+
+
+def _memory_chart(clock: RedrawClock, engine_time: EngineTime) -> StackedAreaChart:
+    chart = StackedAreaChart(
+        "Memory", "GiB",
+        (
+            area("weights", "weights", "weights", text=_gib, silence=_SILENCE_S),
+            area("kv_used", "KV used", "kv_used", text=_gib, silence=_SILENCE_S),
+            area("kv_cached", "KV cached", "kv_cached", text=_gib, silence=_SILENCE_S),
+            area("other", "other", "other", text=_gib, silence=_SILENCE_S),
+            Series("gpu", "GPU", "gpu_memory", dashed=True, hold=True, text=_gib),
+        ),
+        clock=clock, value_template="00.00", time_source=engine_time.now,
+        empty_text="Memory by category appears when a model is loaded.",
+    )  # fmt: skip
+    chart.set_available("gpu", False)
+    chart.least_span = 0.1
+    return chart
+
+
+def _requests_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
+    steps = SeriesKind.STEPS
+    chart = TimeChart(
+        "Requests", "",
+        (
+            Series("running", "running", "running", steps, hold=True, text=_whole_percent),
+            Series("waiting", "waiting", "waiting", steps, hold=True, text=_whole_percent),
+        ),
+        clock=clock, value_template="000", time_source=engine_time.now,
+        empty_text="Running and waiting requests appear when a model is loaded.",
+    )  # fmt: skip
+    chart.least_span = 4.0
+    return chart
+
+
+def _cache_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
+    chart = TimeChart(
+        "KV cache", "%",
+        (
+            Series(
+                "kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=_whole_percent,
+                tip="KV blocks that requests hold",
+            ),
+            Series(
+                "prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S,
+                text=_whole_percent,
+                tip="Prompt tokens of the last minute that were cached",
+            ),
+        ),
+        clock=clock, value_template="100", time_source=engine_time.now,
+        empty_text="KV usage and prefix hits appear when a model is loaded.",
+    )  # fmt: skip
+    chart.top = 100.0
+    return chart

@@ -1,0 +1,288 @@
+"""The strip along the top of the window: what runs, and its leading figures with small lines."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+
+from PySide6.QtCore import QEvent, QRectF, QSize, Qt
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QHelpEvent,
+    QPainter,
+    QPaintEvent,
+    QShowEvent,
+)
+from PySide6.QtWidgets import QFrame, QSizePolicy, QToolTip, QWidget
+
+from engine.snapshot import EngineSnapshot
+from widgets.controls.text import EngineTime
+from widgets.live.figures import (
+    FIGURES,
+    NOTHING,
+    SPAN_S,
+    Figure,
+    StateKind,
+    StatFigures,
+    Value,
+    device_words,
+    draw_sparkline,
+    precision_words,
+    state_words,
+)
+from widgets.plot.clock import RedrawClock, work_time
+from widgets.plot.series import duration_text
+from widgets.plot.text import TextPen
+from widgets.theme.theme import (
+    SPACE_2,
+    SPACE_3,
+    SPACE_4,
+    SPACE_6,
+    figure_font,
+    theme,
+    theme_notifier,
+    ui_font,
+)
+
+_LEAST_WORDS = 200  # pixels that model and state keep before figures give way
+_DOT = 8
+_FIGURE_INTERVAL_S = 0.45
+_LINE_HEIGHT = 11
+_LINE_TIP = f"\nThe line: the last {duration_text(SPAN_S)}"
+
+
+class StatStrip(QFrame):
+    """Model, precision and device; the state in words; the figures, as many as fit.
+
+    `update_snapshot` only takes the snapshot; the strip is painted when `clock` says so. The state
+    is what was said last, by `set_state` or by a snapshot.
+    """
+
+    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.clock = clock or RedrawClock(parent=self)
+        self.setProperty("panel", True)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setAccessibleName("Engine status")
+        self._title, self._place = "No model", ""
+        self._model = ("No model", "", "")
+        self._state = "Open a model to start"
+        self._kind: StateKind = "idle"
+        self._time = EngineTime()
+        self._figures = StatFigures()
+        self._values = {one.key: Value(NOTHING) for one in FIGURES}
+        self._templates = {one.key: one.template for one in FIGURES}
+        self._dirty = True
+        self._drawn_state: tuple[str, str] = ("", "")
+        self._drawn_at = 0.0
+        self._drawn_lines = -math.inf  # time of their newest point
+        self._take_fonts()
+        theme_notifier().changed.connect(self._on_theme_changed)
+        self.clock.add(self)
+
+    # What is shown ----------------------------------------------------------------------------
+
+    def set_place(self, place: str) -> None:
+        """Where the engine runs, at the begin of the first line; "" for here."""
+        if place != self._place:
+            self._place = place
+            self.set_model(*self._model)
+
+    def set_model(self, name: str, precision: str = "", device: str = "") -> None:
+        """First line: what is loaded."""
+        self._model = name, precision, device
+        self._title = "  ·  ".join(part for part in (self._place, *self._model) if part)
+        self._request_redraw()
+
+    def set_state(self, text: str, kind: StateKind = "idle") -> None:
+        """Second line: a dot whose colour says the kind, and words."""
+        self._state, self._kind = text, kind
+        self._request_redraw()
+
+    def update_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """Take the engine's state and its new samples."""
+        self._time.synchronise(snapshot.time)
+        self._figures.update(snapshot)
+        model = snapshot.model
+        self.set_model(model.name, precision_words(snapshot), device_words(snapshot))
+        self.set_state(*state_words(snapshot))
+
+    def set_speed(self, speed: float) -> None:
+        """How fast time passes for the figures: see `EngineTime`."""
+        self._time.set_speed(speed)
+
+    def clear(self) -> None:
+        """No model is loaded."""
+        self._figures.clear()
+        self.set_model("No model")
+        self.set_state("Open a model to start")
+
+    @property
+    def title(self) -> str:
+        return self._title
+
+    @property
+    def state(self) -> tuple[str, StateKind]:
+        return self._state, self._kind
+
+    def text(self) -> str:
+        """Everything in words, as a screen reader should say it."""
+        figures = [self._words(one) for one in FIGURES]
+        return "; ".join([self._title, self._state, *figures])
+
+    def _words(self, one: Figure) -> str:
+        value = self._values[one.key]
+        return f"{one.label} {value.why_not or f'{value.text} {one.unit}'}"
+
+    def _tip(self, one: Figure) -> str:
+        value = self._values[one.key]
+        if value.why_not:
+            return f"{one.label}: {value.why_not}"
+        more = f"\n{value.more}" if value.more else ""
+        return f"{one.label}: {one.tip}{more}{_LINE_TIP}"
+
+    def _request_redraw(self) -> None:
+        self._dirty = True
+        if self.isVisible():
+            self.clock.wake()
+
+    def wants_redraw(self) -> bool:
+        """Something new, or a rate that has to come to rest."""
+        return self._dirty or self._values["output"].text != NOTHING
+
+    def redraw(self) -> None:
+        """Work the figures out again, at the pace at which they can be read (a new word on the
+        state comes at once); paint if anything is different."""
+        now = time.perf_counter()
+        if self.state == self._drawn_state and now - self._drawn_at < _FIGURE_INTERVAL_S:
+            return
+        self._dirty = False
+        self._drawn_state, self._drawn_at = self.state, now
+        before = self._values
+        self._values = self._figures.values(self._time.now())
+        for key, value in self._values.items():
+            if len(value.text) > len(self._templates[key]):
+                self._templates[key] = re.sub(r"\d", "0", value.text)
+        shown, lines = self.text(), self._figures.trends.newest
+        changed = lines != self._drawn_lines or self._values != before
+        self._drawn_lines = lines
+        if shown != self.accessibleDescription() or changed:
+            self.setAccessibleDescription(shown)
+            self.update()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._request_redraw()
+
+    # Layout and painting ----------------------------------------------------------------------
+
+    def _take_fonts(self) -> None:
+        self._label_pen = TextPen(ui_font("small"))
+        self._value_pen = TextPen(figure_font("large", QFont.Weight.DemiBold))
+        self._unit_pen = TextPen(ui_font("small", QFont.Weight.DemiBold))
+        self._title_font = ui_font("body", QFont.Weight.DemiBold)
+        self._state_font = figure_font("body")
+        value = QFontMetricsF(self._value_pen.font)
+        label = QFontMetricsF(self._label_pen.font)
+        self._line_heights = (label.height(), value.height())
+        # the unit stands on the value's base line
+        self._unit_drop = (value.ascent() - value.descent()) / 2 - (
+            (label.ascent() - label.descent()) / 2
+        )
+        self.updateGeometry()
+
+    def _on_theme_changed(self) -> None:
+        self._take_fonts()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(900, round(sum(self._line_heights)) + _LINE_HEIGHT + 2 * SPACE_2)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(_LEAST_WORDS, self.sizeHint().height())
+
+    def _width_of(self, one: Figure) -> float:
+        value = self._value_pen.width(self._templates[one.key]) + 5 + self._unit_pen.width(one.unit)
+        return math.ceil(max(value, self._label_pen.width(one.label)))
+
+    def shown_figures(self) -> list[tuple[Figure, QRectF]]:
+        """The figures that fit, each with its place."""
+        shown = list(FIGURES)
+        room = self.width() - 2 * SPACE_3 - _LEAST_WORDS
+        while shown and sum(self._width_of(f) + SPACE_6 for f in shown) > room:
+            shown.remove(max(shown, key=lambda f: f.drop))
+        right = float(self.width() - SPACE_4)
+        placed = []
+        for one in reversed(shown):
+            width = self._width_of(one)
+            placed.append((one, QRectF(right - width, 0, width, self.height())))
+            right -= width + SPACE_6
+        return placed[::-1]
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        start = work_time()
+        super().paintEvent(event)
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        placed = self.shown_figures()
+        words_end = placed[0][1].left() - SPACE_4 if placed else self.width() - SPACE_4
+        self._draw_words(painter, words_end)
+        for one, rect in placed:
+            self._draw_figure(painter, one, rect)
+        painter.end()
+        self.clock.charge(work_time() - start)
+
+    def _rows(self) -> tuple[QRectF, QRectF]:
+        small, large = self._line_heights
+        top = (self.height() - small - large - _LINE_HEIGHT) / 2
+        return QRectF(0, top, 0, small), QRectF(0, top + small, 0, large)
+
+    def _draw_words(self, painter: QPainter, right: float) -> None:
+        table = theme()
+        upper, lower = self._rows()
+        left = float(SPACE_4)
+        for row, font, text, x in (
+            (upper, self._title_font, self._title, left),
+            (lower, self._state_font, self._state, left + SPACE_4),
+        ):
+            painter.setFont(font)
+            painter.setPen(table.color("text"))
+            metrics = QFontMetricsF(font)
+            text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, right - x)
+            place = QRectF(x, row.center().y() - metrics.height() / 2, right - x, metrics.height())
+            painter.drawText(place, Qt.AlignmentFlag.AlignVCenter, text)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(table.color(f"state_{self._kind}"))
+        painter.drawEllipse(QRectF(left, lower.center().y() - _DOT / 2, _DOT, _DOT))
+
+    def _draw_figure(self, painter: QPainter, one: Figure, rect: QRectF) -> None:
+        table = theme()
+        upper, lower = self._rows()
+        upper.setLeft(rect.left())
+        lower.setLeft(rect.left())
+        painter.setPen(table.color("text_muted"))
+        self._label_pen.use(painter).left(painter, upper, one.label)
+        value = self._values[one.key]
+        is_live = value.is_current and value.text != NOTHING
+        painter.setPen(table.color("text" if is_live else "text_muted"))
+        self._value_pen.use(painter).left(painter, lower, value.text)
+        painter.setPen(table.color("text_muted"))
+        unit = lower.translated(self._value_pen.width(value.text) + 5, self._unit_drop)
+        self._unit_pen.use(painter).left(painter, unit, one.unit)
+        places, values = self._figures.trends.points(one.key)
+        place = QRectF(rect.left(), lower.bottom() + 2, rect.width(), _LINE_HEIGHT - 2)
+        color = QColor(table.line_color(one.color))
+        draw_sparkline(painter, place, places, values, one.top, color)
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            tip = next(
+                (self._tip(f) for f, place in self.shown_figures() if place.contains(event.pos())),
+                f"{self._title}\n{self._state}",
+            )  # fmt: skip
+            QToolTip.showText(event.globalPos(), tip, self)
+            return True
+        return super().event(event)

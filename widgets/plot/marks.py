@@ -1,0 +1,168 @@
+"""What happened, for all charts together: settings that were changed, loads, models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QEvent, QObject, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent
+
+from widgets.plot.series import Mark
+
+if TYPE_CHECKING:
+    from widgets.plot.time_chart import TimeChart
+
+
+MAX_MARKS = 64
+
+
+class MarkLog(QObject):
+    """The last `MAX_MARKS` marks in the order in which they were made. Charts that share a log
+    show the same marks; the log outlives what is drawn."""
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._marks: tuple[Mark, ...] = ()
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        return self._marks
+
+    def add(self, mark: Mark) -> None:
+        self._marks = (*self._marks[1 - MAX_MARKS :], mark)
+        self.changed.emit()
+
+    def clear(self) -> None:
+        if self._marks:
+            self._marks = ()
+            self.changed.emit()
+
+
+LEAST_S = 0.5
+"""A shorter one is a slip of the hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `start` to `end`, in seconds of the charts' clock. `color` is a name of the theme."""
+
+    label: str
+    start: float
+    end: float
+    color: str = "accent"
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class SpanLog(QObject):
+    """The spans that all charts which share this show."""
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._spans: tuple[Span, ...] = ()
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return self._spans
+
+    def show(self, *spans: Span) -> None:
+        if spans != self._spans:
+            self._spans = spans
+            self.changed.emit()
+
+
+class SpanPicker(QObject):
+    """Lets the user choose a stretch of time on `chart`: by dragging over the plot, or with the
+    keyboard: Enter begins it at the cross-line, the arrows move, Enter again ends it."""
+
+    picked = Signal(float, float)  # start, end
+
+    def __init__(self, chart: TimeChart) -> None:
+        super().__init__(chart)
+        self._chart = chart
+        self._began: float | None = None
+        chart.view.viewport().installEventFilter(self)
+        chart.installEventFilter(self)
+        chart.pointed.connect(self._follow)
+
+    @property
+    def is_picking(self) -> bool:
+        return self._began is not None
+
+    def begin(self, at: float) -> None:
+        self._began = at
+        self._follow(at - self._chart.view.now)
+
+    def end(self, at: float) -> None:
+        """Nothing is chosen where that is too short."""
+        began, self._began = self._began, None
+        self._show(None)
+        if began is not None and abs(at - began) >= LEAST_S:
+            self.picked.emit(min(began, at), max(began, at))
+
+    def cancel(self) -> None:
+        self._began = None
+        self._show(None)
+
+    # -------------------------------------------------------------------------------------------
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            return watched is self._chart and self._on_key(Qt.Key(event.key()))
+        if watched is self._chart or not isinstance(event, QMouseEvent):
+            return False
+        if event.button() is Qt.MouseButton.LeftButton:
+            if event.type() == QEvent.Type.MouseButtonPress and self._is_inside(event):
+                self._chart.setFocus(Qt.FocusReason.MouseFocusReason)
+                self.begin(self._time_at(event))
+                return True
+            if event.type() == QEvent.Type.MouseButtonRelease and self.is_picking:
+                self.end(self._time_at(event))
+                return True
+        if event.type() == QEvent.Type.MouseMove and self.is_picking:
+            self._follow(self._time_at(event) - self._chart.view.now)
+        return False
+
+    def _on_key(self, key: Qt.Key) -> bool:
+        if key is Qt.Key.Key_Escape and self.is_picking:
+            self.cancel()
+            return True
+        if key not in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            return False
+        view = self._chart.view
+        if view.cursor is None:
+            self._chart.point_at(0.0)
+        at = view.now + (view.cursor or 0.0)
+        if self.is_picking:
+            self.end(at)
+        else:
+            self.begin(at)
+        return True
+
+    def _is_inside(self, event: QMouseEvent) -> bool:
+        return not self._chart.view.empty_text and self._chart.view.plot_rect.contains(
+            event.position()
+        )
+
+    def _time_at(self, event: QMouseEvent) -> float:
+        """The time under the pointer, kept inside the plot."""
+        view = self._chart.view
+        seconds = view.to_seconds(event.position().x())
+        return view.now + min(max(seconds, -view.window_s), 0.0)
+
+    def _follow(self, seconds: float | None) -> None:
+        """Draw it up to where the cross-line is now."""
+        if self._began is not None and seconds is not None:
+            at = self._chart.view.now + seconds
+            self._show(Span("", min(self._began, at), max(self._began, at)))
+
+    def _show(self, span: Span | None) -> None:
+        self._chart.view.picking = span
+        self._chart.view.viewport().update()

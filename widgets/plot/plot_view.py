@@ -1,0 +1,292 @@
+"""The drawing area of a chart: a pyqtgraph view box with axes that cost nothing per redraw.
+
+    +--------+---------------------------+-----------+
+    |  y     | plot: curves, dots, marks | newest    |
+    |  ticks |                           | values    |
+    +--------+---------------------------+-----------+
+             | time ticks                |
+
+Grid, ticks and numbers are the view's background, which Qt keeps as a picture until an axis
+changes. Time runs from -window to 0 (now), so the time axis never changes while time passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyqtgraph as pg
+from PySide6.QtCore import QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontMetricsF,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QPen,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
+
+from widgets.plot import overlay
+from widgets.plot.clock import RedrawClock, work_time
+from widgets.plot.marks import Span
+from widgets.plot.series import (
+    EndLabel,
+    Mark,
+    Range,
+    Reading,
+    round_step,
+    seconds_text,
+    tick_text,
+    ticks,
+    time_ticks,
+)
+from widgets.plot.text import TextPen
+from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
+
+_TICK_DISTANCE_Y = 30  # pixels, least
+_TICK_DISTANCE_X = 64
+_LEAST_WIDTH_FOR_NAMES = 240
+_MARGIN = SPACE_2 + SPACE_1  # around the newest values
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+class PlotView(pg.GraphicsView):
+    """Axes, curves and what is written over them. `clock` is charged with what painting costs."""
+
+    hovered = Signal(object)  # seconds relative to now under the pointer, or None
+
+    def __init__(self, clock: RedrawClock | None = None, parent: QWidget | None = None) -> None:
+        super().__init__(parent=parent, background=None)
+        self._clock = clock
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
+        self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.FullViewportUpdate)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setAntialiasing(True)
+        self.setMouseTracking(True)
+        self.viewport().setMouseTracking(True)
+        self.viewport().setFocusPolicy(Qt.FocusPolicy.NoFocus)  # the chart around it has it
+        self.box = pg.ViewBox(enableMouse=False, enableMenu=False, defaultPadding=0)
+        self.box.disableAutoRange()
+        self.box.setZValue(0)
+        self.addItem(self.box)
+        self.window_s = 120.0
+        self.y_range = Range(0.0, 1.0)
+        self.right_margin = 0.0
+        self.value_templates = ("", "0000")  # the longest name and the widest number
+        self.end_labels: Sequence[EndLabel] = ()
+        self.marks: Sequence[Mark] = ()
+        self.spans: Sequence[Span] = ()
+        self.picking: Span | None = None  # is being chosen
+        self.now = 0.0
+        self.num_above = 0  # samples beyond the axis, drawn at its upper end
+        self.readings: Sequence[Reading] = ()
+        self.cursor: float | None = None  # seconds relative to now
+        self.empty_text = ""
+        self.limit: float | None = None
+        self.apply_theme()
+
+    # Geometry ---------------------------------------------------------------------------------
+
+    def _find_plot_rect(self) -> QRectF:
+        """Where the curves are, in pixels of the viewport."""
+        small = self.small_metrics
+        left = max(small.horizontalAdvance(text) for _, text in self._y_ticks()) + SPACE_2
+        left = max(left, 4 * small.horizontalAdvance("0") + SPACE_2)
+        right = self.value_width + _MARGIN
+        if self.has_label_names:
+            right = max(self.right_margin, right)
+        bottom = small.height() + SPACE_1
+        top = max(SPACE_1, small.capHeight() / 2 + 2)  # half of the topmost number
+        width = max(self.width() - left - right, 1.0)
+        return QRectF(left, top, width, max(self.height() - bottom - top, 1.0))
+
+    def to_x(self, seconds: float) -> float:
+        """Pixel of a time relative to now."""
+        plot = self.plot_rect
+        return plot.right() + seconds * plot.width() / self.window_s
+
+    def to_y(self, value: float) -> float:
+        """Pixel of a value, kept inside the plot."""
+        plot = self.plot_rect
+        share = (value - self.y_range.low) / self.y_range.span
+        return plot.bottom() - min(max(share, 0.0), 1.0) * plot.height()
+
+    def to_seconds(self, x: float) -> float:
+        plot = self.plot_rect
+        return (x - plot.right()) * self.window_s / plot.width()
+
+    def set_axes(self, window_s: float, y_range: Range) -> None:
+        """Change the axes; costs nothing when they are as before."""
+        if window_s == self.window_s and y_range == self.y_range:
+            return
+        self.window_s = window_s
+        self.y_range = y_range
+        self._lay_out()
+
+    def apply_theme(self) -> None:
+        """Take fonts and colours from the theme that is in force."""
+        self._colors: dict[str, QColor] = {}
+        self._dashed: dict[str, QPen] = {}
+        self.small_font = figure_font("small")
+        self.text_font = ui_font("small")
+        label_font = figure_font("small", QFont.Weight.DemiBold)
+        self.small_pen = TextPen(self.small_font)
+        self.text_pen = TextPen(self.text_font)
+        self.label_pen = TextPen(label_font)
+        self.small_metrics = QFontMetricsF(self.small_font)
+        self.text_metrics = QFontMetricsF(self.text_font)
+        self.label_metrics = QFontMetricsF(label_font)
+        self._lay_out()
+
+    @property
+    def has_label_names(self) -> bool:
+        """Whether there is room for the names beside the newest values."""
+        return self.width() >= _LEAST_WIDTH_FOR_NAMES
+
+    @property
+    def full_margin(self) -> float:
+        """Pixels to the right of the plot that the newest values need with their names."""
+        return self.label_metrics.horizontalAdvance("  ".join(self.value_templates)) + _MARGIN
+
+    def set_right_margin(self, pixels: float) -> None:
+        """Give newest values at least this room."""
+        if pixels != self.right_margin:
+            self.right_margin = pixels
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        name, number = self.value_templates
+        text = f"{name}  {number}" if self.has_label_names else number
+        self.value_width = self.label_metrics.horizontalAdvance(text)
+        self.plot_rect = self._find_plot_rect()
+        self.box.setGeometry(self.plot_rect)
+        self.box.setRange(
+            xRange=(-self.window_s, 0.0), yRange=self.y_range, padding=0, disableAutoRange=False
+        )
+        self._box_is_stale = True
+        self.resetCachedContent()
+        self.viewport().update()
+
+    def resizeEvent(self, event: QResizeEvent | None) -> None:
+        super().resizeEvent(event)
+        if hasattr(self, "box") and self.box is not None and event is not None:
+            self._lay_out()
+
+    # Painting ---------------------------------------------------------------------------------
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        start = work_time()
+        if self._box_is_stale:  # pyqtgraph would have its scene ask before every paint
+            self._box_is_stale = False
+            self.scene().prepareForPaint()
+        QGraphicsView.paintEvent(self, event)
+        if self._clock is not None:
+            self._clock.charge(work_time() - start)
+
+    def color(self, name: str) -> QColor:
+        """A theme colour, kept until the theme changes."""
+        found = self._colors.get(name)
+        if found is None:
+            found = self._colors[name] = theme().color(name)
+        return found
+
+    def label_color(self, name: str) -> QColor:
+        """A series colour for text."""
+        found = self._colors.get(name + " label")
+        if found is None:
+            found = self._colors[name + " label"] = QColor(theme().label_color(name))
+        return found
+
+    def _y_ticks(self) -> list[tuple[float, str]]:
+        height = self.height() - self.small_metrics.height()
+        max_ticks = max(int(height / _TICK_DISTANCE_Y), 2)
+        step = round_step(self.y_range.span, max_ticks)
+        return [(value, tick_text(value, step)) for value in ticks(self.y_range, max_ticks)]
+
+    def set_empty_text(self, text: str) -> None:
+        """What stands there instead of axes as long as there is nothing to show."""
+        if text != self.empty_text:
+            self.empty_text = text
+            self.resetCachedContent()
+
+    def drawBackground(self, painter: QPainter, rect: QRectF) -> None:
+        table = theme()
+        painter.fillRect(rect, table.color("panel"))
+        if self.empty_text:
+            return
+        plot = self.plot_rect
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        painter.setFont(self.small_font)
+        metrics = self.small_metrics
+        for value, text in self._y_ticks():
+            y = round(self.to_y(value))
+            painter.setPen(table.color("axis" if value == 0 else "grid"))
+            painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
+            painter.setPen(table.color("text_muted"))
+            place = QRectF(0, y - metrics.height() / 2, plot.left() - 6, metrics.height())
+            painter.drawText(place, _RIGHT, text)
+        painter.setPen(table.color("axis"))
+        painter.drawLine(plot.bottomLeft().toPoint(), plot.bottomRight().toPoint())
+        self._draw_time_ticks(painter, metrics)
+
+    def _draw_time_ticks(self, painter: QPainter, metrics: QFontMetricsF) -> None:
+        table, plot = theme(), self.plot_rect
+        places, step = time_ticks(self.window_s, max(int(plot.width() / _TICK_DISTANCE_X), 1))
+        for seconds in places:
+            x = round(self.to_x(seconds))
+            text = seconds_text(seconds, step)
+            width = metrics.horizontalAdvance(text)
+            painter.setPen(table.color("axis"))
+            painter.drawLine(QPointF(x, plot.bottom()), QPointF(x, plot.bottom() + 3))
+            painter.setPen(table.color("text_muted"))
+            left = min(max(x - width / 2, 0.0), self.width() - width)
+            painter.drawText(QPointF(left, plot.bottom() + 3 + metrics.ascent()), text)
+
+    def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
+        if self.empty_text:
+            overlay.draw_empty(painter, self)
+            return
+        overlay.draw_spans(painter, self)
+        if self.limit is not None:
+            overlay.draw_limit(painter, self, self.limit)
+        overlay.draw_marks(painter, self)
+        overlay.draw_end_labels(painter, self)
+        overlay.draw_count_above(painter, self)
+        if self.cursor is not None:
+            overlay.draw_cursor(painter, self, self.cursor)
+
+    # Pointer ----------------------------------------------------------------------------------
+    # pyqtgraph's own handling (dragging, hover events for every item) is not wanted here.
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        inside = self.plot_rect.adjusted(-1, 0, 1, 0).contains(event.position())
+        self.hovered.emit(self.to_seconds(event.position().x()) if inside else None)
+        event.ignore()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        event.ignore()
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        event.ignore()
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        event.ignore()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()  # scrolls what the chart is in
+
+    def leaveEvent(self, event: object) -> None:
+        self.hovered.emit(None)
+
+    def dashed_pen(self, color: str) -> QPen:
+        """A dashed pen in a theme colour."""
+        pen = self._dashed.get(color)
+        if pen is None:
+            pen = self._dashed[color] = QPen(self.color(color), 1.0)
+            pen.setDashPattern([4, 3])
+            pen.setCosmetic(True)
+        return pen

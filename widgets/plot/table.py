@@ -1,0 +1,154 @@
+"""A chart's values as text: for the clipboard, a file, and those who cannot see the drawing."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTableView, QVBoxLayout, QWidget
+
+from widgets.plot.series import Floats
+from widgets.theme.theme import figure_font
+
+MOST_WIDTH = 1080
+_Index = QModelIndex | QPersistentModelIndex
+
+
+class Column(NamedTuple):
+    header: str
+    times: Floats
+    values: Floats
+
+
+Cell = float | str | None
+
+
+class ValuesTable(NamedTuple):
+    """Numbers and words; None is an empty cell: a series has no value then. `digits`: decimals of
+    each column on the screen; without them the first column is a time, the newest row stands last
+    here and first on the screen."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    digits: tuple[int, ...] = ()
+
+    def as_csv(self, delimiter: str = ",") -> str:
+        """With full precision, as RFC 4180 has it but for the line ends."""
+        out = io.StringIO()
+        writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
+        writer.writerow(self.headers)
+        for first, *values in self.rows:
+            is_time = not self.digits and isinstance(first, float)
+            writer.writerow([f"{first:.3f}" if is_time else _exact(first), *map(_exact, values)])
+        return out.getvalue()
+
+    def shown(self, row: int, column: int) -> str:
+        """A cell of the screen's row `row`, from above."""
+        value = self.rows[row if self.digits else -1 - row][column]
+        if value is None or isinstance(value, str):
+            return value or ""
+        digits = self.digits[column] if self.digits else (1 if column == 0 else 3)
+        return f"{value:,.{digits}f}"
+
+
+def _exact(value: Cell) -> str:
+    return value if isinstance(value, str) else "" if value is None else f"{value:.9g}"
+
+
+def join_columns(time_header: str, columns: Sequence[Column], now: float) -> ValuesTable:
+    """Columns side by side over all of their times, oldest first; times relative to `now`.
+
+    Samples that share a time (several tokens of one step) get a row each.
+    """
+    keys = [_keys(column.times) for column in columns]
+    every = sorted(set().union(*keys)) if keys else []
+    cells = [
+        dict(zip(keyed, column.values.tolist(), strict=True))
+        for keyed, column in zip(keys, columns, strict=True)
+    ]
+    rows = tuple(
+        (key[0] - now, *(_known(found.get(key)) for found in cells)) for key in every
+    )
+    return ValuesTable((time_header, *(column.header for column in columns)), rows)
+
+
+def _keys(times: Floats) -> list[tuple[float, int]]:
+    """Each time with the number of the same times before it."""
+    if not len(times):
+        return []
+    starts = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
+    repeats = np.arange(len(times)) - np.repeat(starts, np.diff(starts, append=len(times)))
+    return list(zip(times.tolist(), repeats.tolist(), strict=True))
+
+
+def _known(value: float | None) -> float | None:
+    return None if value is None or np.isnan(value) else value
+
+
+class _TableModel(QAbstractTableModel):
+    """Shows a ValuesTable."""
+
+    def __init__(self, table: ValuesTable, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._table = table
+        columns = enumerate(zip(*table.rows, strict=True)) if table.digits else ()
+        self._words = {i for i, cells in columns if any(isinstance(c, str) for c in cells)}
+
+    def rowCount(self, parent: _Index | None = None) -> int:
+        return 0 if parent is not None and parent.isValid() else len(self._table.rows)
+
+    def columnCount(self, parent: _Index | None = None) -> int:
+        return 0 if parent is not None and parent.isValid() else len(self._table.headers)
+
+    def data(self, index: _Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return self._alignment(index.column())
+        if role == Qt.ItemDataRole.FontRole:
+            return figure_font()
+        if role != Qt.ItemDataRole.DisplayRole:
+            return None
+        return self._table.shown(index.row(), index.column())
+
+    def headerData(
+        self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole
+    ) -> object:
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            return self._alignment(section)
+        return self._table.headers[section] if role == Qt.ItemDataRole.DisplayRole else None
+
+    def _alignment(self, column: int) -> Qt.AlignmentFlag:
+        """Words to the left, numbers to the right."""
+        is_words = column in self._words
+        side = Qt.AlignmentFlag.AlignLeft if is_words else Qt.AlignmentFlag.AlignRight
+        return side | Qt.AlignmentFlag.AlignVCenter
+
+
+class ValuesDialog(QDialog):
+    """The values of a chart as they were when it was opened."""
+
+    def __init__(self, title: str, table: ValuesTable, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(f"{title}: values")
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.view = QTableView(self)
+        self.view.setProperty("padded", True)
+        self.view.setModel(_TableModel(table, self))
+        self.view.verticalHeader().hide()
+        self.view.horizontalHeader().setDefaultSectionSize(130)
+        self.view.horizontalHeader().setStretchLastSection(True)
+        if table.digits:  # columns of many kinds, and no clock that adds rows
+            self.view.horizontalHeader().setResizeContentsPrecision(100)
+            self.view.resizeColumnsToContents()
+        self.view.setAccessibleName(f"Values of {title}")
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close, self)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.addWidget(self.view)
+        layout.addWidget(buttons)
+        self.resize(min(140 * len(table.headers) + 40, MOST_WIDTH), 420)

@@ -1,0 +1,106 @@
+"""The fonts: two text sizes, one large size for leading figures, one monospaced face.
+
+Inter and JetBrains Mono are used where they are installed, else the system's own. Everything is
+in points relative to the system's font, so a user who made that larger gets a larger window.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from PySide6.QtGui import QFont, QFontDatabase, QFontMetricsF, QGuiApplication
+
+SizeRole = Literal["small", "body", "large"]
+_SCALE: dict[SizeRole, float] = {"small": 0.86, "body": 1.0, "large": 1.36}
+_SMALLEST_BODY, _LARGEST_BODY = 10.0, 14.0  # points
+_text_scale = 1.0
+_tabular: dict[str, bool] = {}
+"""Whether a font has tabular digits, by its key: measuring takes longer than a line of text."""
+
+
+@cache
+def _families() -> frozenset[str]:
+    return frozenset(QFontDatabase.families())
+
+
+@cache
+def point_size(role: SizeRole) -> float:
+    """Size of a role in points."""
+    system = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont).pointSizeF()
+    body = min(max(system, _SMALLEST_BODY), _LARGEST_BODY)
+    return round(body * _SCALE[role] * _text_scale, 1)
+
+
+def text_scale() -> float:
+    """How large the user wants text, against the system's; for lengths that have to hold text."""
+    return _text_scale
+
+
+def scaled(length: float) -> int:
+    """Pixels that hold text: `length` of them at the usual size, and not fewer at a smaller one."""
+    return round(length * max(1.0, _text_scale))
+
+
+def set_text_scale(scale: float) -> None:
+    """For fonts that are asked for from now on: see `widgets.theme.text_size`."""
+    global _text_scale
+    _text_scale = scale
+    point_size.cache_clear()
+
+
+def _with_tabular_digits(font: QFont) -> QFont:
+    font.setFeature(QFont.Tag("tnum"), 1)
+    return font
+
+
+def has_tabular_digits(font: QFont) -> bool:
+    """Whether all ten digits of `font` are equally wide (to half a percent: hinting rounds)."""
+    metrics = QFontMetricsF(font)
+    widths = [metrics.horizontalAdvance(digit * 8) for digit in "0123456789"]
+    return max(widths) - min(widths) < 0.005 * max(widths)
+
+
+def ui_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    """The font of labels and controls."""
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.GeneralFont)
+    if "Inter" in _families():
+        font.setFamilies(["Inter", font.family()])
+    font.setPointSizeF(point_size(role))
+    font.setWeight(weight)
+    return font
+
+
+def mono_font(role: SizeRole = "body") -> QFont:
+    """The font of code and token ids."""
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
+    if "JetBrains Mono" in _families():
+        font.setFamilies(["JetBrains Mono", font.family()])
+    font.setStyleHint(QFont.StyleHint.Monospace)
+    font.setPointSizeF(point_size(role))
+    return font
+
+
+def figure_font(role: SizeRole = "body", weight: QFont.Weight = QFont.Weight.Normal) -> QFont:
+    """The font of numbers that change: all digits equally wide, so that nothing jumps."""
+    font = _with_tabular_digits(ui_font(role, weight))
+    key = font.key()
+    if key not in _tabular:
+        _tabular[key] = has_tabular_digits(font)
+    if _tabular[key]:
+        return font
+    font = mono_font(role)
+    font.setWeight(weight)
+    return font
+
+
+def clear_font_cache() -> None:
+    """Read the installed fonts and the system's font size again."""
+    _families.cache_clear()
+    _tabular.clear()
+    point_size.cache_clear()
+
+
+def ui_family() -> str:
+    """Name of the family that `ui_font` resolves to first."""
+    return ui_font().families()[0] if QGuiApplication.instance() else "sans-serif"
