@@ -80,6 +80,11 @@ def shapes_dir() -> Path:
     return resources_dir() / "shapes"
 
 
+def docs_dir() -> Path:
+    """The documentation, a file of markdown for each subject."""
+    return resources_dir() / "docs"
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from app.cli import bench, doctor, evaluate, generate, quantize, serve
+from app.cli import bench, docs, doctor, evaluate, generate, quantize, serve
 from app.cli.options import add_engine_options
 from app.version import program_version
 from engine.errors import (
@@ -62,6 +62,8 @@ examples:
       measure what a precision costs in quality
   inferdeck doctor
       what this machine offers, and what was chosen
+  inferdeck docs gpu
+      read the documentation in the terminal
 
 `inferdeck COMMAND --help` explains a command."""
 
@@ -118,7 +120,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", parser_class=CommandParser
     )
-    for module in (generate, bench, serve, quantize, evaluate, doctor):
+    for module in (generate, bench, serve, quantize, evaluate, doctor, docs):
         command = commands.add_parser(
             module.NAME, help=module.HELP, description=module.DESCRIPTION, epilog=module.EPILOG
         )

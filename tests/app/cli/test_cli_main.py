@@ -40,7 +40,7 @@ def failing_doctor(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "generate", "bench", "serve", "evaluate", "doctor", "screenshot"]
+    "command", ["", "generate", "bench", "serve", "evaluate", "doctor", "docs", "screenshot"]
 )
 def test_help_imports_nothing_heavy(command: str) -> None:
     code = (
@@ -84,7 +84,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         *(
             ([name, *needed, "--no-such-flag"], f"inferdeck {name}")
             for name, needed in {
-                "generate": ["--prompt", "x"], "bench": [], "serve": [], "doctor": [],
+                "generate": ["--prompt", "x"], "bench": [], "serve": [], "doctor": [], "docs": [],
                 "quantize": ["--output", "D"], "evaluate": ["--text", "starter"],
                 "screenshot": ["--output", "D"],
             }.items()
