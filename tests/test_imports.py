@@ -50,6 +50,7 @@ WITHOUT_QT = (
     "app.wire.merge", "engine.llm_engine", "app.clients.target", "app.clients.engine",
     "app.clients.probe", "app.clients.metrics", "app.clients.connection", "app.clients.look",
     "app.server.options", "app.features.serve.addresses", "app.server.call_log",
+    "app.cli.docs", "app.documents",
 )  # fmt: skip
 
 QT = ("PySide6", "shiboken6", "pyqtgraph")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtWidgets import QDockWidget
 
 from app.window.commands import Command
+from app.window.documentation import show_documentation
 from app.window.settings_store import ThemeMode
 
 if TYPE_CHECKING:
@@ -118,6 +119,10 @@ def _tune(window: MainWindow) -> list[Command]:
 
 def _help(window: MainWindow) -> list[Command]:
     return [
+        Command(
+            "help.documentation", "Documentation", partial(show_documentation, window), "Help",
+            "F1", "book", "help",
+        ),
         Command(
             PALETTE, "Find a command or setting", window.show_palette, "Help", "Ctrl+Shift+P",
             "search", "help",

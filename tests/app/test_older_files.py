@@ -68,8 +68,8 @@ from engine.config import EngineConfig
 from engine.evaluate.report import from_json
 from engine.evaluate.task import PromptLine
 from engine.snapshot import PackedTokens
-from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.fakes import FakeEngineThread, Script
+from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.window_fixtures import open_model
 from widgets.theme.fonts import point_size
 from widgets.theme.theme import theme
