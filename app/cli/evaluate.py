@@ -16,8 +16,8 @@ from app.storage.report_export import report_text
 from app.storage.report_store import ReportStore
 from engine.config import SETTINGS, EngineConfig
 from engine.evaluate import EvaluationTask, plain, read_prompts, read_text, to_json, unit_of
-from engine.evaluate.reading import DEFAULT_CONTEXT
 from engine.evaluate.task import DEFAULT_WORST, WITHOUT_MEANING
+from engine.evaluate.windows import DEFAULT_CONTEXT
 
 NAME = "evaluate"
 HELP = "measure what a precision costs in quality"

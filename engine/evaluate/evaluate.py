@@ -29,7 +29,6 @@ from engine.evaluate.head import Head
 from engine.evaluate.reading import (
     EncodedText,
     StateFile,
-    choose_cut,
     encode_parts,
     read_states,
     split_specials,
@@ -58,6 +57,7 @@ from engine.evaluate.task import (
     check,
     stage_of,
 )
+from engine.evaluate.windows import choose_cut
 from engine.hardware.machine import machine_info
 from engine.llm_engine import LLMEngine
 from engine.text.tokenizer import Tokenizer

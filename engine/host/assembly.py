@@ -22,7 +22,7 @@ from engine.errors import (
     is_out_of_memory,
     let_go,
 )
-from engine.hardware.cpu_threads.idle_cores import while_loading
+from engine.hardware.cpu_threads.step_threads import while_loading
 from engine.hardware.device_map import AUTO
 from engine.hardware.devices import CPU, is_cuda, make_current, rank_devices
 from engine.hardware.machine import free_memory

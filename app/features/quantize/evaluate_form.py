@@ -30,7 +30,7 @@ from app.storage.model_sources import is_starter
 from engine.config import SETTINGS
 from engine.errors import ConfigError, InferdeckError
 from engine.evaluate import PROMPT_LINES, read_prompts
-from engine.evaluate.reading import DEFAULT_CONTEXT
+from engine.evaluate.windows import DEFAULT_CONTEXT
 from engine.quantize.recipe import GROUP_SIZES
 from widgets.controls.combo import ElidedCombo
 from widgets.theme.theme import SPACE_2, SPACE_3, figure_font

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from engine.evaluate import EvaluationTask, PromptLine, from_json, run, to_json
 from engine.evaluate import scoring as measures
 from engine.evaluate.head import Head
-from engine.evaluate.reading import Cut
+from engine.evaluate.windows import Cut
 from engine.text import tokenizer as tokenization
 from tests import ROOT
 from tests.engine import tiny_models

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from engine.evaluate import EvaluationTask, run
 from engine.evaluate.head import Head
-from engine.evaluate.reading import Cut, EncodedText, StateFile, read_states
+from engine.evaluate.reading import EncodedText, StateFile, read_states
+from engine.evaluate.windows import Cut
 from tests.engine import tiny_models
 from tests.engine.evaluate.tiny_evaluations import config_of
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from engine.evaluate import EvaluationTask, run
-from engine.evaluate.reading import Cut, encode_parts, split_specials
+from engine.evaluate.reading import encode_parts, split_specials
+from engine.evaluate.windows import Cut
 from tests.engine import tiny_models
 from tests.engine.evaluate.tiny_evaluations import NUM_TOKENS, by_transformers, config_of
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigError
-from engine.evaluate.reading import Cut, Window, choose_cut
+from engine.evaluate.windows import Cut, Window, choose_cut
 
 
 @st.composite

@@ -10,7 +10,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.evaluate import EvaluationReport
-from engine.evaluate.reading import Cut
+from engine.evaluate.windows import Cut
 
 NUM_TOKENS = 150
 

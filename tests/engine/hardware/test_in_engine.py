@@ -33,7 +33,7 @@ def test_after_loading_all_threads_are_there_again(
     """On a GPU nobody sets a number after that; a thread that begins later takes it over."""
     config = make_engine(num_threads=1).config.replace(num_threads=2)
     monkeypatch.setattr(
-        "engine.hardware.cpu_threads.idle_cores.FreeCores.count", lambda self, now: 1
+        "engine.hardware.cpu_threads.step_threads.FreeCores.count", lambda self, now: 1
     )
     during = set()
 

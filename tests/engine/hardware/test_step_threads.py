@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from engine.config import EngineConfig
-from engine.hardware.cpu_threads.idle_cores import Crowding, while_loading
-from engine.hardware.cpu_threads.step_threads import LARGE, StepThreads
+from engine.hardware.cpu_threads.idle_cores import Crowding
+from engine.hardware.cpu_threads.step_threads import LARGE, StepThreads, while_loading
 from tests.engine.hardware.machine import Machine
 
 Duration = Callable[[int], float]
