@@ -3,105 +3,55 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.gpu import run_all
-from tests.gpu.bench.cell import Cell, Result, in_order, result_of
+from tests.gpu.bench.bench import Bench
+from tests.gpu.bench.cell import Cell, Result, in_order
 from tests.gpu.bench.goals import MET, MISSED, UNKNOWN, goals
 from tests.gpu.bench.parts import FIRST, FULL, PARTS, QUICK, cells_of
 from tests.gpu.bench.report import build
-from tests.gpu.bench.store import CELLS, REPORT, Store
-from tests.gpu.bench.supervisor import Supervisor
 from tests.gpu.bench.table import table
-from tests.gpu.bench.worker import KINDS
-
-Run = Callable[..., tuple[int, Store]]
+from tests.gpu.run_all import KINDS, REPORT, measure
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs cells on the CPU; (how many are left, their results)."""
-
-    def run(cells: list[Cell], seconds: float = 200.0, name: str = "out") -> tuple[int, Store]:
-        store = Store(tmp_path / name)
-        deadline = time.monotonic() + seconds
-        supervisor = Supervisor(store, "cpu", quick=True, deadline=deadline, commit="abc")
-        return supervisor.run(cells), store
-
-    return run
+def bench() -> Iterator[Bench]:
+    made = Bench("cpu", quick=True)
+    yield made
+    made.close()
 
 
-def bad(name: str, kind: str, **settings: int) -> Cell:
-    return Cell(name, "bad", f"tests.gpu.misbehaving:{kind}", settings, "bad", limit_s=60)
+def test_an_error_is_the_result_of_its_cell_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raises(bench: Bench, *, value: int) -> dict[str, int]:
+        if value:
+            return {"value": value}
+        raise RuntimeError("wrong")
+
+    monkeypatch.setattr("tests.gpu.bench.ceilings.copy", raises)
+    bad, good = (measure(bench, Cell(f"{v}", "p", "copy", {"value": v})) for v in (0, 3))
+    assert not bad.is_ok and "RuntimeError" in bad.error and "test_run_all.py:" in bad.error
+    assert good.is_ok and good.figures == {"value": 3}
 
 
-def test_a_cell_that_goes_wrong_costs_itself_alone(run: Run) -> None:
-    hanging = Cell("hangs", "bad", "tests.gpu.misbehaving:hangs", {}, "bad", limit_s=0.3)
-    cells = [
-        bad("first", "good", value=3), bad("raises", "raises"), hanging, bad("dies", "dies"),
-        bad("last", "good"),
-    ]  # fmt: skip
-    left, store = run(cells)
-    assert left == 0
-    found = {result.name: result for result in store.results}
-    assert [name for name, result in found.items() if result.is_ok] == ["first", "last"]
-    assert found["first"].figures["value"] == 3 and found["first"].commit == "abc"
-    assert "the kernel is wrong (tests/gpu/misbehaving.py:" in found["raises"].error
-    assert "hung: no result after 0 s of measuring" in found["hangs"].error
-    assert "the process ended with 9 while measuring" in found["dies"].error
-    # what failed is tried again, what is finished is not
-    process = found["first"].figures["process"]
-    left, store = run([bad("first", "good"), bad("dies", "good")])
-    assert left == 0 and all(store.is_finished(name) for name in ("first", "dies"))
-    assert store.get("first").figures["process"] == process
+def test_a_run_that_is_stopped_keeps_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(bench: Bench) -> dict[str, int]:
+        raise KeyboardInterrupt
 
-
-def test_a_model_that_never_loads_is_not_tried_for_every_cell(run: Run) -> None:
-    left, store = run([bad(f"cell {i}", "never_loads") for i in range(3)])
-    errors = [result.error for result in store.results]
-    assert left == 0 and len(errors) == 3
-    assert "ended with 7 while loading" in errors[0]
-    assert all(error.startswith("not tried: the process ended") for error in errors[1:])
-
-
-def test_nothing_is_begun_when_time_is_up(run: Run) -> None:
-    left, store = run([bad("cell", "good")], seconds=1)
-    assert left == 1 and store.results == []
-
-
-def test_a_run_is_stopped_in_the_middle_and_keeps_what_it_has(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-
-    def clock() -> float:
-        """Time is up as soon as there is a result."""
-        return 0.0 if not store.results else 100.0
-
-    supervisor = Supervisor(store, "cpu", quick=True, deadline=50, clock=clock)
-    assert supervisor.run([bad("first", "good"), bad("second", "hangs"), bad("x", "good")]) == 2
-    assert [result.name for result in store.results] == ["first"]
-
-
-def test_results_of_several_runs_become_one(tmp_path: Path) -> None:
-    cell, other = Cell("a", "p", "k"), Cell("b", "p", "k")
-    first, second = Store(tmp_path / "1"), Store(tmp_path / "2")
-    first.add(result_of(cell, {"x": 1}))
-    first.add(result_of(other, {}, error="no"))
-    report = build(first.results, commit="", quick=True, num_left=0)
-    (tmp_path / REPORT).write_text(json.dumps(report))
-    for source in (tmp_path / "1", tmp_path / REPORT):
-        second.merge(source)
-    assert [(r.name, r.figures) for r in second.results] == [("a", {"x": 1})]
-    with (tmp_path / "2" / CELLS).open("a") as file:
-        file.write('{"name": "cut o')  # the process was killed while it wrote
-    again = Store(tmp_path / "2")
-    assert again.is_finished("a") and not again.is_finished("b")
-    again.forget("a*")
-    assert not again.is_finished("a")
+    monkeypatch.setattr("tests.gpu.bench.machine.describe", lambda bench: {"name": "cpu"})
+    monkeypatch.setattr("tests.gpu.bench.ceilings.copy", stop)
+    status = run_all.main(["--part", "ceilings", "--quick", "--output", str(tmp_path)])
+    report = json.loads((tmp_path / REPORT).read_text())
+    assert status == 1 and report["num_left"] > 0
+    assert report["machine"] == {"name": "cpu"}
 
 
 def test_every_cell_of_every_part_can_be_run() -> None:
@@ -134,7 +84,7 @@ def test_the_concurrencies_that_matter_come_first() -> None:
 
 
 def ok(name: str, kind: str, figures: dict[str, object], **settings: object) -> Result:
-    return Result(name, name.split("/")[0], kind, "ok", figures, settings=settings)
+    return Result(name, name.split("/")[0], kind, figures, settings=settings)
 
 
 def wave(precision: str, concurrency: int, step_ms: float, context: float = 2000) -> Result:
@@ -179,7 +129,7 @@ def test_fractions_and_verdicts_follow_from_figures_and_ceilings() -> None:
     }
     assert report["misses"] == [text for text, verdict in verdicts.items() if verdict == MISSED]
     text = table(report)
-    assert "2 cells are left" in text and text.endswith("again")
+    assert "2 cells" in text.splitlines()[-1]
 
 
 def divided(budget_gb: float, figures: dict[str, object]) -> Result:
@@ -226,7 +176,7 @@ def test_without_ceilings_there_are_figures_and_no_fractions() -> None:
 
 
 def test_the_table_is_short_whatever_went_wrong() -> None:
-    failed = [result_of(Cell(f"cell {i}", "p", "k"), {}, error="x" * 500) for i in range(100)]
+    failed = [Result(f"cell {i}", "p", "k", {}, error="x" * 500) for i in range(100)]
     rows = [wave(p, n, 4.0) for p in ("bf16", "int4") for n in range(1, 100)]
     text = table(build([*CEILINGS, *rows, *failed], commit="", quick=False, num_left=0))
     assert len(text) < 12_000
@@ -244,18 +194,16 @@ CHOSEN = (
 """At least one cell of every kind."""
 
 
-def test_every_kind_of_cell_measures_on_the_cpu(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_every_kind_of_cell_measures_on_the_cpu(bench: Bench) -> None:
     cells = [cell for cell in in_order(cells_of(["all"], QUICK)) if cell.name in CHOSEN]
     assert {cell.kind for cell in cells} == set(KINDS) - {"tests"}
-    left, store = run(cells)
-    assert left == 0
-    report = build(store.results, commit="abc", quick=True, num_left=0)
+    results = {cell.name: measure(bench, cell) for cell in cells}
+    report = build(list(results.values()), commit="abc", quick=True, num_left=0)
     assert report["failed"] == []
     row = report["rows"]["wave"]["decode/bf16/kv-auto/unique/1"]
     assert row["tokens_per_s"] > 0 and row["tokens_fraction"] > 0 and row["step_ms"] > 0
-    wave = store.get("decode/bf16/kv-auto/unique/1").figures
+    wave = results["decode/bf16/kv-auto/unique/1"].figures
     assert wave["num_requests"] == 4 and wave["itl_ms"]["num_samples"] == 4 * (6 - 1)
     arrivals = report["rows"]["arrivals"]["small/40"]
     assert arrivals["requests_per_s"] > 0 and arrivals["itl_ms"] > 0
@@ -267,7 +215,7 @@ def test_every_kind_of_cell_measures_on_the_cpu(
     assert peer["decode_tokens_per_s"] > 0
     drafts = report["rows"]["drafts"]["drafts/bf16/2"]
     assert drafts["replayed_ms"] > 0 and drafts["launched_ms"] > 0 and drafts["fraction"] > 0
-    host = store.get("profile/bf16/decode/2").figures["host"]
+    host = results["profile/bf16/decode/2"].figures["host"]
     assert any("embedding" in operation["name"] for operation in host), host
     text = table(report)
     for word in ("TRANSFORMERS", "LINEAR LAYERS", "ATTENTION", "BUDGET", "CEILINGS", "DRAFTS"):

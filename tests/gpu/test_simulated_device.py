@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(
-    torch.cuda.is_available() or sys.platform != "linux",
-    reason="nothing is simulated where there is a GPU, or torch's libraries have other names",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        torch.cuda.is_available() or sys.platform != "linux",
+        reason="nothing is simulated where there is a GPU, or torch's libraries have other names",
+    ),
+]
 
 FOLDER = Path(__file__).parent / "simulated"
 ROOT = Path(__file__).parents[2]
@@ -31,8 +34,7 @@ def test_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
         str(FOLDER / f"{name}.py"),
     ]  # fmt: skip
     environment = os.environ | {
-        "SIMULATE_GPU": "1", "SIMULATE_GPUS": "2" if "devices" in name else "1",
-        "OMP_NUM_THREADS": "1", "PYTHONPATH": ".",
+        "SIMULATE_GPU": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ".",
     }  # fmt: skip
     for inherited in [word for word in environment if word.startswith("PYTEST_XDIST")]:
         del environment[inherited]

@@ -6,7 +6,7 @@ import gc
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,12 @@ class UnableError(Exception):
 
 
 class Bench:
-    """quick: tiny sizes, to try everything out. `say` is told when a model is "loading" and
-    "loaded": that has a time limit of its own."""
+    """quick: tiny sizes, for a trial without figures."""
 
-    def __init__(
-        self, device: str, quick: bool, say: Callable[[str], None] = lambda event: None
-    ) -> None:
+    def __init__(self, device: str, quick: bool) -> None:
         self._device_name = device
         self.quick = quick
         self.load_s = 0.0  # of the engine that is there
-        self.say = say
         self._engine: LLMEngine | None = None
         self._key: Mapping[str, Any] = {}
         self._failed: dict[str, str] = {}
@@ -52,11 +48,15 @@ class Bench:
             torch.set_num_threads(1)  # at tiny sizes threads wait for each other and do no more
         return torch.device(self._device_name)
 
+    def folder(self) -> Path:
+        """A temporary folder, removed by `close`."""
+        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="gpu-bench-"))
+        return self._folder
+
     def model_folder(self, shape: str) -> Path:
-        """A folder of the bench's own with the config of `shape`."""
+        """A folder with the config of `shape`."""
         if shape not in self._models:
-            self._folder = self._folder or Path(tempfile.mkdtemp(prefix="shapes-"))
-            own = self._folder / shape
+            own = self.folder() / shape
             own.mkdir()
             shutil.copy(folder_of(shape) / "config.json", own)
             self._models[shape] = own
@@ -109,7 +109,6 @@ class Bench:
         if name in self._failed:
             raise UnableError(self._failed[name])
         config = self.config(shape, kv, **settings)
-        self.say("loading")
         began = time.perf_counter()
         try:
             engine = LLMEngine(config)
@@ -117,7 +116,6 @@ class Bench:
             self._failed[name] = f"The engine could not be loaded: {error}"
             raise UnableError(self._failed[name]) from error
         self.load_s = time.perf_counter() - began
-        self.say("loaded")
         return engine
 
     def settle(self) -> None:

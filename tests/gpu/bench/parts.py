@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tests.gpu.bench.cell import Cell
-from tests.gpu.bench.native_files import test_files
 from tests.gpu.bench.shapes import LLAMA_1B, LLAMA_8B, TINY, Shape
 
 FIRST = (1, 8, 64, 256)
@@ -21,7 +20,6 @@ PEER_CONCURRENCIES = (1, 8, 64, 32, 16)
 ROWS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048]
 RATES = (50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
 BUDGETS_GB = (8.0, 12.0, 24.0)
-_WAVE_LIMIT_S, _TESTS_LIMIT_S = 180.0, 240.0
 
 
 class Scale(NamedTuple):
@@ -84,13 +82,8 @@ def ceilings(scale: Scale) -> list[Cell]:
 
 
 def tests(scale: Scale) -> list[Cell]:
-    """A cell for each file of tests; none where everything is only tried out."""
-    if scale.is_quick:
-        return []
-    return [
-        Cell(f"tests/{file}", "tests", "tests", {"file": file}, "tests", limit_s=_TESTS_LIMIT_S)
-        for file in test_files()
-    ]
+    """The tests of tests/gpu; none in a quick run."""
+    return [] if scale.is_quick else [Cell("tests", "tests", "tests")]
 
 
 def _wave(scale: Scale, precision: str, kv: str, prompts: str, concurrency: int) -> Cell:
@@ -103,7 +96,7 @@ def _wave(scale: Scale, precision: str, kv: str, prompts: str, concurrency: int)
     }  # fmt: skip
     name = f"decode/{precision}/kv-{kv}/{prompts}/{concurrency}"
     rank = 0 if concurrency in scale.first else 1
-    return Cell(name, "decode", "wave", settings, f"engine {precision}", rank, _WAVE_LIMIT_S)
+    return Cell(name, "decode", "wave", settings, f"engine {precision}", rank)
 
 
 def decode(scale: Scale) -> list[Cell]:
@@ -143,7 +136,7 @@ def drafts(scale: Scale) -> list[Cell]:
              "num_drafts": scale.num_drafts, "concurrency": concurrency,
              "num_input": scale.num_input, "num_steps": scale.profile_steps,
              "budget": scale.budget},
-            f"drafts {precision}", limit_s=_WAVE_LIMIT_S,
+            f"drafts {precision}",
         )
         for precision in scale.precisions
         for concurrency in [c for c in scale.batches if c in (1, 2, 8)]
@@ -193,7 +186,7 @@ def peers(scale: Scale) -> list[Cell]:
             {"engine": engine, "shape": scale.shape, "concurrency": concurrency,
              "num_input": scale.num_input, "num_output": scale.num_output,
              "rounds": 2 if concurrency == 1 else 1},
-            "peers", 0 if concurrency in scale.first else 1, _WAVE_LIMIT_S,
+            "peers", 0 if concurrency in scale.first else 1,
         )
         for concurrency in scale.peer_concurrencies
         for engine in ("generate_batch", "generate")
@@ -207,7 +200,7 @@ def budgets(scale: Scale) -> list[Cell]:
             {"shape": scale.shape, "precision": precision, "kv": kv, "budget_gb": budget,
              "num_input": scale.num_input, "num_output": scale.num_output,
              "budget": min(2048, scale.budget)},
-            f"budget {budget:g}", limit_s=_WAVE_LIMIT_S,
+            f"budget {budget:g}",
         )
         for budget in scale.budgets_gb
         for precision in reversed(scale.precisions)
@@ -225,7 +218,7 @@ def _divided(scale: Scale) -> list[Cell]:
             {"shape": scale.shape, "precision": precision, "kv": "auto", "budget_gb": budget,
              "num_input": scale.num_input, "num_output": scale.divided_output,
              "budget": min(2048, scale.budget), "most_s": scale.divided_s},
-            "divided", rank=2, limit_s=_WAVE_LIMIT_S,
+            "divided", rank=2,
         )
         for budget in scale.budgets_gb
         for precision in scale.precisions

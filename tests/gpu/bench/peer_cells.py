@@ -54,7 +54,6 @@ def measure(
 def _model(bench: Bench, shape: str) -> Any:
     """transformers' own model with random weights, made on the device; kept for the next cell."""
     if shape not in _models:
-        bench.say("loading")
         config = AutoConfig.from_pretrained(bench.model_folder(shape))
         torch.manual_seed(0)
         with bench.device:
@@ -63,7 +62,6 @@ def _model(bench: Bench, shape: str) -> Any:
             )
         _models[shape] = made.eval().to(bench.device)
         _models[shape].generation_config.eos_token_id = None
-        bench.say("loaded")
     return _models[shape]
 
 

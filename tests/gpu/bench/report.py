@@ -54,7 +54,7 @@ def build(results: Sequence[Result], *, commit: str, quick: bool, num_left: int)
         "misses": [goal.text for goal in judged if goal.verdict == MISSED],
         "failed": [{"name": r.name, "error": r.error} for r in results if not r.is_ok],
         "num_left": num_left,
-        "tests": {r.name: r.figures for r in results if r.part == "tests"},
+        "tests": next((r.figures for r in results if r.kind == "tests"), {}),
         "rows": rows,
         "published": published(),
         "cells": [asdict(result) for result in results],

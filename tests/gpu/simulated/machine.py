@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 import weakref
@@ -16,7 +15,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from tests.gpu.simulated.graphs import Recording
 
-COUNT = int(os.environ.get("SIMULATE_GPUS", "1"))
 DEVICE = torch.device("cuda:0")
 TOTAL_BYTES = 2**30
 POISON = -77_777_777
@@ -101,7 +99,7 @@ class Machine:
     """All GPUs. What they have in common stands here, and by name what the first one has, for tests
     that know of one."""
 
-    gpus: list[Gpu] = field(default_factory=lambda: [Gpu(index) for index in range(COUNT)])
+    gpus: list[Gpu] = field(default_factory=lambda: [Gpu(0)])
     sync_mode: str = "default"
     waits: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
