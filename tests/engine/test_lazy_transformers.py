@@ -7,6 +7,8 @@ import ast
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 
 GATE = ROOT / "engine" / "lazy_transformers.py"
@@ -38,6 +40,7 @@ print(sorted(done))
 """
 
 
+@pytest.mark.slow
 def test_both_get_it() -> None:
     """Without the gate one of both ends in "cannot import name ... from 'transformers'"."""
     done = subprocess.run(

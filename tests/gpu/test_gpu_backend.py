@@ -227,6 +227,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(HAS_GPU, reason="the interpreter's: kernels are native here")
 @pytest.mark.parametrize(
     ("family", "settings_"),

@@ -63,6 +63,7 @@ def engine_on_kernels(
     return LLMEngine(config)
 
 
+@pytest.mark.slow
 def test_padded_and_replayed_steps_give_the_tokens_of_the_cpu(
     config: EngineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ class Running(Recording):
         return super().seconds(run)
 
 
+@pytest.mark.slow
 def test_drafts_are_verified_in_rows(config: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of one sequence, whose keys and values the same launch stores. To measure what they
     read changes nothing in the cache."""

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 REFUSED = (
     "PySide6", "shiboken6", "pytestqt", "pyqtgraph", "xdist", "schemathesis", "openai",
@@ -54,6 +56,7 @@ print("done", len(output.token_ids))
 """
 
 
+@pytest.mark.slow
 def test_the_engine_and_its_gpu_tests_run_without_a_window_system() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT + RUN], cwd=ROOT, capture_output=True, text=True,

@@ -194,6 +194,7 @@ def test_only_one_prompt() -> None:
     assert end.value.code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT as a terminal does")
 def test_ctrl_c_in_mid_reply_ends_quietly() -> None:
     argv = ["--prompt", "Once", "--ignore-eos", "--max-tokens", "none", "--num-threads", "1"]

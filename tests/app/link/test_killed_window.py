@@ -34,6 +34,7 @@ def wait_until(when: Callable[[], object], seconds: float) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 def test_the_engine_of_a_killed_window_ends_by_itself() -> None:
     window = psutil.Popen(

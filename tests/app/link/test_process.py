@@ -85,7 +85,7 @@ def test_a_child_finds_this_program_and_no_other(tmp_path: object) -> None:
     known = child_environment({"A": "b"})
     assert known["A"] == "b" and known["PYTHONSAFEPATH"] == "1"
     first = known["PYTHONPATH"].split(os.pathsep)[0]
-    assert os.path.isfile(os.path.join(first, "app", "isolated", "process.py"))
+    assert os.path.isfile(os.path.join(first, "app", "__main__.py"))
 
 
 class FakeLine:

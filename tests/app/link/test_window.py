@@ -130,6 +130,7 @@ def direct(text: str, max_tokens: int = 24) -> tuple[str, int]:
         engine.shutdown()
 
 
+@pytest.mark.slow
 def test_chat_views_and_settings_work_as_with_the_thread(
     qtbot: QtBot, shared: Shared, open_window: OpenWindow
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_load_can_be_cancelled(qtbot: QtBot, shared: Shared, open_window: Open
     assert application.bridge.state is EngineState.EMPTY
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_killed_engine_takes_no_chat_with_it(
     qtbot: QtBot,

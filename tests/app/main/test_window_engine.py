@@ -312,6 +312,7 @@ app.exec()
 """.replace("LONG", repr(LONG))
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_only_the_tail_of_the_reply(
     make_next: Callable[[], Application],
 ) -> None:
@@ -351,6 +352,7 @@ sys.exit(main(["--num-threads", "1"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shutdown_s", [20.0, 0.0])  # 0: the engine's thread still imports
 def test_control_c_closes_the_window_and_ends_well(shutdown_s: float) -> None:
     process = subprocess.Popen(

@@ -235,6 +235,7 @@ def test_the_engine_is_idle_after_all_that(served: Served) -> None:
     served.wait_idle()
 
 
+@pytest.mark.slow
 def test_a_fuzzer_finds_no_failure(served: Served, tmp_path: Path) -> None:
     """schemathesis, bounded. What its schema cannot say (an empty list of messages, a token id
     beyond the vocabulary) may be refused; nothing may fail, hang or be of another form."""

@@ -123,6 +123,7 @@ def wait_for_end(qtbot: QtBot, application: Application) -> str:
     return reply(application).text
 
 
+@pytest.mark.slow
 def test_every_view_shows_the_engine_elsewhere(
     qtbot: QtBot, application: Application, headless: Headless
 ) -> None:

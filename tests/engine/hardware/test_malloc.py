@@ -52,6 +52,7 @@ def run(mode: str, **environment: str) -> tuple[int, int]:
     return faults, returned
 
 
+@pytest.mark.slow
 def test_a_thread_uses_its_freed_memory_again_and_gives_it_back() -> None:
     faults, returned = run("keep")
     assert faults < 2 * 2**25 / 2**12  # of ten times as many pages

@@ -55,6 +55,7 @@ def held(codes: IntCodes, dtype: torch.dtype, by: Library | None = None) -> Nati
     return NativeWeights.of(codes, dtype, by)
 
 
+@pytest.mark.slow
 @needs_compiler
 @settings(deadline=None)
 @given(
@@ -85,6 +86,7 @@ def test_groups_are_multiplied_as_they_are(
         assert torch.equal(weights.product(x[first:], None), found[first:])
 
 
+@pytest.mark.slow
 @needs_compiler
 @given(outputs=st.integers(1, 150), inputs=st.sampled_from([4, 60, 64, 700]),
        rows=st.integers(1, 9), dtype=st.sampled_from(list(EPSILON)))  # fmt: skip
@@ -287,6 +289,7 @@ def test_a_prompt_is_multiplied_as_its_tokens_one_by_one_on_any_number_of_thread
             torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_every_processor_computes_the_same(processor: str) -> None:

@@ -78,6 +78,7 @@ def _is_conv1d(model: Any, name: str) -> bool:
     return type(module).__name__ == "Conv1D" or getattr(module, "is_transposed", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.method)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_the_rounded_weights(
@@ -287,6 +288,7 @@ class TestHead:
         assert "more than a lookup" in str(head_module.find_head(model))
 
 
+@pytest.mark.slow
 class TestDummy:
     @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: s.method)
     def test_random_weights_are_held_as_real_ones(self, scheme: Scheme, tmp_path: Path) -> None:
@@ -343,6 +345,7 @@ LAYER_OF_EXPERTS = 2 * (512 * 512 * 3 + 8 * 3 * 512 * 512)
 READ_BUFFER = 2**20
 
 
+@pytest.mark.slow
 class TestMemoryWhileLoading:
     @pytest.fixture(autouse=True)
     def small_buffer(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,7 @@ def loss(source: Path, output: Path) -> float:
     return models.divergence(models.log_probs(source, ids), models.log_probs(output, ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["awq", "gptq", "rtn"])
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "phi3", "gemma3"])
 def test_the_folder_says_what_was_computed(
@@ -87,6 +88,7 @@ def test_the_folder_says_what_was_computed(
         assert loss(source, tmp_path / "out") < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_writes_a_whole_folder(method: str, folder: Path, tmp_path: Path) -> None:
     calls: list[tuple[str, int, int]] = []
@@ -114,6 +116,7 @@ def test_every_method_writes_a_whole_folder(method: str, folder: Path, tmp_path:
         assert all(0 < linear.weight_error < 0.3 for linear in layer.linears)
 
 
+@pytest.mark.slow
 def test_awq_beats_rounding_where_channels_stand_out(outliers: Path, tmp_path: Path) -> None:
     result = run(outliers, tmp_path / "awq")
     run(outliers, tmp_path / "rtn", "rtn", symmetric=False)
@@ -127,6 +130,7 @@ def test_awq_beats_rounding_where_channels_stand_out(outliers: Path, tmp_path: P
         assert clipped == {"v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gemma2", "mixtral"])
 def test_awq_beats_rounding_in_other_families(family: str, tmp_path: Path) -> None:
     source = models.save(tmp_path / "source", family, outliers=12.0, intermediate_size=128)
@@ -135,6 +139,7 @@ def test_awq_beats_rounding_in_other_families(family: str, tmp_path: Path) -> No
     assert loss(source, tmp_path / "awq") < loss(source, tmp_path / "rtn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("desc_act", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_gptq_beats_rounding(
@@ -151,6 +156,7 @@ def test_gptq_beats_rounding(
         assert layer.output_error < layer.rounding_error
 
 
+@pytest.mark.slow
 def test_experts_that_saw_no_token_are_rounded_and_named(tmp_path: Path) -> None:
     source = models.save(tmp_path / "source", "qwen3_moe", moe_intermediate_size=64)
     reroute(source)
@@ -228,6 +234,7 @@ def test_shards_and_their_index(
 
 
 class TestNothingIsLeftBehind:
+    @pytest.mark.slow
     def test_when_it_is_cancelled_at_any_moment(self, folder: Path, tmp_path: Path) -> None:
         for method in ("awq", "gptq", "int8"):
             total = self.count_checks(folder, tmp_path / "whole", method)
@@ -346,6 +353,7 @@ class TestRefusals:
         assert note == f"The text has {result.num_tokens:,} tokens; 64,000 would have been read."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["awq", "gptq", "rtn"])
 def test_one_layer_is_in_memory_at_a_time(method: str, tmp_path: Path) -> None:
     """Live tensors: a layer in float32, copies of one group of its matrices while they are searched

@@ -156,6 +156,7 @@ def verified(
     return [found[i : i + 2] for i in range(0, len(found), 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

@@ -105,6 +105,7 @@ class Reads(Download):
         return [torch.ones(tensor.shape, dtype=tensor.dtype).tolist() for tensor in self._host]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(any_params, st.integers(0, 4)), min_size=1, max_size=8))
 def test_a_step_with_drafts_of_both_kinds_waits_once(

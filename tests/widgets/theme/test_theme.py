@@ -10,6 +10,7 @@ import pytest
 from PySide6.QtGui import QColor, QFont, QPalette
 from PySide6.QtWidgets import QApplication, QFrame, QLabel, QPushButton, QVBoxLayout, QWidget
 
+from widgets.theme import theme as theme_module
 from widgets.theme.colors import contrast, mix, readable
 from widgets.theme.fonts import figure_font, has_tabular_digits, mono_font, point_size, ui_font
 from widgets.theme.theme import (
@@ -23,7 +24,6 @@ from widgets.theme.theme import (
     theme,
     theme_notifier,
 )
-from widgets.theme.theme import theme as theme_module
 
 MODES: tuple[Mode, ...] = ("light", "dark")
 SURFACES = ("window", "panel", "raised", "hover", "user_bubble", "code_background")

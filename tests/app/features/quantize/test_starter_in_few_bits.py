@@ -43,6 +43,7 @@ def made(recipe: Recipe, output: Path) -> EvaluationReport:
     )
 
 
+@pytest.mark.slow
 def test_awq_beats_rounding_on_the_starter_model(tmp_path: Path) -> None:
     rounded = made(Recipe(method="rtn", group_size=128, symmetric=False), tmp_path / "rtn")
     small = {"num_sequences": 12, "sequence_length": 256, "num_search_sequences": 6}
