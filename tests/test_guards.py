@@ -10,6 +10,8 @@ import pytest
 
 from tests import ROOT
 
+pytestmark = pytest.mark.slow
+
 CLEAN = """
 def test_it(qtbot):
     from PySide6.QtCore import QTimer, qWarning

@@ -190,6 +190,7 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
     assert "Block size 16 → 64" in [m.text for m in application.window.charts.itl.marks]
 
 
+@pytest.mark.slow
 def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     qtbot: QtBot, application: Application, pace: Pace
 ) -> None:
@@ -369,6 +370,7 @@ def test_control_c_closes_the_window_and_ends_well(shutdown_s: float) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Application) -> None:
     window = application.window
     window.views.blocks_dock.raise_()
@@ -388,6 +390,7 @@ def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Ap
     qtbot.waitUntil(lambda: panel.map.blocks is None, timeout=5000)
 
 
+@pytest.mark.slow
 def test_the_timeline_shows_the_steps_of_the_engine(
     qtbot: QtBot, application: Application
 ) -> None:

@@ -99,6 +99,7 @@ def test_what_is_no_message_is_not_listened_to(
     assert heard == []
 
 
+@pytest.mark.slow
 def test_a_second_start_of_the_program_ends_at_once(tmp_path: Path) -> None:
     environment = {
         **os.environ,

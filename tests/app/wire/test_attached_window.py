@@ -261,6 +261,7 @@ def test_turning_to_another_engine_ends_what_was_asked_of_the_one_before(
     assert "turned to another engine" in str(reply(application).error)
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_said_in_the_window(qtbot: QtBot, application: Application) -> None:
     with_key = Headless("--api-key", "right")
     try:

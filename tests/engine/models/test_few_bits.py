@@ -237,6 +237,7 @@ def test_a_plain_model_with_scales_for_the_cache(tmp_path: Path) -> None:
     assert difference(logits(load(tmp_path).model), logits(model)) < 1e-5
 
 
+@pytest.mark.slow
 class TestHead:
     @pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3_moe", "gpt2"])
     @pytest.mark.parametrize("is_tied", [True, False])

@@ -20,6 +20,8 @@ from tests.engine.quantized_checkpoints import make_quantized
 from tests.engine.tiny_heads import make_head
 from tests.engine.tiny_heads import save as save_head
 
+pytestmark = pytest.mark.slow
+
 WIDE = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_key_value_heads": 2}
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
 LENGTHS = (5, 40, 17, 33)

@@ -342,6 +342,7 @@ def real(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made.shutdown()
 
 
+@pytest.mark.slow
 def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Application) -> None:
     application = real
     before = application.bridge.config

@@ -34,6 +34,7 @@ def real(
     made.shutdown()
 
 
+@pytest.mark.slow
 def test_a_reply_is_written_while_a_model_is_made(
     qtbot: QtBot, real: Application, short_text: Path
 ) -> None:

@@ -52,6 +52,7 @@ class InThread:
         qtbot.waitUntil(lambda: not self.thread.is_alive(), timeout=WAIT_MS)
 
 
+@pytest.mark.slow
 def test_clients_and_the_chat_share_the_engine(qtbot: QtBot, application: Application) -> None:
     page, chat = application.pages.server, application.pages.chat
     page.panel.form.port.setValue(free_port())
@@ -104,6 +105,7 @@ def test_clients_and_the_chat_share_the_engine(qtbot: QtBot, application: Applic
     client.close()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_closed_while_a_client_reads(
     qtbot: QtBot, application: Application
 ) -> None:

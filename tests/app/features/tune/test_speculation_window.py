@@ -60,6 +60,7 @@ def asked(qtbot: QtBot, application: Application, text: str = LONG) -> tuple[str
     return wait_for_end(qtbot, application), reply(application)
 
 
+@pytest.mark.slow
 def test_a_draft_is_chosen_shown_changed_and_removed(
     qtbot: QtBot, application: Application
 ) -> None:
