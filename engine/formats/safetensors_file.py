@@ -38,6 +38,14 @@ class TensorInfo(NamedTuple):
     def num_elements(self) -> int:
         return math.prod(self.shape)
 
+    def rows(self, start: int, end: int) -> TensorInfo:
+        """Rows `start` to `end`, which are contiguous on disk."""
+        row_bytes = self.nbytes // self.shape[0]
+        shape = (end - start, *self.shape[1:])
+        return self._replace(
+            shape=shape, nbytes=shape[0] * row_bytes, offset=self.offset + start * row_bytes
+        )
+
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
     """Tensor name -> TensorInfo of one file, whose size is checked against its header.

@@ -1,4 +1,4 @@
-"""Which runner a model gets: one place."""
+"""Builds a runnable model: weights, KV cache, runner and speculation."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from engine.host.kv_cache import (
     starts_of,
     with_layers,
 )
+from engine.host.offload_runner import OffloadRunner
 from engine.host.resolve import resolve
 from engine.memory.plan import plan_memory
 from engine.memory.profiling import measure_activations
@@ -51,7 +52,6 @@ from engine.parallel.runner import ParallelCache, ParallelRunner
 from engine.parallel.share import Share
 from engine.parallel.smoke_test import check_division
 from engine.runner.model_runner import ModelRunner, probe_kv
-from engine.runner.offload import DividedRunner
 from engine.snapshot import MemoryPlan, ModelInfo
 from engine.speculation.draft_loading import Draft, load_draft
 from engine.speculation.draft_source import draft_source
@@ -68,7 +68,7 @@ def make_runner(loaded: LoadedModel, backend: AttentionBackend, device: str) -> 
     if isinstance(backend, StagedAttention):
         return StagedRunner(loaded.model, backend)
     if loaded.crossing is not None:
-        return DividedRunner(loaded.model, backend, loaded.crossing, device)
+        return OffloadRunner(loaded.model, backend, loaded.crossing, device)
     return ModelRunner(loaded.model, backend, device)
 
 

@@ -13,9 +13,10 @@ from engine.hardware.devices import is_cuda
 from engine.hardware.machine import machine_name
 from engine.kernels.triton.support import problem as triton_problem
 from engine.lazy_transformers import PretrainedConfig
+from engine.models.architecture import count_parameters
 from engine.models.checkpoint import Checkpoint
-from engine.models.footprint import Parts, measured_parts, ties_head
 from engine.models.loader import LoadedModel
+from engine.models.weight_memory import Parts, measured_parts, ties_head
 from engine.numerics.scheme import scheme_of
 from engine.runner.model_runner import ModelRunner
 from engine.snapshot import MemoryPlan, ModelInfo
@@ -70,7 +71,7 @@ def model_info(
         architecture=checkpoint.architecture,
         dtype=config.dtype,
         device=config.device,
-        num_parameters=checkpoint.num_parameters,
+        num_parameters=count_parameters(text),
         weights_bytes=loaded.weights_bytes,
         num_layers=len(layers),
         hidden_size=text.hidden_size,

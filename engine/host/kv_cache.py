@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import cast
 
 import torch
 
-from engine.attention.backends import divided, make_backend, staged
+from engine.attention.backends import divided, make_backend
+from engine.attention.gpu import GPUAttention
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError, let_go
-from engine.hardware.device_map import stage_starts
+from engine.hardware.device_map import DeviceMap, stage_starts
 from engine.hardware.malloc import give_back
 from engine.memory.plan import blocks_of, ranks_beside, shrunk
 from engine.numerics.kv_dtype import KVWidths
+from engine.parallel.pipeline import StagedAttention
 from engine.parallel.ranks import Ranks
 from engine.parallel.runner import ParallelCache
 from engine.runner.cuda_graphs import capture_for, most_rows, sizes_for
@@ -65,16 +68,27 @@ def make_cache(
 ) -> PagedBackend:
     """layers: of the whole model."""
     dtype = DTYPES[config.dtype]
-    if ranks is None:
-        starts = starts_of(config, len(layers))
-        return make_backend(
-            config, layers, num_blocks, dtype, host_layers=host_layers, starts=starts
-        )
 
-    def of_rank(device: str, own: dict[int, LayerSpec]) -> PagedBackend:
+    def on_device(device: str, own: dict[int, LayerSpec]) -> PagedBackend:
         return make_backend(config.replace(device=device), own, num_blocks, dtype)
 
-    return ParallelCache(ranks.make_caches(of_rank), ranks.team.devices)
+    if ranks is not None:
+        return ParallelCache(ranks.make_caches(on_device), ranks.team.devices)
+    if config.pipeline_parallel_size == 1:
+        return make_backend(config, layers, num_blocks, dtype, host_layers=host_layers)
+    parts = {name: on_device(name, own) for name, own in _by_device(layers, config).items()}
+    return StagedAttention(cast(dict[str, GPUAttention], parts))
+
+
+def _by_device(
+    layers: dict[int, LayerSpec], config: EngineConfig
+) -> dict[str, dict[int, LayerSpec]]:
+    """The layers of each GPU, in pipeline order."""
+    where = DeviceMap(config.device, starts=starts_of(config, len(layers)))
+    found: dict[str, dict[int, LayerSpec]] = {name: {} for name in where.devices}
+    for layer, spec in layers.items():
+        found[where.of_layer(layer)][layer] = spec
+    return found
 
 
 def caches_that_fit(
@@ -146,7 +160,7 @@ def with_layers(plan: MemoryPlan, layers: dict[int, LayerSpec], config: EngineCo
 
     itemsize = DTYPES[config.dtype].itemsize
     if config.pipeline_parallel_size > 1:
-        layers = staged(layers, config.device, starts_of(config, len(layers)))[config.device]
+        layers = _by_device(layers, config)[config.device]
     first, rest = divided(layers, plan.host_layers)
     host, own = per_block(first) if first else 0, per_block(rest) + plan.draft_bytes_per_block
     if (own, host) == (plan.bytes_per_block, plan.host_bytes_per_block):

@@ -7,6 +7,7 @@ from engine.errors import ConfigError
 from engine.hardware.device_map import CHOICES
 from engine.hardware.devices import is_cuda, resolve_device, resolve_ranks
 from engine.hardware.machine import default_dtype, machine_info
+from engine.models.architecture import count_parameters
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.scheme import scheme_of
 
@@ -28,7 +29,7 @@ def resolve(config: EngineConfig) -> tuple[EngineConfig, Checkpoint]:
         _check_ranks(config, device)
     dtype = config.dtype
     if dtype == "auto":
-        dtype = default_dtype(checkpoint.dtype, checkpoint.num_parameters, device)
+        dtype = default_dtype(checkpoint.dtype, count_parameters(checkpoint.config), device)
     return (
         config.replace(
             device=device,

@@ -11,8 +11,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModelError
-from engine.models.architecture import describe_checkpoint
 from engine.models.checkpoint import Checkpoint
+from engine.models.description import describe_checkpoint
 from engine.models.layers.rotary import bytes_of_tables
 from engine.numerics.kv_dtype import KVDtype, KVWidths
 from engine.numerics.scheme import PLAIN, Scheme, scheme_of

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import CheckpointError, UnsupportedModelError
+from engine.formats import CheckpointFormat, open_format
 from engine.formats.safetensors_file import TensorInfo, read_header
-
-if TYPE_CHECKING:
-    from engine.formats import CheckpointFormat
 
 DTYPE_NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
@@ -66,18 +64,9 @@ class Checkpoint:
         return sum(t.nbytes for t in self.tensors.values())
 
     @cached_property
-    def num_parameters(self) -> int:
-        """Parameters of the language model, counted on its class without weights."""
-        from engine.models.architecture import count_parameters
-
-        return count_parameters(self.config)
-
-    @cached_property
     def quantization(self) -> CheckpointFormat | None:
         """The format of quantized weights; None where they are plain numbers. Raises
         UnsupportedModelError or CheckpointError."""
-        from engine.formats import open_format
-
         return open_format(self)
 
     @property

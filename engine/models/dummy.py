@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 
 from engine.errors import LoadCancelled
 from engine.models.materialise import Slots
-from engine.parallel.share import Share
+
+if TYPE_CHECKING:
+    from engine.parallel.share import Share
 
 _POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
 

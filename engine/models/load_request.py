@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,7 +12,9 @@ from torch import nn
 from engine.hardware.device_map import DeviceMap
 from engine.models.checkpoint import Checkpoint
 from engine.models.layers.offload import Crossing
-from engine.parallel.share import Share
+
+if TYPE_CHECKING:
+    from engine.parallel.share import Share
 
 Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]

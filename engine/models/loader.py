@@ -21,7 +21,7 @@ from engine.models.architecture import LayerKV, build_on_meta, kv_layout, resolv
 from engine.models.arrange import block_weights
 from engine.models.checkpoint import Checkpoint
 from engine.models.dummy import fill_dummy
-from engine.models.layers.offload import Crossing, crossing_of
+from engine.models.layers.offload import Crossing, carry_between_gpus, crossing_of
 from engine.models.layers.replacement import Swap, keep_what_agrees
 from engine.models.layers.rotary import TABLE, has_rotary, table_swaps
 from engine.models.load_request import Built, Cancelled, LoadRequest, Progress
@@ -40,11 +40,10 @@ from engine.models.quantized_weights import outcome
 from engine.models.streaming import bytes_to_read, left_out_notices, stream, untie_different
 from engine.models.weight_map import map_weights
 from engine.numerics.scheme import PLAIN, Scheme
-from engine.parallel.pipeline import carry_between_stages
-from engine.parallel.share import Share
 
 if TYPE_CHECKING:
     from engine.parallel.ranks import Ranks
+    from engine.parallel.share import Share
 
 ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loading needs no attention
 
@@ -162,7 +161,7 @@ def _build_plain(request: LoadRequest) -> Built:
     compute_buffers(model, device_map)
     notices += freeze_rotary(model, request.max_model_len)
     crossing = crossing_of(model, device_map)
-    carry_between_stages(model, device_map)
+    carry_between_gpus(model, device_map)
     progress("Checking", 0, 0)
     kernels = _check(prepared, request.max_model_len, dtype, notices)
     # with `prepared` go the originals, whose weights are views of those that may be arranged

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
 from engine.models.dummy import DummyFiller, fill_dummy
 from engine.models.layers.experts import EXPERTS
-from engine.models.layers.offload import crossing_of
+from engine.models.layers.offload import carry_between_gpus, crossing_of
 from engine.models.layers.rotary import TABLE, table_swaps
 from engine.models.load_request import Built, LoadRequest
 from engine.models.materialise import (
@@ -56,8 +57,9 @@ from engine.models.streaming import (
 from engine.models.weight_map import Placement, WeightMap, map_weights
 from engine.numerics.codes import Codes, in_turns
 from engine.numerics.scheme import Scheme, scheme_like, weights_to_hold
-from engine.parallel.pipeline import carry_between_stages
-from engine.parallel.share import Share
+
+if TYPE_CHECKING:
+    from engine.parallel.share import Share
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -89,7 +91,7 @@ def build_few_bits(
     compute_buffers(model, request.device_map)
     notices += freeze_rotary(model, request.max_model_len)
     crossing = crossing_of(model, request.device_map)
-    carry_between_stages(model, request.device_map)
+    carry_between_gpus(model, request.device_map)
     if TABLE in agreed:
         for swap in list(table_swaps(model, request.max_model_len, request.dtype)):
             swap.apply()

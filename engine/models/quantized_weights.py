@@ -231,12 +231,5 @@ def _held(
 
 def rows_of(info: TensorInfo) -> Iterator[TensorInfo]:
     """A matrix on disk as pieces of CHUNK_ROWS rows."""
-    count = info.shape[0]
-    row_bytes = info.nbytes // count
-    for start in range(0, count, CHUNK_ROWS):
-        rows = min(CHUNK_ROWS, count - start)
-        yield info._replace(
-            shape=(rows, *info.shape[1:]),
-            nbytes=rows * row_bytes,
-            offset=info.offset + start * row_bytes,
-        )
+    for start in range(0, info.shape[0], CHUNK_ROWS):
+        yield info.rows(start, min(start + CHUNK_ROWS, info.shape[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,7 +14,9 @@ from engine.formats.safetensors_file import TensorInfo
 from engine.formats.tensor_reader import TensorReader
 from engine.models.materialise import Slots
 from engine.models.weight_map import Conversion, Index, WeightMap, is_turned
-from engine.parallel.share import Share, rows_between
+
+if TYPE_CHECKING:
+    from engine.parallel.share import Share
 
 _READ_AT_ONCE = 64 * 2**20
 """Bytes of a tensor of which only some columns are needed."""
@@ -75,7 +78,7 @@ def _stream_share(
         return
     if pieces[0].dim == 0:
         for _, start, end, place in pieces:
-            reader.copy_into(rows_between(info, start, end), view[place])
+            reader.copy_into(info.rows(start, end), view[place])
         return
     for first, rows in _some_rows(info):
         tensor = reader.read(rows)
@@ -87,7 +90,7 @@ def _stream_share(
 def _some_rows(info: TensorInfo) -> Iterator[tuple[int, TensorInfo]]:
     step = max(1, _READ_AT_ONCE * info.shape[0] // max(1, info.nbytes))
     for first in range(0, info.shape[0], step):
-        yield first, rows_between(info, first, min(first + step, info.shape[0]))
+        yield first, info.rows(first, min(first + step, info.shape[0]))
 
 
 def bytes_to_read(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +17,7 @@ from engine.attention.gpu import GPUAttention
 from engine.attention.interface import AttentionOptions, active
 from engine.batch.batch import Batch
 from engine.batch.transfer import Staging
-from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import make_current
-from engine.models.layers.offload import carried
 from engine.runner.cuda_graphs import put_drawn
 from engine.runner.model_runner import ModelRunner, forward
 
@@ -83,51 +80,6 @@ class StagedAttention:
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
     ) -> Tensor:
         return self._of[layer].forward(layer, q, k, v, options)
-
-
-def carry_between_stages(model: nn.Module, device_map: DeviceMap) -> None:
-    """For a model that is loaded onto the devices of `device_map`; nothing is done where its layers
-    are on one GPU. While a layer computes, its GPU is the current one of the thread; after a pass
-    that is the last one's."""
-    if not device_map.starts:
-        return
-    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
-
-    def forget(*_: Any) -> None:
-        """What was copied belongs to the pass before."""
-        known.clear()
-
-    layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
-    for index, layer in enumerate(layers):
-        enter = _Enter(known, device_map.of_layer(index))
-        layer.register_forward_pre_hook(enter, with_kwargs=True)
-    layers[0].register_forward_pre_hook(forget)
-    layers[-1].register_forward_hook(forget)
-
-
-class _Enter:
-    """Before a layer on `device`. known: copies by the tensor that was copied, which is kept so
-    that its id is not used again, and where to."""
-
-    def __init__(
-        self, known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]], device: str
-    ) -> None:
-        self._known, self._name, self._device = known, device, torch.device(device)
-
-    def __call__(
-        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        make_current(self._name)
-        return self._moved(args), self._moved(kwargs)
-
-    def _moved(self, value: Any) -> Any:
-        return carried(value, self._device, self._copy)
-
-    def _copy(self, tensor: Tensor) -> Tensor:
-        key = id(tensor), self._device
-        if key not in self._known:
-            self._known[key] = (tensor, tensor.to(self._device, non_blocking=True))
-        return self._known[key][1]
 
 
 LEAST_PIECE = 256

@@ -214,18 +214,8 @@ class Share:
         for low in range(0, count, at_once):
             height = min(at_once, count - low)
             first, last = min(start + low, end), min(start + low + height, end)
-            found = rows_between(info, first, last) if first < last else None
+            found = info.rows(first, last) if first < last else None
             yield found, height - (last - first)
 
     def _ranges(self, cut: Cut) -> tuple[tuple[int, int], ...]:
         return cut.ranges(self.rank, self.shape.size)
-
-
-def rows_between(info: TensorInfo, start: int, end: int) -> TensorInfo:
-    """Rows of a tensor on disk, which lie behind each other."""
-    row_bytes = info.nbytes // info.shape[0]
-    return info._replace(
-        shape=(end - start, *info.shape[1:]),
-        nbytes=(end - start) * row_bytes,
-        offset=info.offset + start * row_bytes,
-    )

@@ -1,1 +1,1 @@
-"""Runs the model once over a batch: eagerly, as CUDA graphs, or with CPU offload."""
+"""Runs the model once over a batch: eagerly, or as CUDA graphs."""

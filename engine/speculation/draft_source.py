@@ -10,6 +10,7 @@ from engine.errors import (
     UnsupportedModelError,
 )
 from engine.hardware.machine import default_dtype
+from engine.models.architecture import count_parameters
 from engine.models.checkpoint import Checkpoint
 from engine.speculation.eagle3.shape import read_shape
 from engine.text.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ def draft_dtype(config: EngineConfig, draft: Checkpoint) -> str:
     """float32 beside a float32 model; else what the machine computes fast at the draft's size."""
     if config.dtype == "float32":
         return "float32"
-    return default_dtype(draft.dtype, draft.num_parameters)
+    return default_dtype(draft.dtype, count_parameters(draft.config))
 
 
 def check_head(config: EngineConfig, target: Checkpoint) -> Checkpoint:
@@ -54,10 +55,11 @@ def check_draft(config: EngineConfig, target: Checkpoint, tokenizer: Tokenizer) 
     Raises DraftModelError where it is larger than that model or has another vocabulary.
     """
     draft = open_draft(config)
-    if draft.num_parameters > target.num_parameters:
+    count, most = count_parameters(draft.config), count_parameters(target.config)
+    if count > most:
         raise DraftModelError(
-            f"The draft model {draft.name} has {draft.num_parameters:,} parameters, more than the "
-            f"{target.num_parameters:,} of {target.name}: it could only slow it down.",
+            f"The draft model {draft.name} has {count:,} parameters, more than the "
+            f"{most:,} of {target.name}: it could only slow it down.",
             "Choose a smaller draft model, or exchange the two.",
         )
     try:

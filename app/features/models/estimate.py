@@ -18,8 +18,8 @@ from engine.hardware.device_map import AUTO, host_layers_of
 from engine.hardware.devices import CPU
 
 if TYPE_CHECKING:
-    from engine.models.architecture import ModelReport
     from engine.models.checkpoint import Checkpoint
+    from engine.models.description import ModelReport
 
 SHORTEST_CONTEXT = 256
 USEFUL_CONTEXT = 4096
@@ -145,7 +145,7 @@ class Estimate:
 def estimate(config: EngineConfig, in_use: Held = NOTHING) -> Estimate:
     """What `config` would need. `in_use`: what the model loaded now gives back first."""
     from engine.host.resolve import resolve
-    from engine.models.architecture import describe_model
+    from engine.models.description import describe_model
 
     report = describe_model(config.model, dummy=config.load_format == "dummy")
     if not report.supported:

@@ -153,8 +153,8 @@ def look_at(config: EngineConfig) -> Checkpoint:
 
     from engine.models import checkpoint as files
     from engine.models.architecture import build_on_meta
-    from engine.models.footprint import predicted_bytes
     from engine.models.layers.rotary import bytes_of_tables, table_rows
+    from engine.models.weight_memory import predicted_bytes
     from engine.numerics.scheme import Scheme, weights_to_hold
 
     opened = files.Checkpoint.open(config.model, dummy=config.load_format == "dummy")

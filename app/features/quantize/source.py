@@ -142,7 +142,7 @@ def read_source(path: str) -> SourceFacts:
     Raises CheckpointError. A model that is quantized already, or of which nothing can be made, is
     no error: its `refusal` says so.
     """
-    from engine.models.architecture import build_on_meta, resolve_class
+    from engine.models.architecture import build_on_meta, count_parameters, resolve_class
     from engine.models.checkpoint import Checkpoint
     from engine.models.weight_map import map_weights
     from engine.quantize.targets import find_targets
@@ -171,9 +171,8 @@ def read_source(path: str) -> SourceFacts:
         ),
         key=lambda found: -found.num_bytes,
     )
-    return replace(
-        facts, matrices=matrices, kept=tuple(kept), num_parameters=checkpoint.num_parameters
-    )
+    count = count_parameters(checkpoint.config)
+    return replace(facts, matrices=matrices, kept=tuple(kept), num_parameters=count)
 
 
 def _refusal(checkpoint: Checkpoint) -> ErrorInfo | None:

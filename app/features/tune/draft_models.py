@@ -56,6 +56,7 @@ def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candida
     import torch
 
     from engine.memory.model_sizes import head_sizes, model_sizes
+    from engine.models.architecture import count_parameters
     from engine.models.checkpoint import Checkpoint
     from engine.speculation.draft_source import check_draft, check_head, draft_dtype
     from engine.speculation.eagle3.shape import read_shape
@@ -71,13 +72,13 @@ def look_at(path: str, title: str, config: EngineConfig, method: str) -> Candida
     else:
         tokenizer = Tokenizer.from_folder(target.path, allow_missing=is_dummy)
         draft = check_draft(wanted, target, tokenizer)
-        count = draft.num_parameters
+        count = count_parameters(draft.config)
         sizes = model_sizes(draft, getattr(torch, draft_dtype(wanted, draft)))
     return Candidate(
         path=path,
         title=title,
         num_parameters=count,
-        share=count / target.num_parameters,
+        share=count / count_parameters(target.config),
         weights=sizes.weights,
         kv_bytes_per_token=sizes.kv_bytes_per_token(config.kv_dtype),
         is_head=method == "eagle3",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from engine.batch.transfer import host_buffer, upload
 from engine.errors import UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
+from engine.hardware.devices import make_current
 
 
 def carried(value: Any, device: torch.device, copy: Callable[[Tensor], Tensor]) -> Any:
@@ -173,3 +174,46 @@ def _until_half(run: Callable[[], object]) -> None:
     except _HalfDoneError:
         return
     raise RuntimeError("the layers of the GPU were not reached")
+
+
+def carry_between_gpus(model: nn.Module, device_map: DeviceMap) -> None:
+    """Copy a layer's inputs to the GPU of that layer, for a model whose layers are on several GPUs.
+    While a layer computes, its GPU is the thread's current device; after a pass the last one is."""
+    if not device_map.starts:
+        return
+    known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    def forget(*_: Any) -> None:
+        known.clear()
+
+    layers = list(model.get_submodule(device_map.layers))  # type: ignore[call-overload]
+    for index, layer in enumerate(layers):
+        enter = _Enter(known, device_map.of_layer(index))
+        layer.register_forward_pre_hook(enter, with_kwargs=True)
+    layers[0].register_forward_pre_hook(forget)
+    layers[-1].register_forward_hook(forget)
+
+
+class _Enter:
+    """Pre-hook of a layer on `device`. known: copies of this pass by (id of the tensor, device); it
+    keeps the tensor so that its id is not reused."""
+
+    def __init__(
+        self, known: dict[tuple[int, torch.device], tuple[Tensor, Tensor]], device: str
+    ) -> None:
+        self._known, self._name, self._device = known, device, torch.device(device)
+
+    def __call__(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        make_current(self._name)
+        return self._moved(args), self._moved(kwargs)
+
+    def _moved(self, value: Any) -> Any:
+        return carried(value, self._device, self._copy)
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        key = id(tensor), self._device
+        if key not in self._known:
+            self._known[key] = (tensor, tensor.to(self._device, non_blocking=True))
+        return self._known[key][1]

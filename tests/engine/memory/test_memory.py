@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.errors import OutOfMemoryError
 from engine.memory.model_sizes import ModelSizes, model_sizes
 from engine.memory.plan import max_useful_blocks, plan, plan_memory
+from engine.models.architecture import count_parameters
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.kv_dtype import KVWidths
 from engine.runner.cuda_graphs import room_for
@@ -219,7 +220,7 @@ class TestOfACheckpoint:
 
     def test_sizes_follow_the_dtype(self, checkpoint: Checkpoint) -> None:
         wide, narrow = (model_sizes(checkpoint, d) for d in (torch.float32, torch.bfloat16))
-        assert wide.weights == 2 * narrow.weights == 4 * checkpoint.num_parameters
+        assert wide.weights == 2 * narrow.weights == 4 * count_parameters(checkpoint.config)
         assert wide.kv == narrow.kv == KVWidths(2 * 2 * 16, 2 * 2 * 16, 2 * 2)
 
     def test_what_the_engine_holds_counts_as_free(self, checkpoint: Checkpoint) -> None:

@@ -11,8 +11,9 @@ import pytest
 import transformers
 
 from engine.errors import CheckpointError, UnsupportedModelError
-from engine.models.architecture import describe_model, resolve_class
+from engine.models.architecture import count_parameters, resolve_class
 from engine.models.checkpoint import Checkpoint
+from engine.models.description import describe_model
 from tests.engine.tiny_models import make_model
 
 
@@ -66,7 +67,7 @@ class TestWhatIsRefused:
     def test_a_config_without_weights(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         assert "no weights" in refused(folder).cause
-        assert Checkpoint.open(folder, dummy=True).num_parameters > 0
+        assert count_parameters(Checkpoint.open(folder, dummy=True).config) > 0
 
     def test_a_config_that_is_not_json(self, folder: Path) -> None:
         (folder / "config.json").write_text("{")
@@ -208,7 +209,7 @@ class TestWhatIsRead:
         report = describe_model(folder)
         count = sum(p.numel() for p in model.parameters())
         assert report.supported and report.reason == ""
-        assert report.num_parameters == count == Checkpoint.open(folder).num_parameters
+        assert report.num_parameters == count == count_parameters(Checkpoint.open(folder).config)
         assert report.weights_bytes == report.disk_bytes == 4 * count
         assert report.kv_bytes_per_token == 2 * (2 * 2 * 16) * 4
         assert (report.num_layers, report.num_heads, report.num_kv_heads) == (2, 4, 2)

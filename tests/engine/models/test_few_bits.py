@@ -21,8 +21,9 @@ from engine.kernels.int8_rows import HeldEmbedding, Int8Head, RowsAndProduct
 from engine.kernels.linear import Linear
 from engine.models import quantized_loader as few_bits_loader
 from engine.models import quantized_weights as head_module
-from engine.models.architecture import build_on_meta, describe_model
+from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
+from engine.models.description import describe_model
 from engine.models.layers.experts import HeldExperts
 from engine.models.loader import LoadedModel, load_model
 from engine.numerics.rounding import round_int8

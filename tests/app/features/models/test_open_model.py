@@ -25,7 +25,7 @@ from app.storage.model_sources import (
 )
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.config import EngineConfig
-from engine.models.architecture import ModelReport
+from engine.models.description import ModelReport
 
 GIB = 2**30
 

@@ -19,7 +19,7 @@ from engine.runner.cuda_graphs import DecodeGraphs, Taps
 from engine.runner.model_runner import ModelRunner, forward
 
 
-class DividedRunner(ModelRunner):
+class OffloadRunner(ModelRunner):
     """A step is launched on the GPU as soon as the CPU has computed its layers. None is launched
     ahead, for the CPU needs the tokens of the one before it. Where everybody decodes the GPU's half
     is replayed. backend: a DividedAttention; device: of the GPU."""
