@@ -1,4 +1,4 @@
-"""What the hub knows: a search, and one model in detail. Network: call it off the GUI thread."""
+"""The Hugging Face Hub: model search and model details. Network: call it off the GUI thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from app.features.models.hub_errors import HubError, hub_error
 from app.features.models.hub_files import FileChoice, RepoFile, choose_files
@@ -21,7 +20,7 @@ TEXT_GENERATION = "text-generation"
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A model that a search found. `num_parameters` is None where the hub does not know."""
+    """One search result. `num_parameters` is None where not reported by the hub."""
 
     repo_id: str
     downloads: int = 0
@@ -32,7 +31,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class RepoDetails:
-    """One model of the hub at one commit."""
+    """One model at one commit."""
 
     repo_id: str
     commit: str
@@ -42,8 +41,8 @@ class RepoDetails:
 
 
 class Hub:
-    """The hub at `endpoint` and the cache in `cache_dir`; None for where huggingface_hub has
-    them (HF_ENDPOINT, HF_HUB_CACHE). The token is huggingface_hub's own and goes nowhere else."""
+    """The hub at `endpoint` with the cache in `cache_dir`; None: those of huggingface_hub
+    (HF_ENDPOINT, HF_HUB_CACHE). Requests carry huggingface_hub's own token."""
 
     def __init__(self, endpoint: str | None = None, cache_dir: Path | None = None) -> None:
         self._endpoint, self._cache_dir = endpoint, cache_dir
@@ -61,9 +60,9 @@ class Hub:
         return self._cache_dir or Path(constants.HF_HUB_CACHE)
 
     def search(self, text: str, limit: int = MAX_HITS) -> list[Hit]:
-        """Text models with safetensors whose name has `text`, the most downloaded first. An id
-        (owner/name) is looked up as well, whatever kind of model it is. Raises HubError."""
-        with self._asking("the search"):
+        """Text models with safetensors whose name contains `text`, most downloaded first. An id
+        (owner/name) is also looked up directly, for any kind of model. Raises HubError."""
+        with self._errors("the search"):
             self._reach()
             found = self._api.list_models(
                 search=text,
@@ -79,8 +78,8 @@ class Hub:
         return hits
 
     def details(self, repo_id: str) -> RepoDetails:
-        """Commit, files and licence of a model. Raises HubError where it cannot be downloaded."""
-        with self._asking(repo_id):
+        """Commit, files and license of a model. Raises HubError."""
+        with self._errors(repo_id):
             info = self._api.model_info(
                 repo_id, revision="main", files_metadata=True, timeout=TIMEOUT_S
             )
@@ -90,20 +89,18 @@ class Hub:
         return RepoDetails(repo_id, str(info.sha), choice, _license(info), bool(info.gated))
 
     def read_config(self, details: RepoDetails, folder: Path) -> Path:
-        """Put the model's config.json into `folder` (a few KB), to see what it would need."""
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+        """Put the model's config.json into `folder` (a few KB), for an estimate."""
+        from huggingface_hub import hf_hub_download
 
-        with self._asking(details.repo_id):
-            url = self.file_url(details.repo_id, details.commit, "config.json")
-            answer = get_session().get(url, headers=build_hf_headers(), timeout=TIMEOUT_S)
-            hf_raise_for_status(answer)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "config.json").write_bytes(answer.content)
+        with self._errors(details.repo_id):
+            hf_hub_download(
+                details.repo_id,
+                "config.json",
+                revision=details.commit,
+                endpoint=self.endpoint,
+                local_dir=folder,
+            )
         return folder
-
-    def file_url(self, repo_id: str, commit: str, name: str) -> str:
-        """Where the hub has a file of a model."""
-        return f"{self.endpoint}/{repo_id}/resolve/{quote(commit, safe='')}/{quote(name)}"
 
     @property
     def _api(self) -> Any:
@@ -114,15 +111,14 @@ class Hub:
     def _exactly(self, repo_id: str) -> list[Hit]:
         from huggingface_hub.errors import HfHubHTTPError
 
-        with self._asking(repo_id):
+        with self._errors(repo_id):
             try:
                 return [_hit(self._api.model_info(repo_id, timeout=TIMEOUT_S))]
             except HfHubHTTPError:
-                return []  # a name with a slash that is no id: the search has its say
+                return []  # text with a slash that is no id
 
     def _reach(self) -> None:
-        """Ask for very little: a listing of huggingface_hub tries for half a minute before it
-        says that there is no network."""
+        """One small request: `list_models` takes half a minute to report a missing network."""
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         url = f"{self.endpoint}/api/models?limit=1"
@@ -130,8 +126,8 @@ class Hub:
         hf_raise_for_status(answer)
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        """Whatever goes wrong inside becomes a HubError about `what`."""
+    def _errors(self, what: str) -> Iterator[None]:
+        """Turn exceptions into HubErrors about `what`."""
         try:
             yield
         except Exception as error:
@@ -158,13 +154,13 @@ def _etag(sibling: Any) -> str:
 
 
 def _check_hashes(repo_id: str, commit: str, choice: FileChoice) -> None:
-    """They name files in the cache, and tell whether a download is whole."""
+    """They become file names in the cache, and verify the download."""
     hashes = {"the commit": commit, **{file.name: file.etag for file in choice.wanted}}
     for what, value in hashes.items():
         if not HASH.fullmatch(value):
             raise HubError(
-                f"The hub names {value!r} as the hash of {what} of {repo_id}.",
-                "Try again later; with HF_ENDPOINT set, check that it names a hub.",
+                f"The hub reports an invalid hash for {what} of {repo_id}: {value!r}.",
+                "Try again later; with HF_ENDPOINT set, check its address.",
             )
 
 

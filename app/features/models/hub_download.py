@@ -1,19 +1,38 @@
-"""A whole model from the hub into the cache: it can be stopped and goes on where it stopped."""
+"""Downloads a model into the cache of huggingface_hub, with pause and resume.
+
+huggingface_hub sends the requests (authentication, ranges, retries), locks, and lays out the cache.
+Three things are ours because its 2.4 release lacks them:
+
+- resume: `hf_hub_download` deletes a partial file when it stops, even of many GB, and has no way
+  to stop. Here a file grows in `blobs/<etag>.incomplete` and the next run continues it;
+- verification: it compares sizes. Here a file must have its SHA-256 (LFS) or its git hash;
+- free space: it warns per file. Here the whole download is refused before its first byte.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from app.features.models.hub import Hub
-from app.features.models.hub_errors import hub_error
-from app.features.models.hub_files import RepoFolder
-from app.features.models.hub_transfer import Source, Watch, check_space, fetch
+from app.features.models.hub_errors import ChecksumError, HubError, disk_full, hub_error
+from app.features.models.hub_files import RepoFile
 
 SPEED_WINDOW_S = 5.0
+LOCK_TIMEOUT_S = 1.0
+CHUNK = 1 << 20
+SHA256_LENGTH = 64
+MAX_FILE = 50 * 10**9
+"""The hub serves larger files through its xet protocol only."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the user stopped it
@@ -22,8 +41,8 @@ class Stopped(Exception):  # noqa: N818 - no error: the user stopped it
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes that are there of `total` (0: not known yet), bytes per second of late (0: not known),
-    and what is being done beside receiving."""
+    """`done` of `total` bytes (0: unknown), recent bytes per second (0: unknown), and the current
+    stage unless bytes are arriving."""
 
     done: int = 0
     total: int = 0
@@ -82,14 +101,14 @@ class ModelDownload:
             return Progress(max(0, self._done), self._total, speed, self._stage)
 
     def stop(self) -> None:
-        """End `run` soon, with Stopped. What has arrived stays."""
+        """End `run` soon, with Stopped. Partial files stay."""
         self._stop.set()
 
     def run(self) -> Path:
-        """Download what is missing; the snapshot's folder.
+        """Download the missing files; returns the snapshot's folder.
 
         Raises Stopped after `stop`, and HubError: no such model, no access, no connection, a full
-        disk, a wrong checksum. `run` again goes on from what is there.
+        disk, a wrong checksum. The next `run` resumes.
         """
         self._speed = Speed()
         try:
@@ -103,10 +122,15 @@ class ModelDownload:
             self._set_stage("")
 
     def discard(self) -> None:
-        """Remove what has arrived, unless a version of the model that is there uses it."""
+        """Remove the partial download; files of a complete snapshot stay."""
         self._folder.discard()
 
     def _run(self) -> Path:
+        from huggingface_hub import constants
+        from huggingface_hub.utils import disable_progress_bars
+
+        disable_progress_bars()
+        constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # its 10 MiB delay pause and progress on slow lines
         self._set_stage("asking the hub")
         # asked again at every start: main may have moved on meanwhile
         details = self._hub.details(self.repo_id)
@@ -115,15 +139,103 @@ class ModelDownload:
         with self._lock:
             self._total = details.files.size
             self._done = self._folder.arrived(commit, files)
-        check_space(self._folder, self._total - self._done)
-        self._folder.make()
-        source = Source(self._hub, self._folder, commit)
-        watch = Watch(self._check, self._arrived, self._set_stage)
+        self._check_space(files)
         for file in files:
             self._check()
             if not self._folder.has(commit, file):
-                fetch(source, file, watch)
-        return self._folder.publish(commit, files)
+                self._fetch(file, commit)
+        self._set_stage("linking files")
+        return self._publish(files, commit)
+
+    def _publish(self, files: Iterable[RepoFile], commit: str) -> Path:
+        """Let huggingface_hub link the blobs into the snapshot of `commit`, and name it main."""
+        from huggingface_hub import hf_hub_download
+
+        snapshot, refs = self._folder.snapshot(commit), self._folder.path / "refs"
+        for file in files:
+            hf_hub_download(
+                self.repo_id,
+                file.name,
+                revision=commit,
+                endpoint=self._hub.endpoint,
+                cache_dir=self._hub.cache_dir,
+            )
+            if not (snapshot / file.name).is_symlink():  # a copy, where links fail (Windows)
+                self._folder.blob(file.etag).unlink(missing_ok=True)
+        # hf_hub_download would name the newest commit main; snapshot_download would store the list
+        # of all files and report the skipped ones as missing
+        refs.mkdir(exist_ok=True)
+        (refs / ".main.tmp").write_text(commit, encoding="utf-8")
+        os.replace(refs / ".main.tmp", refs / "main")
+        return snapshot
+
+    def _check_space(self, files: Iterable[RepoFile]) -> None:
+        root = self._hub.cache_dir
+        needed = self._total - self._done
+        free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
+        if needed > free:
+            raise disk_full(needed, free, root)
+        for file in files:
+            if file.size > MAX_FILE:
+                raise HubError(
+                    f"{file.name} has {file.size / 1e9:.0f} GB; the hub sends files above 50 GB "
+                    "through its xet protocol only.",
+                    f"Run `hf download {self.repo_id}`; the model then appears in the list.",
+                )
+
+    def _fetch(self, file: RepoFile, commit: str) -> None:
+        """Download one file into its blob."""
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.errors import HTTPError
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        blob = self._folder.blob(file.etag)
+        url = hf_hub_url(
+            self.repo_id, file.name, revision=commit, endpoint=self._hub.endpoint
+        )  # fmt: skip
+        # compressed, the bytes on the wire would not be those of the file
+        headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+        with self._locked(file):
+            if blob.exists():
+                return  # another program downloaded it meanwhile
+            with self._folder.incomplete(file.etag).open("ab+") as raw:
+                part: Any = _Part(raw, file, self._check, self._arrived)
+                if start := part.tell():
+                    self._set_stage("verifying the partial file")
+                    part.hash_existing()
+                self._set_stage("")
+                while (start := part.tell()) < file.size:
+                    try:
+                        http_get(
+                            url, part, resume_size=start, headers=headers, expected_size=file.size
+                        )
+                    except (HTTPError, OSError):
+                        # http_get retries time-outs, not connections that are reset
+                        if part.tell() <= start:
+                            raise
+            part.verify()
+            os.replace(self._folder.incomplete(file.etag), blob)
+
+    @contextmanager
+    def _locked(self, file: RepoFile) -> Iterator[None]:
+        """Hold the blob's lock, the one that huggingface_hub takes for it."""
+        from filelock import Timeout
+        from huggingface_hub.utils import WeakFileLock
+
+        lock = self._folder.lock(file.etag)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (self._folder.blob(""), self._folder.snapshot("")):
+            folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            while True:
+                self._check()
+                try:
+                    held.enter_context(WeakFileLock(lock, timeout=LOCK_TIMEOUT_S))
+                    break
+                except Timeout:
+                    self._set_stage("waiting: another program downloads this file")
+            yield
 
     def _check(self) -> None:
         if self._stop.is_set():
@@ -138,3 +250,123 @@ class ModelDownload:
     def _set_stage(self, stage: str) -> None:
         with self._lock:
             self._stage = stage
+
+
+class _Part:
+    """A partial file as http_get writes it: hashed, counted, and stopped by `check`, which raises.
+
+    `arrived` gets the bytes that came; negative where they were discarded.
+    """
+
+    def __init__(
+        self,
+        raw: BinaryIO,
+        file: RepoFile,
+        check: Callable[[], None],
+        arrived: Callable[[int], None],
+    ) -> None:
+        self._raw, self._file, self._check, self._arrived = raw, file, check, arrived
+        self._start_hash()
+        if self.tell() > file.size:  # not the beginning of this file
+            self.truncate()
+
+    def tell(self) -> int:
+        return self._raw.seek(0, os.SEEK_END)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        assert offset == 0, "http_get rewinds to the start only"
+        return 0
+
+    def truncate(self) -> None:
+        """Discard everything: http_get starts over where a server ignores ranges."""
+        self._arrived(-self.tell())
+        self._raw.truncate(0)
+        self._start_hash()
+
+    def write(self, data: bytes) -> int:
+        self._check()
+        if self.tell() + len(data) > self._file.size:
+            raise ChecksumError(
+                f"{self._file.name}: received more than {self._file.size:,} bytes.",
+                "Cancel the download and start it again.",
+            )
+        self._raw.write(data)
+        self._hash.update(data)
+        self._arrived(len(data))
+        return len(data)
+
+    def hash_existing(self) -> None:
+        self._raw.seek(0)
+        while data := self._raw.read(CHUNK):
+            self._check()
+            self._hash.update(data)
+
+    def verify(self) -> None:
+        """Raise ChecksumError, and remove the file, unless the content has the hub's hash."""
+        found, expected = str(self._hash.hexdigest()), self._file.etag
+        if found != expected:
+            os.unlink(self._raw.name)
+            self._arrived(-self._file.size)
+            raise ChecksumError(
+                f"{self._file.name} is corrupt: checksum {found[:12]}…, expected "
+                f"{expected[:12]}… ({self._file.size:,} bytes).",
+                "Resume to download this file again. If it fails twice, check your proxy.",
+            )
+
+    def _start_hash(self) -> None:
+        """SHA-256 for a large file (LFS); git's SHA-1 of "blob <size>\\0" + content otherwise."""
+        self._hash: Any = hashlib.sha256()
+        if len(self._file.etag) != SHA256_LENGTH:
+            self._hash = hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RepoFolder:
+    """One model's folder in the cache `root`."""
+
+    root: Path
+    repo_id: str
+
+    @property
+    def path(self) -> Path:
+        return self.root / "--".join(["models", *self.repo_id.split("/")])
+
+    def blob(self, etag: str) -> Path:
+        return self.path / "blobs" / etag
+
+    def incomplete(self, etag: str) -> Path:
+        return self.path / "blobs" / f"{etag}.incomplete"
+
+    def lock(self, etag: str) -> Path:
+        return self.root / ".locks" / self.path.name / f"{etag}.lock"
+
+    def snapshot(self, commit: str) -> Path:
+        return self.path / "snapshots" / commit
+
+    def has(self, commit: str, file: RepoFile) -> bool:
+        """Whether the file is complete."""
+        return self.blob(file.etag).exists() or (self.snapshot(commit) / file.name).exists()
+
+    def arrived(self, commit: str, files: Iterable[RepoFile]) -> int:
+        """Bytes of `files` on the disk, complete and partial."""
+        return sum(
+            file.size if self.has(commit, file) else _size(self.incomplete(file.etag))
+            for file in files
+        )
+
+    def discard(self) -> None:
+        """Remove partial files, and blobs that no snapshot uses."""
+        links = [f for f in (self.path / "snapshots").rglob("*") if not f.is_dir()]
+        used = {Path(os.readlink(f)).name for f in links if f.is_symlink()}
+        for file in (self.path / "blobs").glob("*"):
+            if file.name not in used:
+                file.unlink(missing_ok=True)
+        if not links:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

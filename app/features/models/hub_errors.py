@@ -1,9 +1,11 @@
-"""What went wrong with the hub, in words: the cause with its numbers, and what to do."""
+"""Errors of the Hugging Face Hub: cause with numbers, and remedy."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from app.units import format_bytes
 from engine.errors import InferdeckError
@@ -12,103 +14,99 @@ TOKEN_PAGE = "https://huggingface.co/settings/tokens"
 
 
 class HubError(InferdeckError):
-    """The hub refused, did not answer, or sent something else than it promised."""
+    """The hub refused, did not answer, or sent unexpected data."""
 
 
 class DiskFullError(HubError):
-    """A download does not fit on the disk."""
+    """Not enough disk space for a download."""
 
 
 class ChecksumError(HubError):
-    """What arrived is not what the hub describes."""
+    """A downloaded file differs from the hub's checksum."""
 
 
 def disk_full(needed: int, free: int, folder: Path) -> DiskFullError:
-    """`needed`: bytes still to be written; `free`: bytes free where `folder` lies."""
+    """`needed`: bytes still to download; `free`: bytes free on the disk of `folder`."""
     return DiskFullError(
-        f"The download needs {format_bytes(needed)} more, and {format_bytes(free)} are free "
-        f"on the disk of {folder}.",
-        "Free some space there, or set HF_HOME to a folder on a larger disk; then resume.",
+        f"Not enough disk space: {format_bytes(needed)} needed, {format_bytes(free)} free in "
+        f"{folder}.",
+        "Free some space, or set HF_HOME to a folder on a larger disk; then resume.",
     )
 
 
 def hub_error(error: BaseException, what: str, endpoint: str) -> InferdeckError:
-    """Any exception of a conversation with the hub about `what` (a model's id, or a search).
+    """Any exception of a request to the hub about `what` (a model's id, or a search).
 
-    Faults of ours come back as they are, so that they are not mistaken for the hub's.
+    Errors of ours come back unchanged.
     """
-    from huggingface_hub.errors import HFValidationError, HTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HFValidationError,
+        HTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
+    if isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # huggingface_hub wraps the reason of a failed request
     if isinstance(error, InferdeckError):
         return error
     if isinstance(error, OfflineModeIsEnabled):
         return HubError(
-            "Offline mode is on (HF_HUB_OFFLINE=1): nothing is asked of the hub.",
-            "Start the program without HF_HUB_OFFLINE to search and download.",
+            "Offline mode is on (HF_HUB_OFFLINE=1).",
+            "Start Inferdeck without HF_HUB_OFFLINE to search and download.",
         )
     if isinstance(error, HFValidationError):
         return HubError(
-            f"{what!r} cannot be a model's id.", "Write it as owner/name, such as Qwen/Qwen3-0.6B."
+            f"{what!r} is not a model id.", "Enter owner/name, such as Qwen/Qwen3-0.6B."
         )
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    response: Any = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
     if isinstance(status, int):
-        return _refused(status, error, what, endpoint)
+        return HubError(*_refused(status, response.headers, what, endpoint))
     if isinstance(error, (HTTPError, ConnectionError, TimeoutError)):
         return HubError(
             f"{endpoint} does not answer ({type(error).__name__}: {str(error) or 'no details'}).",
             "Check the network and the proxy, and try again.",
         )
-    if isinstance(error, OSError):
-        return _of_the_disk(error)
+    if isinstance(error, OSError) and error.errno is not None:
+        path = error.filename or "the cache"
+        if error.errno == errno.ENOSPC:
+            return DiskFullError(
+                f"The disk is full: cannot write {path}.",
+                "Free some space, then resume. Partial files are kept.",
+            )
+        return HubError(
+            f"Cannot write {path}: {error.strerror}.",
+            "Check the folder's permissions, or set HF_HOME to another folder.",
+        )
     return HubError(
-        f"{endpoint} sent an answer that cannot be read ({type(error).__name__}: {error}).",
-        "Try again later; with HF_ENDPOINT set, check that it names a hub.",
+        f"{endpoint} sent an invalid answer ({type(error).__name__}: {error}).",
+        "Try again later; with HF_ENDPOINT set, check its address.",
     )
 
 
-def _refused(status: int, error: BaseException, what: str, endpoint: str) -> HubError:
-    """`status`: an HTTP status of 400 and above."""
-    from huggingface_hub.errors import GatedRepoError
-
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    code = str(headers.get("X-Error-Code", ""))
-    if isinstance(error, GatedRepoError) or code == "GatedRepo" or status == 403:
-        return HubError(
-            f"{what} is gated: its owners give access to those who ask ({status}).",
-            f"Ask for access on {endpoint}/{what}, then sign in with `hf auth login` "
+def _refused(status: int, headers: Mapping[str, str], what: str, endpoint: str) -> tuple[str, str]:
+    """Cause and remedy of an HTTP status of 400 and above."""
+    if status == 403 or headers.get("X-Error-Code") == "GatedRepo":
+        return (
+            f"{what} is gated: you need its owner's permission ({status}).",
+            f"Request access on {endpoint}/{what}, then sign in with `hf auth login` "
             f"(a token from {TOKEN_PAGE}) and try again.",
         )
-    if status == 401:
-        # The hub says 401 and not 404 for what one may not even know to exist.
-        return HubError(
+    if status == 401:  # the hub's answer for a private model, and for one that does not exist
+        return (
             f"{what} does not exist, or is private ({status}).",
             "Check the spelling. For a private model sign in with `hf auth login`, and try again.",
         )
     if status == 404:
-        return HubError(
+        return (
             f"{endpoint} has no {what} ({status}).",
-            "Check the spelling: a model's id is owner/name, such as Qwen/Qwen3-0.6B.",
+            "Check the spelling: a model id is owner/name, such as Qwen/Qwen3-0.6B.",
         )
     if status == 429:
         wait = headers.get("Retry-After")
-        return HubError(
-            f"{endpoint} got too many requests from this address ({status}).",
+        return (
+            f"{endpoint}: too many requests from this address ({status}).",
             f"Try again in {wait} s." if wait else "Try again in a few minutes, or sign in.",
         )
-    return HubError(
-        f"{endpoint} answered {status} about {what}.",
-        "Try again later.",
-    )
-
-
-def _of_the_disk(error: OSError) -> InferdeckError:
-    place = error.filename or "the cache"
-    if error.errno == errno.ENOSPC:
-        return DiskFullError(
-            f"The disk is full: {place} cannot be written.",
-            "Free some space there, then resume. What has arrived is kept.",
-        )
-    return HubError(
-        f"{place} cannot be written: {error.strerror or error}.",
-        "Check the folder's permissions, or set HF_HOME to another folder.",
-    )
+    return f"{endpoint} answered {status} for {what}.", "Try again later."

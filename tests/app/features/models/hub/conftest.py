@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +22,9 @@ def online(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr("app.features.models.hub_transfer.FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("app.features.models.hub_download.CHUNK", 1 << 14)
+    sleep = SimpleNamespace(sleep=lambda seconds: time.sleep(0.01))  # between attempts
+    monkeypatch.setattr("huggingface_hub.file_download.time", sleep)
 
 
 def tiny_files() -> dict[str, bytes]:

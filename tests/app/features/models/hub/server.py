@@ -2,6 +2,7 @@
 
     /api/models?search=        one page of models
     /api/models/ID             one model with its files (blobs=True: sizes and hashes)
+    /api/models/ID/tree/COMMIT its files, as snapshot_download lists them
     /ID/resolve/COMMIT/FILE    a small file, or for a large one a redirect to /cdn/SHA256
 
 `faults` makes it misbehave, so that tests reach every message.
@@ -154,6 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         model = self._model("/".join(parts[:2]))
         if model is not None:
             described = model.described()
+            if parts[2:3] == ["tree"]:
+                self._json([_in_tree(entry) for entry in described["siblings"]])
+                return
             for entry in described["siblings"] if self.hub.faults.hash else ():
                 entry["blobId"] = self.hub.faults.hash
             self._json(described)
@@ -252,3 +256,11 @@ def sha256(content: bytes) -> str:
 
 def git_hash(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _in_tree(sibling: dict[str, Any]) -> dict[str, Any]:
+    entry = {"type": "file", "path": sibling["rfilename"], "size": sibling["size"],
+             "oid": sibling["blobId"]}  # fmt: skip
+    if "lfs" in sibling:
+        entry["lfs"] = {**sibling["lfs"], "oid": sibling["lfs"]["sha256"]}
+    return entry

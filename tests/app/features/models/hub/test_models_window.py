@@ -35,6 +35,8 @@ def application(
     tmp_path: Path,
 ) -> Iterator[Application]:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+    template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("app.main.pages.estimate", halves)
     made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
