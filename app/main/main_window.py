@@ -27,7 +27,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.compare.commands import BroadcastDesk, CompareDesk
+from app.features.compare.commands import BroadcastManager, CompareManager
 from app.features.inspect.engine_views import EngineViews
 from app.features.inspect.log_view import LogPanel
 from app.features.models.dialog import OpenModelDialog, dropped_path, show_dialog
@@ -122,8 +122,9 @@ class MainWindow(QMainWindow):
         self.flight = FlightDesk(self.recorder, self)
         self.commands = CommandRegistry(self, settings.keymap)
         self.commands.add(*self._page_commands())
-        self.compare = CompareDesk(bridge, self.engine_settings.precision, self, session, settings)
-        self.broadcast = BroadcastDesk(bridge, self)
+        precision = self.engine_settings.precision
+        self.compare = CompareManager(bridge, precision, self, session, settings)
+        self.broadcast = BroadcastManager(bridge, self)
         self.commands.add(
             *window_commands(self), *self.flight.commands(), *self.compare.commands(),
             *self.broadcast.commands(),

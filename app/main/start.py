@@ -21,8 +21,8 @@ from PySide6.QtWidgets import QApplication
 
 from app.clients.attached import attach
 from app.clients.target import Target
-from app.features.compare.broadcast_replies import Reply, exchange_of
-from app.features.compare.engines import name_of as compared
+from app.features.compare.replies import Reply, exchange_of
+from app.features.compare.replies import name_of as compared
 from app.features.models.downloads import DownloadWork
 from app.features.models.session import ENGINE, LINK, ModelSession, config_from_arguments
 from app.features.quantize.in_chat import CompareInChat
@@ -240,8 +240,7 @@ class Application(QObject):
 
     def _name_of(self, request_id: str) -> str:
         """How the user knows a request."""
-        own = self.window.broadcast.broadcast.name_of(request_id) or compared(request_id)
-        return own or self.pages.name_of(request_id)
+        return compared(request_id) or self.pages.name_of(request_id)
 
     def _keep_reply(self, reply: Reply, model: str) -> None:
         """A reply of a broadcast becomes a chat."""

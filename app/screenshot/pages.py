@@ -98,9 +98,9 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
     assert before is not None
     bridge.reconfigure(batching="static", max_num_seqs=PLACES)
     camera.wait(lambda: _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed")
-    desk = camera.window.broadcast
-    desk.show()
-    window = desk.window
+    manager = camera.window.broadcast
+    manager.show()
+    window = manager.window
     assert window is not None
     yield from camera.in_both_modes("broadcast-empty", window)
     window.prompt.setPlainText(PROMPT)

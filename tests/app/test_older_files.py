@@ -34,7 +34,8 @@ from app.features.chat.saving import unpack_times
 from app.features.chat.tokens import ReplyTokens
 from app.features.compare.export import as_json as comparison_as_json
 from app.features.compare.export import as_markdown as comparison_as_markdown
-from app.features.compare.record import Answer, Comparison, Pair, Piece, Side
+from app.features.compare.record import Comparison, Pair, Side
+from app.features.compare.replies import Reply, Stage
 from app.features.models.downloads import DownloadQueue
 from app.features.quantize.kept_reports import Keeper
 from app.features.recording import file as flight_file
@@ -65,6 +66,7 @@ from app.wire.protocol import (
     read_hello,
 )
 from engine.config import EngineConfig
+from engine.errors import ErrorInfo
 from engine.evaluate.report import from_json
 from engine.evaluate.task import PromptLine
 from engine.snapshot import PackedTokens
@@ -73,7 +75,7 @@ from tests.app.features.serve.conftest import MemoryKeyring, ring
 from tests.app.window_fixtures import open_model
 from widgets.theme.fonts import point_size
 from widgets.theme.theme import theme
-from widgets.tokens.record import Alternative, Origin
+from widgets.tokens.record import Alternative, Origin, TokenRecord
 
 __all__ = ["ring"]  # a fixture
 
@@ -473,15 +475,19 @@ def test_a_comparison_is_exported_the_same(older: Path) -> None:
     text = (older / "exports" / "comparison.json").read_text(encoding="utf-8")
     told = json.loads(text)
 
-    def answer(values: dict[str, Any] | None) -> Answer | None:
+    def reply(values: dict[str, Any] | None) -> Reply | None:
         if values is None:
             return None
-        pieces = tuple(Piece(token_id, "") for token_id in values.pop("token_ids"))
-        return Answer(pieces, **values)
+        tokens = [TokenRecord(token_id, "", 0.0, 1) for token_id in values.pop("token_ids")]
+        problem = values.pop("problem")
+        made = Reply(stage=Stage.DONE, tokens=tokens, **values)
+        if problem:
+            made.fail(ErrorInfo(problem))
+        return made
 
     sides = [Side(**side) for side in told["sides"]]
     pairs = [
-        Pair(PromptLine(one["line"], one["prompt"]), [answer(values) for values in one["answers"]])
+        Pair(PromptLine(one["line"], one["prompt"]), [reply(values) for values in one["answers"]])
         for one in told["prompts"]
     ]
     made = Comparison(told["model"], told["started"], sides, pairs, told["way"])

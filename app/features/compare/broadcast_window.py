@@ -1,113 +1,73 @@
-"""`ReplyCell`: one reply of a broadcast as it is written, with its figures."""
+"""`BroadcastWindow`: one prompt as many concurrent requests, each reply in a cell of its own."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 
-from PySide6.QtCore import QTimer, Signal
-from PySide6.QtGui import QCloseEvent, QKeySequence, QResizeEvent, QShortcut, QTextCursor
+from PySide6.QtCore import Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QComboBox,
-    QDialog,
-    QFrame,
     QGridLayout,
     QHBoxLayout,
     QLabel,
-    QPlainTextEdit,
     QPushButton,
     QScrollArea,
-    QSpinBox,
     QVBoxLayout,
     QWidget,
 )
 
 from app.features.chat.sampling import DEFAULT_PRESET, NUM_ALTERNATIVES, built_in_presets
-from app.features.compare.broadcast import Broadcast, lines, seeds
-from app.features.compare.broadcast_replies import Reply, Stage, together
+from app.features.compare.replies import Reply, Totals
+from app.features.compare.reply_view import PromptWindow, ReplyView, button, spin
+from app.features.compare.requests import Broadcast, lines, seeds
 from app.link.bridge import EngineBridge
 from engine.sampling_params import SamplingParams
 from widgets.controls.frames import scroll_by_keys
 from widgets.controls.lines import ElidedLine
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4
 
 HEIGHT, LEAST_WIDTH = 168, 260
-_WAITING = "Its tokens appear here as soon as the engine has a place for it."
-
-
-class ReplyCell(QFrame):
-    """`keep_wanted(reply)`: the user wants it as a chat."""
-
-    keep_wanted = Signal(object)
-
-    def __init__(self, reply: Reply, name: str) -> None:
-        super().__init__()
-        self.reply = reply
-        self.setProperty("panel", True)
-        self.setFixedHeight(HEIGHT)
-        self.setMinimumWidth(LEAST_WIDTH)
-        self.setAccessibleName(f"Reply {reply.number}")
-        self.title, self.figures = ElidedLine(), ElidedLine("text_muted")
-        self.title.set_text(name)
-        self.keep = QPushButton("Keep as chat")
-        self.keep.setProperty("kind", "link")
-        self.keep.setToolTip("Make an ordinary chat of this prompt and reply, and open it")
-        self.keep.setAccessibleName(f"Keep reply {reply.number} as a chat")
-        self.keep.clicked.connect(lambda: self.keep_wanted.emit(self.reply))
-        self.text = QPlainTextEdit()
-        self.text.setReadOnly(True)
-        self.text.setProperty("bare", True)
-        self.text.setFrameShape(QFrame.Shape.NoFrame)
-        self.text.setTabChangesFocus(True)
-        self.text.setPlaceholderText(_WAITING)
-        self.text.document().setDocumentMargin(0)
-        self.text.setAccessibleName(f"Text of reply {reply.number}")
-        head = QHBoxLayout()
-        head.setSpacing(SPACE_2)
-        head.addWidget(self.title, 1)
-        head.addWidget(self.keep)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(SPACE_3, SPACE_2, SPACE_2, SPACE_2)
-        column.setSpacing(SPACE_1)
-        column.addLayout(head)
-        column.addWidget(self.figures)
-        column.addWidget(self.text, 1)
-        self.show_figures()
-
-    def append(self, text: str) -> None:
-        """More of its text; the end stays in view where it was."""
-        bar = self.text.verticalScrollBar()
-        follows = bar.value() == bar.maximum()
-        cursor = QTextCursor(self.text.document())
-        cursor.movePosition(QTextCursor.MoveOperation.End)
-        cursor.insertText(text)
-        if follows:
-            bar.setValue(bar.maximum())
-
-    def show_figures(self) -> None:
-        reply = self.reply
-        words = reply.words
-        if reply.stage is Stage.FAILED and reply.error is not None:
-            words = f"{reply.error.cause} {reply.error.remedy}".strip()
-        self.figures.set_text(words)
-        self.keep.setEnabled(not reply.stage.is_open and bool(reply.text))
-
-
-SIZE = (1080, 760)
 MOST = 64
 FIGURES_MS = 250
 EMPTY = (
-    "One prompt goes to many conversations at once, through the same engine: their replies appear "
-    "here side by side, and in the timeline, the requests and the KV blocks like any others."
+    "Send one prompt as many concurrent requests through the same engine. Replies appear here, and "
+    "in the timeline, the requests and the KV blocks."
 )
-NO_MODEL = "Open a model to send something."
 _SEEDS, _LINES = "seeds", "lines"
 
 
-class BroadcastWindow(QDialog):
-    """Kept until it is closed, replies and all. `keep(reply)` makes a chat of one."""
+class ReplyCell(ReplyView):
+    """`keep_wanted(reply)`: the user wants it as a chat."""
 
-    closed = Signal()
+    keep_wanted = Signal(object)
+    reply: Reply
+
+    def __init__(self, reply: Reply, name: str) -> None:
+        super().__init__(f"Text of reply {reply.number}")
+        self.setFixedHeight(HEIGHT)
+        self.setMinimumWidth(LEAST_WIDTH)
+        self.setAccessibleName(f"Reply {reply.number}")
+        self.figures = ElidedLine("text_muted")
+        self.title.set_text(name)
+        self.keep = QPushButton("Keep as chat")
+        self.keep.setProperty("kind", "link")
+        self.keep.setToolTip("Create a chat from this prompt and reply, and open it")
+        self.keep.setAccessibleName(f"Keep reply {reply.number} as a chat")
+        self.keep.clicked.connect(lambda: self.keep_wanted.emit(self.reply))
+        self.head.addWidget(self.keep)
+        self.column.insertWidget(1, self.figures)
+        self.show_reply(reply)
+        self.show_figures()
+
+    def show_figures(self) -> None:
+        self.figures.set_text(self.reply.summary)
+        self.keep.setEnabled(not self.reply.stage.is_open and bool(self.reply.text))
+
+
+class BroadcastWindow(PromptWindow):
+    """`keep(reply)` makes a chat of one."""
 
     def __init__(
         self,
@@ -116,61 +76,54 @@ class BroadcastWindow(QDialog):
         keep: Callable[[Reply], None],
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__(parent)
-        self.setWindowTitle("Broadcast")
+        super().__init__("Broadcast", FIGURES_MS, parent)
         self._bridge, self.broadcast, self._keep = bridge, broadcast, keep
         self.cells: list[ReplyCell] = []
         self._num_columns = 0
         self._make_parts()
         self._arrange()
-        self._timer = QTimer(self)
-        self._timer.setInterval(FIGURES_MS)
         self._timer.timeout.connect(self._show_figures)
-        broadcast.begun.connect(self._show_replies)
-        broadcast.appended.connect(self._append)
-        broadcast.changed.connect(self._on_changed)
+        self.hear(broadcast.begun, self._show_replies)
+        self.hear(broadcast.appended, self._append)
+        self.hear(broadcast.changed, self._on_changed)
         bridge.state_changed.connect(self._show_buttons)
-        self.resize(*SIZE)
         self._show_replies()
+
+    @property
+    def is_running(self) -> bool:
+        return self.broadcast.is_running
+
+    def stop_replies(self) -> None:
+        self.broadcast.stop()
 
     # Building ----------------------------------------------------------------------------------
 
     def _make_parts(self) -> None:
-        self.prompt = QPlainTextEdit()
         self.prompt.setAccessibleName("Prompt of the broadcast")
-        self.prompt.setTabChangesFocus(True)
         self.prompt.setFixedHeight(96)
         self.prompt.textChanged.connect(self._show_buttons)
-        QShortcut(QKeySequence("Ctrl+Return"), self.prompt, self.send)
+        self.on_return(self.send)
         self.kind = QComboBox()
-        self.kind.setAccessibleName("What differs between the conversations")
-        self.kind.setToolTip("One prompt from many seeds, or every line a prompt of its own")
-        self.kind.addItem("one prompt, many seeds", _SEEDS)
-        self.kind.addItem("every line a prompt", _LINES)
+        self.kind.setAccessibleName("Prompts")
+        self.kind.setToolTip("Send one prompt with many seeds, or a different prompt per line")
+        self.kind.addItem("One prompt, many seeds", _SEEDS)
+        self.kind.addItem("One prompt per line", _LINES)
         self.kind.currentIndexChanged.connect(self._show_buttons)
-        self.count = _spin("Conversations", "How many replies are written at once", 1, MOST, 8)
+        self.count = spin("Replies", "Number of concurrent requests", 1, MOST, 8)
         self.count.setSuffix(" replies")
         self.count.valueChanged.connect(self._show_buttons)
-        self.seed = _spin("First seed", "Each conversation draws from the next", 0, 2**31 - 65, 0)
-        self.seed.setPrefix("seed ")
-        self.max_tokens = _spin("Longest reply", "Tokens after which a reply ends", 1, 8192, 128)
-        self.max_tokens.setSuffix(" tokens")
+        self.seed.setToolTip("Seed of the first reply; each reply uses the next one")
         self.preset = QComboBox()
-        self.preset.setAccessibleName("Sampling of the conversations")
-        self.preset.setToolTip("How tokens are chosen")
+        self.preset.setAccessibleName("Sampling preset")
+        self.preset.setToolTip("Sampling preset")
         for preset in built_in_presets():
             self.preset.addItem(preset.name, preset.params)
         self.preset.setCurrentText(DEFAULT_PRESET)
-        self.stop = QPushButton("Stop all")
-        self.stop.setToolTip("Stop every reply that waits or is being written")
-        self.stop.setAutoDefault(False)
-        self.stop.clicked.connect(self.broadcast.stop)
-        self.start = QPushButton("Send")
-        self.start.setProperty("kind", "primary")
-        self.start.setAutoDefault(False)
+        self.stop = button("Stop all", "Stop all queued and running replies")
+        self.stop.clicked.connect(self.stop_replies)
         self.start.clicked.connect(self.send)
         self.together = ElidedLine()
-        self.together.setAccessibleName("All replies together")
+        self.together.setAccessibleName("Totals")
         self.empty = QLabel(EMPTY)
         self.empty.setProperty("role", "small")
         self.empty.setWordWrap(True)
@@ -215,7 +168,7 @@ class BroadcastWindow(QDialog):
     # What the user does ------------------------------------------------------------------------
 
     def send(self) -> None:
-        """Send what is written to all conversations at once."""
+        """Send all requests at once."""
         if self.start.isEnabled():
             self.broadcast.start(self._asked())
 
@@ -233,14 +186,13 @@ class BroadcastWindow(QDialog):
     # Showing -----------------------------------------------------------------------------------
 
     def _show_replies(self) -> None:
-        """A cell for every reply, in place of those before."""
+        """A cell for every reply, in place of the previous ones."""
         for cell in self.cells:
             self._grid.removeWidget(cell)
             cell.deleteLater()
         by_seed = len({reply.prompt for reply in self.broadcast.replies}) < 2
         self.cells = [ReplyCell(r, _name(r, by_seed)) for r in self.broadcast.replies]
         for cell in self.cells:
-            cell.append(cell.reply.text)
             cell.keep_wanted.connect(self._keep)
         self.empty.setVisible(not self.cells)
         self._num_columns = 0
@@ -248,7 +200,7 @@ class BroadcastWindow(QDialog):
         self._show_figures()
 
     def _place_cells(self) -> None:
-        """As many beside each other as are wide enough to be read."""
+        """As many side by side as fit at a readable width."""
         room = self._area.viewport().width()
         count = max(1, min(len(self.cells), room // (LEAST_WIDTH + SPACE_2)))
         if count == self._num_columns:
@@ -270,25 +222,24 @@ class BroadcastWindow(QDialog):
     def _show_figures(self) -> None:
         for cell in self.cells:
             cell.show_figures()
-        replies, is_running = self.broadcast.replies, self.broadcast.is_running
-        self.together.set_text(together(replies).words if replies else "")
-        if is_running != self._timer.isActive():
-            (self._timer.start if is_running else self._timer.stop)()
+        replies = self.broadcast.replies
+        self.together.set_text(Totals.of(replies).summary if replies else "")
+        self.run_timer()
         self._show_buttons()
 
     def _show_buttons(self, *_: object) -> None:
         is_by_line = self.kind.currentData() == _LINES
         self.count.setEnabled(not is_by_line)
         self.prompt.setPlaceholderText(
-            f"A prompt a line, at most {MOST}" if is_by_line else "A prompt for all conversations"
+            f"One prompt per line, at most {MOST}" if is_by_line else "Prompt for all replies"
         )
         asked, is_running = len(self._asked()), self.broadcast.is_running
         self.start.setEnabled(bool(asked) and not is_running and self._bridge.is_ready)
-        self.start.setText(f"Send to {asked:,}" if asked else "Send")
+        self.start.setText(f"Send {asked:,}" if asked else "Send")
         self.start.setToolTip(
-            NO_MODEL if not self._bridge.is_ready
-            else "Stop the replies that are being written first" if is_running
-            else "Send to all conversations at once (Ctrl+Return)"
+            "Open a model first" if not self._bridge.is_ready
+            else "Wait for the running replies, or stop them" if is_running
+            else "Send all requests at once (Ctrl+Return)"
         )  # fmt: skip
         self.stop.setEnabled(is_running)
 
@@ -296,35 +247,8 @@ class BroadcastWindow(QDialog):
         super().resizeEvent(event)
         self._place_cells()
 
-    def closeEvent(self, event: QCloseEvent) -> None:
-        self.broadcast.stop()
-        self._timer.stop()
-        for signal, slot in (
-            (self.broadcast.begun, self._show_replies), (self.broadcast.appended, self._append),
-            (self.broadcast.changed, self._on_changed),
-        ):  # fmt: skip
-            signal.disconnect(slot)
-        super().closeEvent(event)
-        self.closed.emit()
-
-    def reject(self) -> None:
-        """Escape, too: while replies are written it stops them, and they stay to be kept."""
-        if self.broadcast.is_running:
-            self.broadcast.stop()
-        else:
-            self.close()
-
 
 def _name(reply: Reply, by_seed: bool) -> str:
     if by_seed:
         return f"{reply.number} · seed {reply.params.seed}"
     return f"{reply.number} · {' '.join(reply.prompt.split())}"
-
-
-def _spin(name: str, tip: str, least: int, most: int, value: int) -> QSpinBox:
-    made = QSpinBox()
-    made.setRange(least, most)
-    made.setValue(value)
-    made.setAccessibleName(name)
-    made.setToolTip(tip)
-    return made

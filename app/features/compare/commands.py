@@ -1,4 +1,4 @@
-"""Opens the window of a comparison, and keeps what runs while it is closed."""
+"""Commands that open the windows of a comparison and of a broadcast."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from PySide6.QtWidgets import QWidget
 
-from app.features.compare.broadcast import Broadcast
-from app.features.compare.broadcast_replies import Reply
 from app.features.compare.broadcast_window import BroadcastWindow
+from app.features.compare.replies import Reply
+from app.features.compare.requests import Broadcast
 from app.features.compare.runner import ComparisonRunner
 from app.features.compare.window import CompareWindow
 from app.features.models.session import ModelSession
@@ -20,7 +20,9 @@ from app.window.settings_store import RecentModel, SettingsStore
 from app.window.single_window import WindowDesk
 
 
-class CompareDesk(WindowDesk[CompareWindow]):
+class CompareManager(WindowDesk[CompareWindow]):
+    """Opens the comparison, and keeps its runner while the window is closed."""
+
     def __init__(
         self,
         bridge: EngineBridge,
@@ -29,32 +31,32 @@ class CompareDesk(WindowDesk[CompareWindow]):
         session: ModelSession,
         store: SettingsStore,
     ) -> None:
-        super().__init__(bridge, window, self._made)
+        super().__init__(bridge, window, self._make_window)
         self._guide, self._store = guide, store
-        self.runner = ComparisonRunner(bridge, guide.times, self, session)
+        self.runner = ComparisonRunner(bridge, guide.times, session, self)
 
     def commands(self) -> list[Command]:
         return [self._command("chat.compare", "Compare side by side…", "Ctrl+Alt+P", "compare")]
 
     def show(self, prompt: str = "") -> None:
-        """The window, with `prompt` written in it if one is given."""
-        window = self._opened()
+        """Open the window, with `prompt` in it if one is given."""
+        super().show()
+        assert self.window is not None
         if prompt:
-            window.prompt.setPlainText(prompt)
-        self._to_front(window)
-        window.prompt.setFocus()
+            self.window.prompt.setPlainText(prompt)
+        self.window.prompt.setFocus()
 
-    def show_sides(self, stands: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
-        """The window with a model and a precision on either side, left and right."""
+    def show_sides(self, wanted: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
+        """Open the window with a model and a precision on the left and on the right."""
         self.show()
         assert self.window is not None
-        self.window.choose_sides(stands)
+        self.window.choose_sides(wanted)
 
     def close(self) -> None:
         super().close()
         self.runner.close()
 
-    def _made(self) -> CompareWindow:
+    def _make_window(self) -> CompareWindow:
         if not self.runner.is_running:
             self.runner.forget()
         made = CompareWindow(self._bridge, self._guide, self.runner, self._store, self._parent)
@@ -62,11 +64,11 @@ class CompareDesk(WindowDesk[CompareWindow]):
         return made
 
 
-class BroadcastDesk(WindowDesk[BroadcastWindow]):
-    """`keep(reply, model)` makes a chat of a reply; it is set by who owns the chats."""
+class BroadcastManager(WindowDesk[BroadcastWindow]):
+    """Opens the broadcast. `keep(reply, model)` makes a chat of a reply."""
 
     def __init__(self, bridge: EngineBridge, window: QWidget) -> None:
-        super().__init__(bridge, window, self._made)
+        super().__init__(bridge, window, self._make_window)
         self.broadcast = Broadcast(bridge, self)
         self.keep: Callable[[Reply, str], None] = lambda reply, model: None
 
@@ -74,14 +76,12 @@ class BroadcastDesk(WindowDesk[BroadcastWindow]):
         return [self._command("chat.broadcast", "Broadcast a prompt…", "Ctrl+Alt+B", "branch")]
 
     def show(self) -> None:
-        window = self._opened()
-        self._to_front(window)
-        window.prompt.setFocus()
+        super().show()
+        assert self.window is not None
+        self.window.prompt.setFocus()
 
-    def _made(self) -> BroadcastWindow:
-        made = BroadcastWindow(self._bridge, self.broadcast, self._keep, self._parent)
+    def _make_window(self) -> BroadcastWindow:
+        keep = lambda reply: self.keep(reply, self.broadcast.model)
+        made = BroadcastWindow(self._bridge, self.broadcast, keep, self._parent)
         made.closed.connect(self.forget)
         return made
-
-    def _keep(self, reply: Reply) -> None:
-        self.keep(reply, self.broadcast.model)

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from app.features.chat.attachments import fence_for
-from app.features.compare.record import GREEDY, LEFT, RIGHT, Answer, Comparison, Pair, Side
+from app.features.compare.record import GREEDY, LEFT, SIDES, Comparison, Pair, Side
+from app.features.compare.replies import Reply
 from app.features.models.precision import seconds_words
 from app.units import format_bytes
 from widgets.controls.text import milliseconds
@@ -44,17 +45,17 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "prompt": pair.prompt.prompt,
         "num_equal_tokens": pair.num_equal if pair.both is not None else None,
         "equal_share": pair.equal_share,
-        "answers": [None if answer is None else _answer(answer) for answer in pair.answers],
+        "answers": [None if reply is None else _reply(reply) for reply in pair.replies],
     }
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _reply(reply: Reply) -> dict[str, Any]:
     return {
-        "text": answer.text,
-        "token_ids": [piece.token_id for piece in answer.pieces],
-        "ttft_s": answer.ttft_s,
-        "tokens_per_s": answer.tokens_per_s,
-        "problem": answer.problem,
+        "text": reply.text,
+        "token_ids": [token.token_id for token in reply.tokens],
+        "ttft_s": reply.ttft_s,
+        "tokens_per_s": reply.tokens_per_s,
+        "problem": reply.problem,
     }
 
 
@@ -76,8 +77,8 @@ def as_markdown(comparison: Comparison) -> str:
     ]
     for number, pair in enumerate(comparison.pairs, 1):
         parts += [f"## {number}. {pair.prompt.shown}", pair_words(pair)]
-        for side, answer in zip(comparison.sides, pair.answers, strict=True):
-            text = "not answered" if answer is None else answer.text or answer.problem
+        for side, reply in zip(comparison.sides, pair.replies, strict=True):
+            text = "not answered" if reply is None else reply.text or reply.problem
             fence = fence_for(text)
             parts += [f"**{side.title}**", f"{fence}\n{text}\n{fence}"]
     return "\n\n".join(parts) + "\n"
@@ -89,7 +90,7 @@ def _sampling(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """The result in a sentence; "" until a prompt was answered by both."""
+    """The result in a sentence; "" until both sides completed a prompt."""
     share, mean = comparison.identical_share, comparison.mean_equal_share
     if share is None or mean is None:
         return ""
@@ -103,10 +104,10 @@ def verdict(comparison: Comparison) -> str:
 
 
 def pair_words(pair: Pair) -> str:
-    """Where two answers part, in a sentence."""
+    """The first difference of two replies, in a sentence."""
     if pair.both is None:
         return ""
-    count = len(pair.both[LEFT].pieces)
+    count = len(pair.both[LEFT].tokens)
     if pair.is_identical:
         return f"Identical: {count:,} tokens."
     at = pair.num_equal
@@ -116,7 +117,7 @@ def pair_words(pair: Pair) -> str:
 
 
 def latency_words(pair: Pair) -> str:
-    """ "TTFT 81.0 ms and 44.2 ms, 18.2 and 30.4 tok/s."; "" until both have answered."""
+    """ "TTFT 81.0 ms and 44.2 ms, 18.2 and 30.4 tok/s."; "" until both are complete."""
     if pair.both is None:
         return ""
     left, right = pair.both
@@ -130,21 +131,17 @@ def latency_words(pair: Pair) -> str:
 
 
 def figures(comparison: Comparison) -> list[tuple[str, str, str]]:
-    """(what, left, right) in words."""
-    sides = (LEFT, RIGHT)
-    weights = [comparison.sides[s].weights_bytes for s in sides]
-    ttft = [comparison.mean_ttft_s(s) for s in sides]
-    rates = [comparison.mean_rate(s) for s in sides]
-    return [
-        _row("Weights", ["–" if w is None else format_bytes(w) for w in weights]),
-        _row("TTFT", ["–" if t is None else milliseconds(1e3 * t) for t in ttft]),
-        _row("Decoding", ["–" if r is None else f"{r:,.1f} tok/s" for r in rates]),
-        _row("Switch", [_switch(comparison.sides[s]) for s in sides]),
+    """(name, left, right) of each figure."""
+    values = (
+        ("Weights", [side.weights_bytes for side in comparison.sides], format_bytes),
+        ("TTFT", [comparison.mean_ttft_s(s) for s in SIDES], lambda s: milliseconds(1e3 * s)),
+        ("Decoding", [comparison.mean_rate(s) for s in SIDES], lambda r: f"{r:,.1f} tok/s"),
+    )
+    rows = [
+        (name, *("–" if value is None else text(value) for value in both))  # type: ignore[operator]
+        for name, both, text in values
     ]
-
-
-def _row(name: str, values: list[str]) -> tuple[str, str, str]:
-    return name, values[LEFT], values[RIGHT]
+    return [*rows, ("Switch", *map(_switch, comparison.sides))]
 
 
 def _switch(side: Side) -> str:

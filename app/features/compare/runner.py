@@ -1,18 +1,19 @@
-"""Runs a comparison: gets both sides an engine, and asks them the same prompts.
+"""`ComparisonRunner`: gets both sides an engine and sends them the same prompts.
 
     two engines, or one for both    left and right, prompt by prompt
     one after the other             left: 1, 2, 3 ... --switch--> right: 1, 2, 3 ... --back-->
 
 The engine of the window is the side that it is already, else it becomes the left one first. Where
-it has to change, prompts that are added meanwhile are answered first by the side that is loaded, so
-that a switch is paid once for all of them. Whatever ends it, the engine of the window goes back to
-where it was, unless it is to stay or has failed. See `app.features.compare.way`.
+it has to switch, prompts that are added meanwhile run first on the side that is loaded: all share
+one switch. At any end the engine of the window goes back, unless it is to stay or has failed. See
+`app.features.compare.way`.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,23 +21,31 @@ from functools import partial
 
 from PySide6.QtCore import QObject, Signal
 
-from app.features.compare.engines import STOPPED, Asker, SecondEngine, Switcher
+from app.features.compare.engines import SecondEngine, Switcher
 from app.features.compare.record import (
     HOME,
     LEFT,
     RIGHT,
     SIDE_NAMES,
     SIDES,
-    Answer,
     Comparison,
     Pair,
     Phase,
+    Progress,
     Side,
-    Stand,
-    answers_left_s,
-    with_time,
+    replies_left_s,
 )
-from app.features.compare.way import Decision, Setup, Way, decide, in_turn, needs_one, other_words
+from app.features.compare.replies import COMPARE, Reply, Stage
+from app.features.compare.requests import ReplyRunner
+from app.features.compare.way import (
+    Decision,
+    Setup,
+    Way,
+    decide,
+    in_turn,
+    needs_one,
+    other_settings,
+)
 from app.features.models.estimate import Estimate, estimate
 from app.features.models.precision import SwitchTimes, precision_words
 from app.features.models.session import ModelSession
@@ -49,51 +58,49 @@ from engine.errors import ConfigError, ErrorInfo, LoadCancelled
 from engine.evaluate.task import PromptLine
 from engine.snapshot import ModelInfo
 
+CLOSED = "Comparison stopped: the model was closed."
+ABORTED = "Comparison stopped: its replies were aborted."
+CHANGED = "Comparison stopped: the precision was changed."
+
 
 class ComparisonRunner(QObject):
-    """`changed`: anything of `comparison`, `phase` or `problem`. `ended`: nothing more will come.
-    `stays`: do not go back at the end. `together`: where both engines are there, both answer at the
-    same time. `session` opens models in the window; `weigh(config)`: what it needs."""
+    """`changed`: anything of `comparison`, `phase` or `problem`; `appended(reply, text)`. `stays`:
+    do not go back at the end. `together`: where both engines are loaded, both generate at the same
+    time. `session` opens models in the window."""
 
     changed = Signal()
-    ended = Signal()
+    appended = Signal(object, str)
 
     def __init__(
-        self,
-        bridge: EngineBridge,
-        times: SwitchTimes,
-        parent: QObject | None = None,
-        session: ModelSession | None = None,
-        weigh: Callable[[EngineConfig], Estimate] | None = None,
+        self, bridge: EngineBridge, times: SwitchTimes, session: ModelSession, parent: QObject
     ) -> None:
         super().__init__(parent)
-        self._bridge, self._times, self._weigh = bridge, times, weigh
+        self._bridge, self._times = bridge, times
+        self._weigh: Callable[[EngineConfig], Estimate] | None = None
         self.comparison: Comparison | None = None
         self.decision: Decision | None = None
         self.phase, self.problem = Phase.IDLE, ""
-        self.stays = self.together = False
+        self.stays = self.together = self.is_stopping = False
         self._setups = (Setup({}, ""), Setup({}, ""))
         self._found: EngineConfig | None = None  # what the window's engine ran with
         self._own = LEFT  # the side that the window's engine is first
-        self._is_stopping = False
         self._load_began = 0.0
         self._task: Task | None = None
         self._second: SecondEngine | None = None
-        self._by_window = [self._asker(bridge, side) for side in SIDES]
-        self._askers = list(self._by_window)
-        self._seconds: list[list[float]] = [[], []]  # of the answers of each side
+        self._by_window = [self._replies(bridge) for _ in SIDES]
+        self._runners = list(self._by_window)
+        self._seconds: list[list[float]] = [[], []]  # of the replies of each side
         self._switcher = switcher = Switcher(bridge, session, self)
         switcher.switched.connect(self._switched)
         switcher.failed.connect(self._not_switched)
-        switcher.disturbed.connect(
-            lambda: self._end("The precision was changed meanwhile, so the answers stop here.")
-        )
+        switcher.disturbed.connect(lambda: self._end(CHANGED))
         bridge.state_changed.connect(self._on_state)
 
-    def _asker(self, bridge: EngineBridge, side: int) -> Asker:
-        asker = Asker(bridge, self)
-        asker.answered.connect(partial(self._answered, side))
-        return asker
+    def _replies(self, bridge: EngineBridge) -> ReplyRunner:
+        made = ReplyRunner(bridge, self)
+        made.appended.connect(self.appended)
+        made.changed.connect(self._on_reply)
+        return made
 
     # What the user does ------------------------------------------------------------------------
 
@@ -102,7 +109,7 @@ class ComparisonRunner(QObject):
         return self.phase is not Phase.IDLE
 
     def start(self, prompts: Sequence[PromptLine], setups: tuple[Setup, Setup]) -> None:
-        """Answer `prompts` as the left and as the right of `setups`."""
+        """Run `prompts` on the left and on the right of `setups`."""
         config, model = self._bridge.config, self._bridge.model
         if self.is_running or config is None or model is None or not self._bridge.is_ready:
             return
@@ -111,9 +118,9 @@ class ComparisonRunner(QObject):
         started = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         self.comparison = Comparison(model.name, started, sides)
         self.comparison.pairs = self._new_pairs(prompts)
-        self.problem, self._is_stopping = "", False
+        self.problem, self.is_stopping = "", False
         self.decision, self._seconds = None, [[], []]
-        self._askers = list(self._by_window)
+        self._runners = list(self._by_window)
         try:
             self._switcher.begin(setups, config)
         except ConfigError as error:
@@ -123,28 +130,28 @@ class ComparisonRunner(QObject):
         if self.side == HOME:
             self._switch(self._own)
         else:
-            self._know(self._own, model, config, None)
+            self._describe(self._own, model, config, None)
             self._find_way()
 
     def add(self, prompts: Sequence[PromptLine]) -> None:
         """More prompts for the comparison that runs."""
-        if self.comparison is not None and self.is_running and not self._is_stopping:
+        if self.comparison is not None and self.is_running and not self.is_stopping:
             self.comparison.pairs += self._new_pairs(prompts)
             if self.phase is Phase.ANSWERING:
                 self._next()
             self.changed.emit()
 
     def stop(self) -> None:
-        """Ask for nothing more, and go back. What was answered stays."""
+        """Send nothing more, and go back. Replies so far stay."""
         if not self.is_running:
             return
-        self._is_stopping = True
-        for asker in self._askers:
-            asker.stop()
+        self.is_stopping = True
+        for runner in self._runners:
+            runner.stop()
         if self.phase is Phase.WEIGHING:
             self._next()
         elif self.phase is Phase.LOADING and self._second is not None:
-            self._second.cancel()
+            self._second.bridge.cancel_load()
         else:
             self._switcher.cancel()
         self.changed.emit()
@@ -166,11 +173,7 @@ class ComparisonRunner(QObject):
         is_same = left is right or (left is not None and right is not None and left.is_same(right))
         return [Pair(prompt, is_by_text=not is_same) for prompt in prompts]
 
-    # What is said ------------------------------------------------------------------------------
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
+    # Progress ----------------------------------------------------------------------------------
 
     @property
     def side(self) -> int:
@@ -178,38 +181,45 @@ class ComparisonRunner(QObject):
         return self._switcher.side
 
     @property
+    def _is_in_turn(self) -> bool:
+        return self.decision is not None and self.decision.way.is_in_turn
+
+    @property
     def _sides_ready(self) -> tuple[int, ...]:
         if self.side == HOME:
             return ()
-        is_in_turn = self.decision is None or self.decision.way.is_in_turn
-        return (self.side,) if is_in_turn else SIDES
+        return (self.side,) if self.decision is None or self._is_in_turn else SIDES
 
     @property
-    def _stand(self) -> Stand | None:
-        comparison, switcher = self.comparison, self._switcher
-        if comparison is None or not self.is_running:
+    def _progress(self) -> Progress | None:
+        switcher = self._switcher
+        if self.comparison is None or not self.is_running:
             return None
-        return Stand(
-            comparison, self.phase, self._own, switcher.side, switcher.target, switcher.home,
-            is_in_turn=self.decision is not None and self.decision.way.is_in_turn,
+        return Progress(
+            self.comparison, self.phase, self._own, switcher.side, switcher.target, switcher.home,
+            is_in_turn=self._is_in_turn,
             stays=self.stays,
-            asked=[side for side in self._sides_ready if self._askers[side].is_asking],
+            asked=[side for side in self._sides_ready if self._runners[side].is_running],
         )  # fmt: skip
 
     @property
     def status(self) -> str:
-        """What happens now, in words."""
-        stand = self._stand
-        return "" if stand is None else with_time(stand.words, self.time_left_s)
+        """What happens now, and the time left."""
+        progress, left_s = self._progress, self.time_left_s
+        if progress is None or left_s is None:
+            return progress.text if progress is not None else ""
+        return f"{progress.text} · about {max(1, round(left_s)):,} s left"
 
     @property
     def time_left_s(self) -> float | None:
-        """Of answers and of switches; None until an answer was timed."""
-        stand = self._stand
-        answers = None if stand is None else answers_left_s(stand.comparison, self._seconds)
-        if stand is None or answers is None:
+        """Of replies and of switches; None until a reply was timed."""
+        progress = self._progress
+        if progress is None:
             return None
-        return answers + sum(self._switch_s(side) for side in stand.ways_left)
+        replies = replies_left_s(progress.comparison, self._seconds)
+        if replies is None:
+            return None
+        return replies + sum(self._switch_s(side) for side in progress.ways_left)
 
     def _switch_s(self, side: int) -> float:
         config = self._found if side == self._switcher.home else self._switcher.config(side)
@@ -228,11 +238,11 @@ class ComparisonRunner(QObject):
         """For the side that the engine of the window is not."""
         taken, wanted = self._switcher.config(self._own), self._switcher.config(self._other)
         if self._found is not None and needs_one(self._setups, self._found):
-            self._go(Decision(Way.SAME, "One engine for both: they differ in sampling alone."))
+            self._go(Decision(Way.SAME, "One engine for both: only sampling differs."))
             return
         if self._weigh is None and "engine.host.resolve" not in sys.modules:
-            # no engine of this process has loaded anything, nor what is needed to look
-            reason = f"what the {SIDE_NAMES[self._other]} needs is not known."
+            # no engine of this process has loaded anything, nor what an estimate needs
+            reason = f"no memory estimate for the {SIDE_NAMES[self._other]} side."
             self._go(in_turn(reason, wanted, taken))
             return
         self.phase = Phase.WEIGHING
@@ -249,12 +259,12 @@ class ComparisonRunner(QObject):
         if self.phase is not Phase.WEIGHING:
             return
         if plan is None:
-            self._end("The model was closed meanwhile.")
+            self._end(CLOSED)
             return
         self._go(decide(wanted, taken, plan, found, SIDE_NAMES[self._other]))
 
     def _go(self, decision: Decision) -> None:
-        if self.comparison is None or (self._is_stopping and self.phase is Phase.IDLE):
+        if self.comparison is None or (self.is_stopping and self.phase is Phase.IDLE):
             return
         self.decision, self.comparison.way = decision, decision.why
         if decision.way is Way.BESIDE and decision.config is not None:
@@ -268,42 +278,45 @@ class ComparisonRunner(QObject):
         self._next()
 
     def _open_second(self, config: EngineConfig) -> None:
-        second = self._second = SecondEngine(self._bridge.beside(), self)
-        second.ready.connect(self._second_ready)
-        second.failed.connect(self._second_failed)
-        second.stopped.connect(lambda e: self._give_up(f"The engine beside it stopped. {e.cause}"))
-        self._askers[self._other] = self._asker(second.bridge, self._other)
+        bridge = self._bridge.beside()
+        self._second = SecondEngine(bridge, self)
+        bridge.loaded.connect(self._second_loaded)
+        bridge.load_failed.connect(self._second_failed)
+        bridge.crashed.connect(
+            lambda event: self._give_up(f"The second engine crashed. {event.error.cause}")
+        )
+        self._runners[self._other] = self._replies(bridge)
         self.phase, self._load_began = Phase.LOADING, time.perf_counter()
-        second.load(config)
+        bridge.load(config)
         self.changed.emit()
 
-    def _second_ready(self, event: messages.Loaded) -> None:
+    def _second_loaded(self, event: messages.Loaded) -> None:
         if self.phase is Phase.LOADING:
             seconds = time.perf_counter() - self._load_began
-            self._know(self._other, event.model, event.config, seconds)
+            self._describe(self._other, event.model, event.config, seconds)
             self._next()
 
-    def _second_failed(self, error: ErrorInfo, is_cancelled: bool) -> None:
-        """What was reckoned to fit did not: one after the other then."""
+    def _second_failed(self, event: messages.LoadFailed) -> None:
+        """The estimate was wrong: one after the other then."""
         if self.phase is not Phase.LOADING:
             return
         self._drop_second()
-        if is_cancelled or self._is_stopping:
-            self._is_stopping = True
+        if event.cancelled or self.is_stopping:
+            self.is_stopping = True
             self._next()
         else:
-            reason = f"a second engine was not loaded. {error.cause}"
+            reason = f"the second engine failed to load. {event.error.cause}"
             wanted, taken = (self._switcher.config(side) for side in (self._other, self._own))
             self._go(in_turn(reason, wanted, taken))
 
     def _drop_second(self) -> None:
         if self._second is not None:
             second, self._second = self._second, None
-            self._askers[self._other].forget()
-            self._askers = list(self._by_window)
+            self._runners[self._other].forget()
+            self._runners = list(self._by_window)
             second.let_go()
 
-    def _know(
+    def _describe(
         self, side: int, model: ModelInfo, config: EngineConfig, seconds: float | None
     ) -> None:
         """What is loaded as a side."""
@@ -313,7 +326,7 @@ class ComparisonRunner(QObject):
             words = f"{model.name} · {words}"
         self.comparison.sides[side] = replace(
             self.comparison.sides[side],
-            precision=" · ".join(filter(None, (words, other_words(setup, self._found)))),
+            precision=" · ".join(filter(None, (words, other_settings(setup, self._found)))),
             weights_bytes=model.weights_bytes,
             switch_s=seconds,
         )
@@ -322,17 +335,16 @@ class ComparisonRunner(QObject):
         return self.comparison is not None and self.comparison.has_todo(side)
 
     def _next(self) -> None:
-        """Ask whom there is to ask; else change sides, or end."""
+        """Send what can be sent; else change sides, or end."""
         if self.side == HOME:
             self._next_at_home()
             return
-        if not self._is_stopping and self._ask():
+        if not self.is_stopping and self._ask():
             return
-        if any(asker.is_asking for asker in self._askers):
+        if any(runner.is_running for runner in self._runners):
             return
-        in_turn = self.decision is not None and self.decision.way.is_in_turn
         other = RIGHT if self.side == LEFT else LEFT
-        if in_turn and not self._is_stopping and self._has_todo(other):
+        if self._is_in_turn and not self.is_stopping and self._has_todo(other):
             self._switch(other)
             return
         self._drop_second()
@@ -343,25 +355,27 @@ class ComparisonRunner(QObject):
 
     def _next_at_home(self) -> None:
         """The end, but for prompts that were added on the way back."""
-        if not self._is_stopping and any(self._has_todo(side) for side in SIDES):
+        if not self.is_stopping and any(self._has_todo(side) for side in SIDES):
             self.decision = None
             self._switch(self._own)
         else:
             self._end()
 
     def _ask(self) -> bool:
-        """Whether somebody was asked."""
+        """Whether a prompt was sent."""
         assert self.comparison is not None
         asked = False
         for pair in self.comparison.pairs:
             for side in self._sides_ready:
-                busy = [a.is_asking for a in self._askers]
+                busy = [runner.is_running for runner in self._runners]
                 free = not busy[side] if self.together else not any(busy)
-                if free and pair.answers[side] is None:
+                if free and pair.replies[side] is None:
                     params = self._setups[side].sampling
                     params = replace(params, max_tokens=pair.prompt.max_tokens, logprobs=0)
+                    name = f"{COMPARE}-{uuid.uuid4().hex}"
+                    reply = pair.replies[side] = Reply(name, pair.prompt.shown, params)
                     self.phase = Phase.ANSWERING
-                    self._askers[side].ask(pair, params)
+                    self._runners[side].send(reply, pair.prompt.prompt)
                     asked = True
         if asked:
             self.changed.emit()
@@ -376,34 +390,34 @@ class ComparisonRunner(QObject):
         self.problem = problem or self.problem
         self.phase = Phase.IDLE
         self._switcher.end()
-        for asker in self._askers:
-            asker.forget()
+        for runner in self._runners:
+            runner.forget()
         if self._task is not None:
             self._task.cancel()
             self._task = None
         self._drop_second()
         self.changed.emit()
-        self.ended.emit()
 
-    # What the engine says ----------------------------------------------------------------------
+    # Events of the engines ---------------------------------------------------------------------
 
-    def _answered(self, side: int, answer: Answer) -> None:
-        asker = self._askers[side]
-        if asker.pair is None or not self.is_running:
-            return
-        if answer.problem == STOPPED and not self._is_stopping:
-            self.problem = "The answers were stopped meanwhile, as when a model is closed."
-            self._is_stopping = True
-        asker.pair.answers[side] = answer
-        if not answer.problem:
-            self._seconds[side].append(asker.seconds)
-        self._next()
+    def _on_reply(self, reply: Reply) -> None:
+        if self.is_running and not reply.stage.is_open:
+            if reply.stage is Stage.STOPPED and not self.is_stopping:
+                self.problem, self.is_stopping = ABORTED, True
+            side = self._side_of(reply)
+            if reply.is_done:
+                self._seconds[side].append(time.perf_counter() - reply.sent)
+            self._next()
         self.changed.emit()
+
+    def _side_of(self, reply: Reply) -> int:
+        pairs = self.comparison.pairs if self.comparison is not None else []
+        return RIGHT if any(pair.replies[RIGHT] is reply for pair in pairs) else LEFT
 
     def _switched(self, model: ModelInfo, config: EngineConfig, seconds: float) -> None:
         if self.side in SIDES and self.side != self._switcher.home:
-            self._know(self.side, model, config, seconds)
-        if self.decision is None and self.side == self._own and not self._is_stopping:
+            self._describe(self.side, model, config, seconds)
+        if self.decision is None and self.side == self._own and not self.is_stopping:
             self._find_way()
         else:
             self._next()
@@ -412,21 +426,21 @@ class ComparisonRunner(QObject):
         assert self.comparison is not None
         name = self.comparison.name_of(self._switcher.target)
         if error.kind == LoadCancelled.__name__:
-            self._give_up("" if self._is_stopping else f"Switching to {name} was cancelled.")
+            self._give_up("" if self.is_stopping else f"Switching to {name} was cancelled.")
         else:
             self._give_up(f"Switching to {name} failed. {error.cause} {error.remedy}")
 
     def _give_up(self, problem: str) -> None:
-        """Go back, where the engine is in force as something that it was not found as."""
+        """Go back, where the engine of the window is not as it was found."""
         switcher = self._switcher
         self._drop_second()
         is_lost = not self._bridge.is_ready or switcher.target == switcher.home
         if is_lost or switcher.side == switcher.home:
             self._end(problem)
         else:
-            self.problem, self._is_stopping = problem, True
+            self.problem, self.is_stopping = problem, True
             self._next()
 
     def _on_state(self, state: EngineState) -> None:
         if self.is_running and state is not EngineState.READY and not self._switcher.is_replacing:
-            self._end("The model was closed meanwhile, so the answers stop here.")
+            self._end(CLOSED)

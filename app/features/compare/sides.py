@@ -1,4 +1,4 @@
-"""Boxes of choices that take little room: named above, and as narrow as their column."""
+"""`SideChoice`: model, settings, speculation, precision and sampling of one side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LETTERS = 8
 
 
 def named_box(name: str, tip: str) -> QComboBox:
-    """`name`: for those who cannot see where it stands."""
+    """`name`: its accessible name."""
     box = ElidedCombo()
     box.setAccessibleName(name)
     box.setToolTip(tip)
@@ -35,8 +35,8 @@ def named_box(name: str, tip: str) -> QComboBox:
     return box
 
 
-def under_its_name(name: str, box: QComboBox) -> QVBoxLayout:
-    """The box below what it chooses."""
+def labelled(name: str, box: QComboBox) -> QVBoxLayout:
+    """The box below its label."""
     label = QLabel(name)
     label.setProperty("role", "small")
     label.setBuddy(box)
@@ -69,18 +69,18 @@ class PrecisionChoice(QWidget):
             for value in SETTINGS[name].choices:
                 box.addItem(value, value)
             box.activated.connect(lambda: self.changed.emit())
-            row.addLayout(under_its_name(_LABELS[name], box), 1)
+            row.addLayout(labelled(_LABELS[name], box), 1)
         self._is_touched = False
         self.changed.connect(self._touch)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What is chosen, in the words of the engine's settings."""
+        """The engine settings that are chosen."""
         return {name: box.currentData() for name, box in self.boxes.items()}
 
     @property
     def text(self) -> str:
-        """What is chosen, for a person."""
+        """ "int8 weights · KV fp8"."""
         parts = [self.boxes[WEIGHTS].currentText().partition(" · ")[0] + " weights"]
         if self.boxes[HEAD].currentData() != SETTINGS[HEAD].default:
             parts.append(f"{self.boxes[HEAD].currentData()} head")
@@ -95,7 +95,7 @@ class PrecisionChoice(QWidget):
     def show_engine(
         self, config: EngineConfig, known: Checkpoint | None, proposed: Mapping[str, Any]
     ) -> None:
-        """What is possible with the model that is loaded; `proposed`, until the user has chosen."""
+        """Offer the precisions of the loaded model; select `proposed` until the user chooses."""
         if known is not None:
             head = self.boxes[HEAD].currentData()
             weights = known.of_weights(head, config.dtype)
@@ -106,8 +106,8 @@ class PrecisionChoice(QWidget):
             self._show(proposed)
 
     def show_model(self, config: EngineConfig) -> None:
-        """Another model than the loaded one: nothing is known of its checkpoint, so the engine says
-        what cannot be."""
+        """Another model than the loaded one: every choice is offered, because its checkpoint was
+        not read. The engine refuses what it cannot load."""
         for name, box in self.boxes.items():
             titles = {"auto": "as stored"} if name == WEIGHTS else {}
             values = SETTINGS[name].choices
@@ -116,7 +116,7 @@ class PrecisionChoice(QWidget):
         self._is_touched = False
 
     def forget(self) -> None:
-        """What the user has chosen: the next `show_engine` proposes again."""
+        """Forget the user's choice: the next `show_engine` proposes again."""
         self._is_touched = False
 
     def _show(self, settings: Mapping[str, Any]) -> None:
@@ -145,16 +145,16 @@ def another(config: EngineConfig, known: Checkpoint | None) -> dict[str, Any]:
 
 
 METHOD = "speculative_method"
-SAME_MODEL, AS_LOADED = "loaded model", "as loaded"
+SAME_MODEL, AS_LOADED = "Loaded model", "As loaded"
 
 
 class SamplingChoice(ElidedCombo):
-    """Greedy, or one of the presets of the chat."""
+    """Greedy, or a preset of the chat."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
         self.setAccessibleName(f"Sampling of the {where} side")
-        self.setToolTip("How tokens are chosen; both sides draw from the same seed")
+        self.setToolTip("Sampling; both sides use the same seed")
         self.addItem(GREEDY, GREEDY_PARAMS)
         for preset in built_in_presets():
             self.addItem(preset.name, preset.params)
@@ -168,7 +168,7 @@ class SamplingChoice(ElidedCombo):
 
 
 class SideChoice(QFrame):
-    """A side as the user has it. `changed`: anything of it."""
+    """`changed`: any choice of this side."""
 
     changed = Signal()
 
@@ -178,22 +178,22 @@ class SideChoice(QFrame):
         self.setProperty("panel", True)
         self._loaded: EngineConfig | None = None
         self.what = ElidedLine("text_muted")
-        self.what.setAccessibleName(f"What stands on the {where}")
+        self.what.setAccessibleName(f"{where.capitalize()} side")
         self.sampling = SamplingChoice(where)
         self.model = named_box(
-            f"Model of the {where} side", "Another model, or the one that is loaded"
+            f"Model of the {where} side", "The loaded model, or another one"
         )
         self.profile = named_box(
-            f"Settings of the {where} side", "The engine settings as loaded, or those of a profile"
+            f"Settings of the {where} side", "The loaded engine settings, or a profile"
         )
-        self.drafts = named_box(f"Drafts of the {where} side", SETTINGS[METHOD].help)
-        for text, value in ((AS_LOADED, None), ("no drafts", "off"), ("n-gram lookup", "ngram")):
-            self.drafts.addItem(text, value)
+        self.speculation = named_box(f"Speculation of the {where} side", SETTINGS[METHOD].help)
+        for text, value in ((AS_LOADED, None), ("Off", "off"), ("N-gram lookup", "ngram")):
+            self.speculation.addItem(text, value)
         self.precision = PrecisionChoice(where)
         self._arrange(where)
         self.model.activated.connect(self._take_precision)
         self.profile.activated.connect(self._take_precision)
-        for box in (self.drafts, self.sampling):
+        for box in (self.speculation, self.sampling):
             box.activated.connect(lambda: self.changed.emit())
         self.precision.changed.connect(self.changed)
 
@@ -207,9 +207,9 @@ class SideChoice(QFrame):
         head.addWidget(self.sampling)
         row = QHBoxLayout()
         row.setSpacing(SPACE_2)
-        names = (("Model", self.model), ("Settings", self.profile), ("Drafts", self.drafts))
-        for name, box in names:
-            row.addLayout(under_its_name(name, box), 1)
+        boxes = (self.model, self.profile, self.speculation)
+        for name, box in zip(("Model", "Settings", "Speculation"), boxes, strict=True):
+            row.addLayout(labelled(name, box), 1)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         column.setSpacing(SPACE_1)
@@ -218,7 +218,7 @@ class SideChoice(QFrame):
         column.addWidget(self.precision)
 
     def offer(self, models: Sequence[RecentModel], profiles: Sequence[Profile]) -> None:
-        """What can be chosen; what was chosen stays where it still can."""
+        """Offer these; the choice stays where it is still offered."""
         known = [(SAME_MODEL, None), *((m.title, m) for m in models)]
         _fill(self.model, known, lambda a, b: bool(a and b and a.is_same(b)))
         named = [(AS_LOADED, None), *((p.name, p) for p in profiles)]
@@ -227,14 +227,13 @@ class SideChoice(QFrame):
     def show_engine(
         self, config: EngineConfig, known: Checkpoint | None, proposed: Mapping[str, Any]
     ) -> None:
-        """What is loaded: `proposed` is its precision here until the user chooses another."""
+        """`proposed` is the precision here until the user chooses another."""
         self._loaded = config
         if self.chosen_model is None:
             self.precision.show_engine(config, known, proposed)
 
     def choose(self, model: RecentModel | None, settings: Mapping[str, Any]) -> None:
-        """`model`, one that was offered (None: the one that is loaded), at the precision that
-        `settings` name."""
+        """Choose an offered `model` (None: the loaded one) at the precision in `settings`."""
         offered = [self.model.itemData(place) for place in range(self.model.count())]
         same = [bool(model and other and model.is_same(other)) for other in offered]
         self.model.setCurrentIndex(same.index(True) if True in same else 0)
@@ -243,29 +242,29 @@ class SideChoice(QFrame):
         self.precision.choose({n: settings[n] for n in self.precision.boxes if n in settings})
 
     def setup(self, seed: int) -> Setup:
-        """What is chosen, and how it samples from `seed`."""
-        model, words = self.chosen_model, self.precision.text
-        name = words if model is None else f"{model.title} · {words}"
+        """The choices, with `seed`."""
+        model, precision = self.chosen_model, self.precision.text
+        name = precision if model is None else f"{model.title} · {precision}"
         settings = {**self._own_settings, **self.precision.settings}
         return Setup(settings, name, model, self.sampling.params(seed), self.sampling.name)
 
     @property
     def chosen_model(self) -> RecentModel | None:
-        """None: the one that is loaded."""
+        """None: the loaded one."""
         model: RecentModel | None = self.model.currentData()
         return model
 
     @property
     def _own_settings(self) -> dict[str, Any]:
-        """Of the profile and the drafts."""
+        """Of the profile and the speculation."""
         profile: Profile | None = self.profile.currentData()
         found = dict(profile.settings) if profile is not None else {}
-        if self.drafts.currentData() is not None:
-            found[METHOD] = self.drafts.currentData()
+        if self.speculation.currentData() is not None:
+            found[METHOD] = self.speculation.currentData()
         return found
 
     def _take_precision(self) -> None:
-        """Precisions are those of the model, or of the profile."""
+        """Take the precision of the model, or of the profile."""
         model, own = self.chosen_model, self._own_settings
         config = model.config() if model is not None else self._loaded
         if model is not None:

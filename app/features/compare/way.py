@@ -1,12 +1,12 @@
 """How both sides get an engine: one for both, two at once, or one after the other. No Qt.
 
-SAME      left and right differ in sampling alone: the engine of the window answers for both
-BESIDE    both engines are loaded at once: they fit the memory together
+SAME      only sampling differs: the engine of the window runs both sides
+BESIDE    both engines are loaded at once: they fit in memory
 SWITCH    one after the other: the engine of the window changes its settings
 REPLACE   one after the other: another model is loaded in its place
 
 Where neither side is what the window has loaded, its engine becomes the left side first. At the end
-it goes back to what it was.
+the previous state is restored.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def needs_one(setups: tuple[Setup, Setup], loaded: EngineConfig) -> bool:
 
 
 class Decision(NamedTuple):
-    """`why`: in words, with the numbers. `config`: of the engine beside, or in the place of, the
+    """`why`: a sentence with the numbers. `config`: of the engine beside, or in the place of, the
     one that is loaded."""
 
     way: Way
@@ -89,40 +89,33 @@ class Decision(NamedTuple):
 def in_turn(why: str, config: EngineConfig, taken: EngineConfig) -> Decision:
     """One after the other, because of `why`: `config` takes the place of `taken`."""
     if is_same_model(config, taken):
-        return Decision(Way.SWITCH, f"One engine after the other: {why}", config)
-    ends = "Replies that are being written end when the other model is loaded."
-    return Decision(Way.REPLACE, f"One engine after the other: {why} {ends}", config)
+        return Decision(Way.SWITCH, f"One engine, one side at a time: {why}", config)
+    ends = "Loading the other model aborts running replies."
+    return Decision(Way.REPLACE, f"One engine, one side at a time: {why} {ends}", config)
 
 
 def decide(
     config: EngineConfig, taken: EngineConfig, plan: MemoryPlan, found: Estimate, side: str
 ) -> Decision:
-    """Two at once where what the engine of the window (`taken`) has planned and what `side` needs
+    """Two at once where the planned memory of the window's engine (`taken`) and what `side` needs
     with `config` fit together.
 
-    It needs its weights, its activations and a cache for one request of its context. Where it
-    would have layers on the CPU only for want of room on the GPU, they do not fit.
+    It needs its weights, its activations and a cache for one request of its context. Layers
+    offloaded to the CPU only because the GPU is full do not count as fitting.
     """
-    need, first = found.need, other_side(side)
+    need, other = found.need, other_side(side)
     if need is None:
-        return in_turn(f"what the {side} needs is not known. {found.problem}", config, taken)
+        return in_turn(f"no memory estimate for the {side} side. {found.problem}", config, taken)
     planned, room = plan.predicted, min(plan.limit - plan.predicted, need.limit)
-    has = f"{format_bytes(planned)} {_where(taken)}".rstrip()
+    has = f"{format_bytes(planned)} {each_of(len(taken.devices))}".rstrip()
     needs = f"{format_bytes(need.everywhere)} {need.where}".rstrip()
-    numbers = (
-        f"the {first} has planned {has}, the {side} needs {needs}, and "
-        f"{format_bytes(plan.limit)} may be used"
-    )
+    numbers = f"{other} {has}, {side} {needs}, limit {format_bytes(plan.limit)}"
     is_squeezed = need.in_ram is not None and config.gpu_layers == AUTO
     if need.needed > room or not need.fits or is_squeezed:
-        return in_turn(f"they do not fit at once: {numbers}.", config, taken)
+        return in_turn(f"both do not fit in memory ({numbers}).", config, taken)
     if config.kv_cache_memory_bytes is None or is_same_model(config, taken):
         config = config.replace(kv_cache_memory_bytes=need.kv_of_all)
-    return Decision(Way.BESIDE, f"Two engines at once: {numbers}.", config)
-
-
-def _where(taken: EngineConfig) -> str:
-    return each_of(len(taken.devices))
+    return Decision(Way.BESIDE, f"Two engines at once ({numbers}).", config)
 
 
 def is_same_model(first: EngineConfig, second: EngineConfig) -> bool:
@@ -139,12 +132,12 @@ def without_auto(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def agrees(config: EngineConfig, settings: Mapping[str, Any]) -> bool:
-    """Whether an engine that runs with `config` has these settings."""
+    """Whether `config` has these settings."""
     return are_alike({name: getattr(config, name) for name in settings}, settings)
 
 
 def are_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether the engine makes the same of both, which name the same settings."""
+    """Whether both, which name the same settings, mean the same to the engine."""
     plain = ("auto", "none")
     return all(
         value == second[name]
@@ -157,16 +150,16 @@ def are_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 _IN_PRECISION = ("quantization", "quantization_head", "dtype", "kv_cache_dtype")
 
 
-def other_words(setup: Setup, loaded: EngineConfig | None) -> str:
-    """What a side sets beside its precision, in words; "" where that is nothing new."""
+def other_settings(setup: Setup, loaded: EngineConfig | None) -> str:
+    """What a side sets beside its precision: "n-gram speculation · running requests 4"."""
     base = EngineConfig() if setup.model is not None else loaded
     new = {n: v for n, v in setup.settings.items() if base is None or getattr(base, n) != v}
-    return " · ".join(_setting_words(n, v) for n, v in new.items() if n not in _IN_PRECISION)
+    return " · ".join(_setting_text(n, v) for n, v in new.items() if n not in _IN_PRECISION)
 
 
-def _setting_words(name: str, value: Any) -> str:
+def _setting_text(name: str, value: Any) -> str:
     if name == "speculative_method":
-        return "no drafts" if value == "off" else f"drafts by {value}"
+        return "no speculation" if value == "off" else f"{value} speculation"
     if isinstance(value, bool):
         value = "on" if value else "off"
     return f"{SETTINGS[name].label.lower()} {'auto' if value is None else value}"

@@ -1,12 +1,12 @@
-"""The window of a comparison: prompts, what stands on the right, and both answers.
+"""`CompareWindow`: prompts, both sides and their replies.
 
 +---------------------------------------------------+
 | left: model, settings, | right: model, settings,  |
 | precision, sampling    | precision, sampling      |
-| prompt              [longest] [seed] [Add] [File] |
-| status                  [x] back    [Compare]     |
-| prompts, and how far the answers are identical    |
-| left answer             | right answer            |
+| prompt               [max] [seed] [Add] [Import]  |
+| status              [x] restore     [Compare]     |
+| prompts, and how much of the replies is identical |
+| left reply              | right reply             |
 +---------------------------------------------------+
 """
 
@@ -16,26 +16,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QCheckBox,
-    QDialog,
     QFileDialog,
     QGridLayout,
     QHBoxLayout,
     QLabel,
-    QPlainTextEdit,
-    QPushButton,
-    QSpinBox,
     QSplitter,
     QVBoxLayout,
     QWidget,
 )
 
-from app.features.compare.answers import Columns, PromptTable
+from app.features.compare.columns import Columns, PromptTable
 from app.features.compare.export import as_json, as_markdown, verdict
 from app.features.compare.record import Pair
+from app.features.compare.reply_view import PromptWindow, button
 from app.features.compare.runner import ComparisonRunner
 from app.features.compare.sides import SideChoice, another, as_loaded
 from app.features.compare.way import Setup, needs_one
@@ -45,25 +41,20 @@ from app.link.bridge import EngineBridge
 from app.link.tasks import run_task
 from app.window.settings_store import RecentModel, SettingsStore
 from engine.errors import ErrorInfo
-from engine.evaluate.task import DEFAULT_MAX_TOKENS, PROMPT_LINES, PromptLine, read_prompts
+from engine.evaluate.task import PROMPT_LINES, PromptLine, read_prompts
 from widgets.controls.lines import ElidedLine
 from widgets.theme.theme import SPACE_2, SPACE_4, restyle
 
-SIZE = (1080, 760)
 STATUS_MS = 500
 JSON, MARKDOWN = "Comparison (*.json)", "Comparison as text (*.md)"
 PROMPTS = "Prompts, one JSON object a line (*.jsonl *.json);;All files (*)"
 READY = (
-    "Both sides answer the same prompts from the same seed: by two engines at once where both fit "
-    "the memory, else one after the other. Chats go on, and pause while settings are switched."
+    "Both sides get the same prompts and seed. Two engines run at once if both fit in memory, "
+    "otherwise one after the other. Chats pause while settings change."
 )
 
 
-class CompareWindow(QDialog):
-    """Kept until it is closed, results and all."""
-
-    closed = Signal()
-
+class CompareWindow(PromptWindow):
     def __init__(
         self,
         bridge: EngineBridge,
@@ -72,23 +63,27 @@ class CompareWindow(QDialog):
         store: SettingsStore,
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__(parent)
-        self.setWindowTitle("Compare side by side")
+        super().__init__("Compare side by side", STATUS_MS, parent)
         self._bridge, self._guide, self._runner, self._store = bridge, guide, runner, store
         self._waiting: list[Pair] = []  # prompts before the comparison begins
-        self._told: tuple[str, str] | None = None  # of a file, and its role
-        self._brought: list[RecentModel] = []  # models that somebody wants compared
+        self._notice: tuple[str, str] | None = None  # of a file, and its role
+        self._brought: list[RecentModel] = []  # models to compare from elsewhere
         self._make_parts()
         self._arrange()
-        self._timer = QTimer(self)
-        self._timer.setInterval(STATUS_MS)
         self._timer.timeout.connect(self._show_status)
-        runner.changed.connect(self.refresh)
+        self.hear(runner.changed, self.refresh)
+        self.hear(runner.appended, self.columns.append)
         guide.changed.connect(self.refresh)
         bridge.state_changed.connect(self.refresh)
         bridge.loaded.connect(self.refresh)
-        self.resize(*SIZE)
         self.refresh()
+
+    @property
+    def is_running(self) -> bool:
+        return self._runner.is_running
+
+    def stop_replies(self) -> None:
+        self._runner.stop()
 
     # Building ----------------------------------------------------------------------------------
 
@@ -96,49 +91,36 @@ class CompareWindow(QDialog):
         self.sides = (SideChoice("left"), SideChoice("right"))
         for side in self.sides:
             side.changed.connect(self.refresh)
-        self.seed = QSpinBox()
-        self.seed.setRange(0, 2**31 - 1)
-        self.seed.setPrefix("seed ")
-        self.seed.setAccessibleName("Seed of both sides")
-        self.seed.setToolTip("Both sides draw their tokens from the same seed")
-        self.together = QCheckBox("At the same time")
+        self.seed.setToolTip("Both sides sample with this seed")
+        self.together = QCheckBox("In parallel")
         self.together.setToolTip(
-            "Where both engines are loaded, both answer at once and share the processor. Off: in "
-            "turn, so that neither slows the other down"
+            "With two engines, generate on both at once; they share the hardware. "
+            "Off: one at a time, so neither slows the other"
         )
         self.together.toggled.connect(self._on_together)
-        self.prompt = QPlainTextEdit()
         self.prompt.setAccessibleName("Prompt for both sides")
-        self.prompt.setPlaceholderText("A prompt for both sides")
-        self.prompt.setTabChangesFocus(True)
+        self.prompt.setPlaceholderText("Prompt for both sides")
         self.prompt.setFixedHeight(64)
         self.prompt.textChanged.connect(self._show_buttons)
-        self.max_tokens = QSpinBox()
-        self.max_tokens.setRange(1, 4096)
-        self.max_tokens.setValue(DEFAULT_MAX_TOKENS)
-        self.max_tokens.setSuffix(" tokens")
-        self.max_tokens.setAccessibleName("Longest answer")
-        self.max_tokens.setToolTip("The longest answer to a prompt that is written here")
-        self.add = _button("Add prompt", "Another prompt: all share one switch (Ctrl+Return)")
+        self.max_tokens.setToolTip("Max tokens per reply, for prompts that you add here")
+        self.add = button("Add prompt", "Add another prompt (Ctrl+Return). All share one switch")
         self.add.clicked.connect(self.add_prompt)
-        QShortcut(QKeySequence("Ctrl+Return"), self.prompt, self.add_prompt)
+        self.on_return(self.add_prompt)
         self.way = ElidedLine("text_muted")
-        self.file = _button("From a file…", PROMPT_LINES)
+        self.file = button("Import prompts…", PROMPT_LINES)
         self.file.clicked.connect(self.ask_for_file)
-        self.back = QCheckBox("Switch back at the end")
+        self.back = QCheckBox("Restore when done")
         self.back.setChecked(True)
-        self.back.setToolTip("Off: the engine of the window stays as the side that answered last")
+        self.back.setToolTip("Off: the engine keeps the model and settings of the last side")
         self.back.toggled.connect(self._on_back)
-        self.export = _button("Export…", "Write the comparison as Markdown or JSON")
+        self.export = button("Export…", "Export the comparison as Markdown or JSON")
         self.export.clicked.connect(self.ask_for_export)
-        self.start = _button("Compare", "Answer all prompts on both sides")
-        self.start.setProperty("kind", "primary")
         self.start.clicked.connect(self.start_or_stop)
         self.status = QLabel()
         self.status.setWordWrap(True)
         self.status.setProperty("role", "muted")
         self.table = PromptTable()
-        self.table.chosen.connect(lambda row: self._show_pair())
+        self.table.chosen.connect(self._show_pair)
         self.columns = Columns()
 
     def _arrange(self) -> None:
@@ -179,15 +161,15 @@ class CompareWindow(QDialog):
     # What the user does ------------------------------------------------------------------------
 
     def add_prompt(self) -> None:
-        """What is written becomes a prompt of its own."""
+        """Add the text as a prompt."""
         text = self.prompt.toPlainText().strip()
         if text:
             self.prompt.clear()
             self.add_prompts([self._line(text)])
 
     def add_prompts(self, lines: Sequence[PromptLine]) -> None:
-        """Into the comparison that runs, else into the next one."""
-        self._told = None
+        """Add them to the comparison that runs, else to the next one."""
+        self._notice = None
         if self._runner.is_running:
             self._runner.add(lines)
         else:
@@ -195,19 +177,19 @@ class CompareWindow(QDialog):
             self._waiting += [Pair(line) for line in lines]
         self.refresh()
 
-    def choose_sides(self, stands: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
-        """Left and right: a model, and the settings of its precision. Not while one runs."""
+    def choose_sides(self, wanted: Sequence[tuple[RecentModel, Mapping[str, Any]]]) -> None:
+        """Choose a model and its precision for left and right, unless a comparison runs."""
         if self._runner.is_running:
             return
         self._again()
-        self._brought = [model for model, _ in stands]
+        self._brought = [model for model, _ in wanted]
         self._offer()
-        for side, (model, settings) in zip(self.sides, stands, strict=True):
+        for side, (model, settings) in zip(self.sides, wanted, strict=True):
             side.choose(None if self._is_loaded(model) else model, settings)
         self.refresh()
 
     def _again(self) -> None:
-        """What was answered is answered again."""
+        """Run the same prompts again."""
         if self._runner.comparison is not None:
             self._waiting = [Pair(pair.prompt) for pair in self._runner.comparison.pairs]
             self._runner.comparison = None
@@ -219,7 +201,7 @@ class CompareWindow(QDialog):
         self.add_prompt()
         prompts = [pair.prompt for pair in self._pairs]
         if prompts:
-            self._told = None
+            self._notice = None
             self._runner.stays = not self.back.isChecked()
             self._runner.together = self.together.isChecked()
             self._runner.start(prompts, self.setups)
@@ -234,7 +216,7 @@ class CompareWindow(QDialog):
 
     def read(self, path: Path) -> None:
         """Add the prompts of a JSONL file."""
-        run_task(self, lambda: read_prompts(path), self.add_prompts, self._refuse)
+        run_task(self, lambda: read_prompts(path), self.add_prompts, self._on_error)
 
     def ask_for_export(self) -> None:
         dialog = QFileDialog(self, "Export comparison", str(Path.home() / "comparison.md"))
@@ -253,8 +235,8 @@ class CompareWindow(QDialog):
         comparison = self._runner.comparison
         if comparison is not None:
             text = as_json(comparison) if path.suffix == ".json" else as_markdown(comparison)
-            done = lambda _: self._tell(f"Written to {path}.")
-            run_task(self, lambda: path.write_text(text, "utf-8"), done, self._refuse)
+            done = lambda _: self._notify(f"Exported to {path}.")
+            run_task(self, lambda: path.write_text(text, "utf-8"), done, self._on_error)
 
     def _line(self, text: str) -> PromptLine:
         model = self._bridge.model
@@ -282,7 +264,7 @@ class CompareWindow(QDialog):
         return comparison.pairs if comparison is not None else self._waiting
 
     def refresh(self, *_: object) -> None:
-        """Everything again."""
+        """Show everything again."""
         runner, bridge = self._runner, self._bridge
         comparison = runner.comparison
         if not runner.is_running:
@@ -304,11 +286,10 @@ class CompareWindow(QDialog):
         self._show_pair()
         self._show_status()
         self._show_buttons()
-        if runner.is_running != self._timer.isActive():
-            (self._timer.start if runner.is_running else self._timer.stop)()
+        self.run_timer()
 
     def _offer(self) -> None:
-        """What there is to choose from, and what is loaded."""
+        """Offer the known models and profiles, and the precisions of the loaded model."""
         recent = self._store.recent
         brought = [m for m in self._brought if not any(m.is_same(known) for known in recent)]
         others = [model for model in (*recent, *brought) if not self._is_loaded(model)]
@@ -329,19 +310,19 @@ class CompareWindow(QDialog):
         self.columns.show_pair(self._pairs[row] if 0 <= row < len(self._pairs) else None)
 
     def _show_status(self) -> None:
-        """What was told of a file stands until something else is done: the engine's own news, of
-        which there may be some at any time, do not take its place."""
+        """A notice about a file stays until the user does something else: engine events, which
+        come at any time, do not replace it."""
         runner = self._runner
+        notice, role = self._notice or ("", "muted")
         if runner.problem:
             self._say(runner.problem, "error")
         elif runner.is_running:
             text = f"Stopping. {runner.status}" if runner.is_stopping else runner.status
-            told, role = self._told or ("", "muted")
-            self._say(f"{told} {text}".strip(), role)
-        elif self._told is not None:
-            self._say(*self._told)
+            self._say(f"{notice} {text}".strip(), role)
+        elif notice:
+            self._say(notice, role)
         elif runner.comparison is not None:
-            self._say(verdict(runner.comparison) or "Nothing was answered by both sides.")
+            self._say(verdict(runner.comparison) or "No prompt was completed by both sides.")
         else:
             self._say(self._refusal() or READY)
 
@@ -352,8 +333,8 @@ class CompareWindow(QDialog):
         self.start.setText("Stop" if is_running else "Compare")
         self.start.setEnabled(not self._runner.is_stopping if is_running else can_start)
         self.start.setToolTip(
-            "Stop, keep what was answered, and switch back" if is_running
-            else self._refusal() or "Answer all prompts on both sides"
+            "Stop, keep the replies, and restore the engine" if is_running
+            else self._refusal() or "Run all prompts on both sides"
         )  # fmt: skip
         for widget in (*self.sides, self.seed):
             widget.setEnabled(not is_running)
@@ -361,15 +342,15 @@ class CompareWindow(QDialog):
         self.export.setEnabled(self._runner.comparison is not None and not is_running)
 
     def _refusal(self) -> str:
-        """Why nothing can be compared now; "" where it can."""
+        """Why no comparison can start now; "" where it can."""
         config = self._bridge.config
         if config is None or not self._bridge.is_ready:
-            return "Open a model to compare it with another, or with other settings."
+            return "Open a model first."
         if self._bridge.look_only:
             return self._bridge.look_only
         left, right = self.setups
         if needs_one((left, right), config) and left.sampling == right.sampling:
-            return "Choose another model, another precision, settings or sampling for a side."
+            return "Both sides are the same. Change model, precision, settings or sampling of one."
         return ""
 
     def _say(self, text: str, role: str = "muted") -> None:
@@ -377,30 +358,9 @@ class CompareWindow(QDialog):
         if self.status.property("role") != role:
             restyle(self.status, role=role)
 
-    def _tell(self, text: str, role: str = "muted") -> None:
-        self._told = (text, role)
+    def _notify(self, text: str, role: str = "muted") -> None:
+        self._notice = (text, role)
         self._show_status()
 
-    def _refuse(self, error: ErrorInfo) -> None:
-        self._tell(f"{error.cause} {error.remedy}".strip(), "error")
-
-    def closeEvent(self, event: QCloseEvent) -> None:
-        self._runner.changed.disconnect(self.refresh)  # it goes on to switch back, unseen
-        self._timer.stop()
-        self._runner.stop()
-        super().closeEvent(event)
-        self.closed.emit()
-
-    def reject(self) -> None:
-        """Escape, too: while something runs it stops that, and what was written stays."""
-        if self._runner.is_running:
-            self._runner.stop()
-        else:
-            self.close()
-
-
-def _button(text: str, tip: str) -> QPushButton:
-    made = QPushButton(text)
-    made.setToolTip(tip)
-    made.setAutoDefault(False)
-    return made
+    def _on_error(self, error: ErrorInfo) -> None:
+        self._notify(f"{error.cause} {error.remedy}".strip(), "error")

@@ -7,7 +7,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject
 
-from app.features.compare.commands import CompareDesk
+from app.features.compare.commands import CompareManager
 from app.features.models.session import ModelSession
 from app.features.quantize.kept_reports import facts_name
 from app.features.quantize.page import QuantizePage
@@ -25,7 +25,7 @@ class CompareInChat(QObject):
     model, that one."""
 
     def __init__(
-        self, page: QuantizePage, desk: CompareDesk, session: ModelSession, bridge: EngineBridge
+        self, page: QuantizePage, desk: CompareManager, session: ModelSession, bridge: EngineBridge
     ) -> None:
         super().__init__()
         self._desk, self._session, self._bridge = desk, session, bridge

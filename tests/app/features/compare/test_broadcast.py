@@ -10,9 +10,9 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import State
-from app.features.compare.broadcast import lines, seeds
-from app.features.compare.broadcast_replies import Reply, Stage, together
 from app.features.compare.broadcast_window import LEAST_WIDTH, MOST, BroadcastWindow
+from app.features.compare.replies import Reply, Stage, Totals, name_of
+from app.features.compare.requests import lines, seeds
 from app.main.start import Application
 from engine import messages
 from engine.sampling_params import SamplingParams
@@ -34,19 +34,29 @@ def event(at: float, count: int, *, end: FinishReason | None = None) -> messages
     )
 
 
-def test_every_reply_is_measured_and_all_together() -> None:
-    first, second = (Reply(n, f"r{n}", "p", PARAMS, sent=0.0) for n in (1, 2))
-    assert first.words == "waiting" and together([]).words == "0 tokens in 0.0 s"
+def test_every_reply_and_all_together_are_measured() -> None:
+    first, second = (Reply(f"r{n}", "p", PARAMS, n, sent=0.0) for n in (1, 2))
+    assert first.stage is Stage.QUEUED and Totals.of([]).num_tokens == 0
     first.add(event(1.0, 1), "m")
-    assert first.stage is Stage.WRITING and first.ttft_ms == 1000 and first.tokens_per_s is None
+    assert first.stage is Stage.GENERATING and first.ttft_s == 1 and first.tokens_per_s is None
     first.add(event(2.0, 2), "m")
-    assert first.tokens_per_s == 2.0
-    both = together([first, second])
-    assert (both.num_writing, both.num_waiting, both.num_tokens) == (1, 1, 3)
-    assert both.tokens_per_s == 1.5 and "1 writing, 1 waiting" in both.words
+    assert first.tokens_per_s == 2.0 and "2.0 tok/s" in first.summary
+    both = Totals.of([first, second])
+    assert (both.num_generating, both.num_queued, both.num_tokens) == (1, 1, 3)
+    assert both.tokens_per_s == both.per_reply * 0.75 == 1.5
     second.add(event(3.0, 5, end=FinishReason.LENGTH), "m")
-    assert second.words == "TTFT 1,000 ms · 2.0 tok/s · 5 tokens · cut at the limit"
-    assert "8 tokens in 3.0 s" in together([first, second]).words
+    assert second.is_done and second.figures is not None
+    assert second.figures.finish_reason == "length" and second.summary.count(" · ") == 3
+    both = Totals.of([first, second])
+    assert (both.num_tokens, both.seconds, both.num_finished) == (8, 3.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("request_id", "name"),
+    [("broadcast-5f-3", "broadcast 3"), ("compare-5f", "comparison"), ("chatcmpl-broadcast", "")],
+)
+def test_requests_are_named(request_id: str, name: str) -> None:
+    assert name_of(request_id) == name
 
 
 def test_what_is_sent() -> None:
@@ -83,7 +93,7 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
     assert window.empty.isVisible() and not window.start.isEnabled()
     script.replies, script.step_s = 60, 0.02
     send(window, "Tell me", 5)
-    assert window.start.text() == "Send to 5" and not window.start.isEnabled()
+    assert "5" in window.start.text() and not window.start.isEnabled()
     snapshots: list[int] = []
     application.bridge.snapshot.connect(lambda s: snapshots.append(len(s.requests)))
     wait_for_end(qtbot, window)
@@ -95,8 +105,10 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
     assert {str(c.prompt[0]["content"]) for c in sent} == {"Tell me"}  # type: ignore[index]
     for cell in window.cells:
         assert cell.text.toPlainText() == cell.reply.text != ""
-        assert "TTFT" in cell.figures.text() and "60 tokens" in cell.figures.text()
-    assert "5 ended" in window.together.text() and "300 tokens" in window.together.text()
+        assert cell.reply.num_tokens == 60 and cell.figures.text() == cell.reply.summary
+    totals = Totals.of(window.broadcast.replies)
+    assert (totals.num_finished, totals.num_tokens) == (5, 300)
+    assert window.together.text() == totals.summary
     views = application.window.views
     assert views.requests.model.name(sent[1].request_id) == "broadcast 2"
     assert views.timeline.view.name(sent[1].request_id) == "broadcast 2"
@@ -132,7 +144,7 @@ def test_all_are_stopped_and_what_was_written_stays(
     qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
     window.stop.click()
     wait_for_end(qtbot, window)
-    assert all("stopped" in cell.figures.text() for cell in window.cells)
+    assert all(cell.reply.stage is Stage.STOPPED for cell in window.cells)
     assert all(cell.keep.isEnabled() for cell in window.cells)
     assert window.start.isEnabled() and not window.stop.isEnabled()
 
@@ -164,7 +176,7 @@ def test_what_is_refused_or_cut_off_says_why(
     qtbot.waitUntil(lambda: all(cell.reply.text for cell in window.cells), timeout=5000)
     application.session.unload()
     wait_for_end(qtbot, window)
-    assert not window.start.isEnabled() and "Open a model" in window.start.toolTip()
+    assert not window.start.isEnabled() and window.start.toolTip()
 
 
 def test_cells_stand_beside_each_other_as_far_as_there_is_room(

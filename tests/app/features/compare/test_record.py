@@ -8,19 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.features.compare.export import as_json, as_markdown, pair_words, verdict
-from app.features.compare.record import LEFT, RIGHT, Answer, Comparison, Pair, Piece, Side
+from app.features.compare.record import LEFT, RIGHT, Comparison, Pair, Side
+from app.features.compare.replies import Reply, Stage
+from engine.errors import ErrorInfo
 from engine.evaluate.task import PromptLine
+from widgets.tokens.record import TokenRecord
 
 WORDS = st.lists(st.sampled_from(["a ", "b ", "c "]), max_size=8)
 
 
-def answer(words: list[str], **changes: object) -> Answer:
-    pieces = tuple(Piece(ord(word[0]), word) for word in words)
-    return Answer(pieces, "".join(words), 0.1, 20.0, **changes)  # type: ignore[arg-type]
+def reply(words: list[str]) -> Reply:
+    tokens = [TokenRecord(ord(word[0]), word, 0.0, 1) for word in words]
+    return Reply(
+        stage=Stage.DONE, text="".join(words), tokens=tokens, ttft_s=0.1, tokens_per_s=20.0
+    )
 
 
 def pair(left: list[str], right: list[str], number: int = 1) -> Pair:
-    return Pair(PromptLine(number, f"Prompt {number}"), [answer(left), answer(right)])
+    return Pair(PromptLine(number, f"Prompt {number}"), [reply(left), reply(right)])
 
 
 def compared(*pairs: Pair) -> Comparison:
@@ -41,12 +46,13 @@ def test_both_answers_are_whole_and_begin_the_same(left: list[str], right: list[
 
 
 def test_shares_count_what_both_answered() -> None:
-    half = Pair(PromptLine(3, "half"), [answer(["a "]), None])
-    failed = Pair(PromptLine(4, "bad"), [answer([], problem="too long"), answer(["a "])])
+    half = Pair(PromptLine(3, "half"), [reply(["a "]), None])
+    failed = Pair(PromptLine(4, "bad"), [Reply(), reply(["a "])])
+    failed.replies[LEFT].fail(ErrorInfo("too long"))  # type: ignore[union-attr]
     made = compared(pair(["a "], ["a "]), pair(["a ", "b "], ["a ", "c "], 2), half, failed)
     assert made.identical_share == 0.5 and made.mean_equal_share == 0.75
-    assert verdict(made).startswith("1 of 2 answers are identical (50 %)")
-    assert pair_words(made.pairs[1]) == "Identical up to token 1 of 2 (50 %)."
+    assert "1 of 2" in verdict(made) and "50 %" in verdict(made) and "75 %" in verdict(made)
+    assert "1 of 2 (50 %)" in pair_words(made.pairs[1])
     assert half.equal_share is None and pair_words(failed) == ""
     assert verdict(compared(half)) == ""
 

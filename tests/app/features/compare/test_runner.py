@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.features.compare.runner import Phase
+from app.features.compare.replies import Stage
+from app.features.compare.runner import CHANGED, Phase
 from app.features.compare.window import CompareWindow
 from app.main.start import Application
 from engine import messages
@@ -86,7 +87,7 @@ def test_it_stays_on_the_right_where_it_is_to(
 def test_the_same_precision_is_not_compared_with_itself(window: CompareWindow) -> None:
     write(window, "one")
     window.sides[1].precision.choose({"quantization": "none"})
-    assert not window.start.isEnabled() and "another precision" in window.status.text()
+    assert not window.start.isEnabled()
     window.sides[1].precision.choose({"quantization": "int8"})
     assert window.start.isEnabled()
 
@@ -103,9 +104,9 @@ def test_stopping_keeps_what_was_answered_and_goes_back(
     window.start.click()
     wait_for_end(qtbot, window)
     assert runner.comparison is not None
-    assert [p.answers[0] is not None for p in runner.comparison.pairs] == [True, True]
-    answer = runner.comparison.pairs[0].answers[1]
-    assert answer is not None and answer.problem == "stopped"
+    assert [p.replies[0] is not None for p in runner.comparison.pairs] == [True, True]
+    reply = runner.comparison.pairs[0].replies[1]
+    assert reply is not None and reply.stage is Stage.STOPPED
     assert commands(application)[-1] == "-> auto"
 
 
@@ -144,7 +145,7 @@ def test_a_change_of_precision_from_elsewhere_ends_it(
     window.start.click()
     application.bridge.reconfigure(quantization="nf4")
     wait_for_end(qtbot, window)
-    assert "changed meanwhile" in window.status.text()
+    assert window._runner.problem == CHANGED
 
 
 def test_closing_the_model_ends_it(
@@ -156,7 +157,7 @@ def test_closing_the_model_ends_it(
     window.start.click()
     application.session.unload()
     wait_for_end(qtbot, window)
-    assert "meanwhile" in window.status.text() and not window.start.isEnabled()
+    assert window._runner.problem and not window.start.isEnabled()
 
 
 def test_prompts_come_from_a_file_and_results_go_to_one(

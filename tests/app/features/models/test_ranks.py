@@ -255,15 +255,13 @@ def test_a_comparison_says_on_how_many_gpus_each_side_is() -> None:
     taken = EngineConfig(model="/models/other", device="cuda:0", tensor_parallel_size=2)
     made = decide(CONFIG, taken, plan, Estimate(report(), PART), "right")
     assert made.way is Way.BESIDE
-    assert made.why.startswith(
-        "Two engines at once: the left has planned 6.00 GiB on each of 2 GPUs, the right needs "
-        "7.38 GiB on each of 2 GPUs, and 40.0 GiB may be used"
-    )
+    numbers = ("6.00 GiB on each of 2 GPUs", "7.38 GiB on each of 2 GPUs", "40.0 GiB")
+    assert all(number in made.why for number in numbers)
     stages = taken.replace(tensor_parallel_size=1, pipeline_parallel_size=2)
     same = decide(CONFIG, stages, plan, Estimate(report(), PART), "right")
     assert same.why == made.why
     one = decide(CONFIG, taken.replace(device="cpu"), plan, Estimate(report(), PART), "right")
-    assert "the left has planned 6.00 GiB, the right" in one.why
+    assert "6.00 GiB," in one.why
 
 
 def test_the_memory_page_is_of_the_first_gpu(qtbot: QtBot) -> None:

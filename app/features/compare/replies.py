@@ -1,0 +1,190 @@
+"""`Reply`: one request of a comparison or a broadcast, its text and its figures. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from statistics import median
+
+from app.features.chat.controller import Exchange
+from app.features.chat.conversation import State
+from app.features.chat.figures import Figures
+from app.features.chat.tokens import records_of
+from engine.errors import ErrorInfo
+from engine.messages import OutputEvent
+from engine.sampling_params import SamplingParams
+from engine.snapshot import FinishReason
+from widgets.controls.text import milliseconds
+from widgets.tokens.record import TokenRecord
+
+COMPARE, BROADCAST = "compare", "broadcast"
+STOPPED = "stopped"
+
+
+class Stage(Enum):
+    QUEUED = auto()
+    GENERATING = auto()
+    DONE = auto()
+    STOPPED = auto()
+    FAILED = auto()
+
+    @property
+    def is_open(self) -> bool:
+        return self in (Stage.QUEUED, Stage.GENERATING)
+
+
+_ENDS = {
+    FinishReason.STOP: Stage.DONE,
+    FinishReason.LENGTH: Stage.DONE,
+    FinishReason.ABORT: Stage.STOPPED,
+    FinishReason.ERROR: Stage.FAILED,
+}
+
+
+@dataclass(slots=True)
+class Reply:
+    """`sent`: the window's time of asking; `first`, `last`: the engine's time of its first and its
+    newest tokens. `tokens_per_s`: of decoding, after the first token."""
+
+    request_id: str = ""
+    prompt: str = ""
+    params: SamplingParams = field(default_factory=SamplingParams)
+    number: int = 1
+    sent: float = 0.0
+    stage: Stage = Stage.QUEUED
+    text: str = ""
+    num_tokens: int = 0
+    num_first: int = 0
+    first: float | None = None
+    last: float | None = None
+    ttft_s: float | None = None
+    tokens_per_s: float | None = None
+    figures: Figures | None = None
+    error: ErrorInfo | None = None
+    tokens: list[TokenRecord] = field(default_factory=list)
+
+    def add(self, event: OutputEvent, model: str) -> None:
+        """The next event of it."""
+        self.text += event.text
+        self.num_tokens += len(event.token_ids)
+        self.tokens += records_of(event)
+        if event.token_ids:
+            self.stage, self.last = Stage.GENERATING, event.time
+            if self.first is None:
+                self.first, self.num_first = event.time, self.num_tokens
+                self.ttft_s = max(0.0, event.time - self.sent)
+            elif event.time > self.first:
+                written = self.num_tokens - self.num_first
+                self.tokens_per_s = written / (event.time - self.first)
+        if event.finish_reason is not None:
+            self.figures = Figures.of(event, self.num_tokens, model)
+            self.tokens_per_s = self.figures.tokens_per_s
+            self.ttft_s = event.times.ttft_s if event.times is not None else None
+            self.stage, self.error = _ENDS[event.finish_reason], event.error
+
+    def fail(self, error: ErrorInfo) -> None:
+        self.stage, self.error = Stage.FAILED, error
+
+    @property
+    def problem(self) -> str:
+        """Why it is incomplete; "" while it is open, and once it is done."""
+        if self.stage is Stage.STOPPED:
+            return STOPPED
+        error = self.error if self.stage is Stage.FAILED else None
+        return f"{error.cause} {error.remedy}".strip() if error is not None else ""
+
+    @property
+    def is_done(self) -> bool:
+        return self.stage is Stage.DONE
+
+    @property
+    def summary(self) -> str:
+        """ "TTFT 81.0 ms · 18.2 tok/s · 64 tokens"; the error of one that failed."""
+        if self.stage is Stage.QUEUED or self.stage is Stage.FAILED:
+            return self.problem or self.stage.name.lower()
+        parts = []
+        if self.ttft_s is not None:
+            parts.append(f"TTFT {milliseconds(1e3 * self.ttft_s)}")
+        if self.tokens_per_s is not None:
+            parts.append(f"{self.tokens_per_s:,.1f} tok/s")
+        parts.append(f"{self.num_tokens:,} token{'s' * (self.num_tokens != 1)}")
+        if self.stage is Stage.STOPPED:
+            parts.append(STOPPED)
+        elif self.figures is not None and self.figures.finish_reason == "length":
+            parts.append("max tokens reached")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All replies of a broadcast. `num_tokens` in `seconds`, from the first request to the newest
+    token; `per_reply` is the median rate of a reply."""
+
+    num_queued: int
+    num_generating: int
+    num_finished: int
+    num_tokens: int
+    seconds: float
+    ttft_s: tuple[float, ...]
+    per_reply: float | None
+
+    @classmethod
+    def of(cls, replies: Sequence[Reply]) -> Totals:
+        stages = [reply.stage for reply in replies]
+        newest = max((reply.last for reply in replies if reply.last is not None), default=None)
+        began = min((reply.sent for reply in replies), default=0.0)
+        rates = [reply.tokens_per_s for reply in replies if reply.tokens_per_s is not None]
+        return cls(
+            num_queued=stages.count(Stage.QUEUED),
+            num_generating=stages.count(Stage.GENERATING),
+            num_finished=sum(not stage.is_open for stage in stages),
+            num_tokens=sum(reply.num_tokens for reply in replies),
+            seconds=max(0.0, newest - began) if newest is not None else 0.0,
+            ttft_s=tuple(reply.ttft_s for reply in replies if reply.ttft_s is not None),
+            per_reply=median(rates) if rates else None,
+        )
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.num_tokens / self.seconds if self.num_tokens and self.seconds > 0 else None
+
+    @property
+    def summary(self) -> str:
+        counts = (
+            (self.num_generating, "generating"), (self.num_queued, "queued"),
+            (self.num_finished, "finished"),
+        )  # fmt: skip
+        parts = [", ".join(f"{count:,} {name}" for count, name in counts if count)]
+        if self.tokens_per_s is not None:
+            each = f" ({self.per_reply:,.1f} per reply)" if self.per_reply is not None else ""
+            parts.append(f"{self.tokens_per_s:,.1f} tok/s total{each}")
+        if self.ttft_s:
+            middle, longest = median(self.ttft_s), max(self.ttft_s)
+            parts.append(
+                f"TTFT median {milliseconds(1e3 * middle)}, max {milliseconds(1e3 * longest)}"
+            )
+        parts.append(f"{self.num_tokens:,} tokens in {self.seconds:,.1f} s")
+        return " · ".join(filter(None, parts))
+
+
+def name_of(request_id: str) -> str:
+    """How the user knows a request: "broadcast 3", "comparison"; "" for all others."""
+    kind, _, rest = request_id.partition("-")
+    if kind == BROADCAST:
+        return f"broadcast {rest.rpartition('-')[2]}"
+    return "comparison" if kind == COMPARE else ""
+
+
+def exchange_of(reply: Reply, model: str) -> Exchange:
+    """A reply that has ended, written by `model`."""
+    has_all = len(reply.tokens) == reply.num_tokens > 0
+    return Exchange(
+        reply.prompt,
+        reply.text,
+        State.COMPLETE if reply.is_done else State.STOPPED,
+        reply.params,
+        reply.figures,
+        model,
+        tuple(reply.tokens) if has_all else (),
+    )

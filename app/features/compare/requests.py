@@ -1,0 +1,135 @@
+"""`ReplyRunner`: sends prompts to an engine and collects the replies; `Broadcast`: many at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Sequence
+
+from PySide6.QtCore import QObject, Signal
+
+from app.features.compare.replies import BROADCAST, Reply, Stage
+from app.link.bridge import EngineBridge, EngineState
+from engine import messages
+from engine.errors import ErrorInfo
+from engine.sampling_params import SamplingParams
+
+CLOSED = ErrorInfo("The model was closed.", "Open one, then send again.")
+
+
+class ReplyRunner(QObject):
+    """`appended(reply, text)`; `changed(reply)`: its stage."""
+
+    appended = Signal(object, str)
+    changed = Signal(object)
+
+    def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self._open: dict[str, Reply] = {}
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._open)
+
+    def send(self, reply: Reply, prompt: messages.Prompt) -> None:
+        if not self._open:
+            self._bridge.outputs.connect(self._on_outputs)
+            self._bridge.request_failed.connect(self._on_failed)
+        self._open[reply.request_id] = reply
+        reply.sent = time.perf_counter()
+        self._bridge.add_request(reply.request_id, prompt, reply.params)
+
+    def stop(self) -> None:
+        """Abort every open request; text so far stays."""
+        for request_id in list(self._open):
+            self._bridge.abort(request_id)
+
+    def forget(self) -> None:
+        """Abort every open request and ignore what still arrives."""
+        self.stop()
+        for request_id in list(self._open):
+            reply = self._close(request_id)
+            if reply is not None:
+                reply.stage = Stage.STOPPED
+
+    def fail_all(self, error: ErrorInfo) -> None:
+        for request_id in list(self._open):
+            self._on_failed(messages.RequestFailed(request_id, error))
+
+    def _close(self, request_id: str) -> Reply | None:
+        reply = self._open.pop(request_id, None)
+        if reply is not None and not self._open:  # outputs of chats are none of its business
+            self._bridge.outputs.disconnect(self._on_outputs)
+            self._bridge.request_failed.disconnect(self._on_failed)
+        return reply
+
+    def _on_outputs(self, events: list[messages.OutputEvent]) -> None:
+        model = self._bridge.model
+        for event in events:
+            reply = self._open.get(event.request_id)
+            if reply is None:
+                continue
+            stage = reply.stage
+            reply.add(event, model.name if model is not None else "")
+            if event.text:
+                self.appended.emit(reply, event.text)
+            if not reply.stage.is_open:
+                self._close(event.request_id)
+            if reply.stage is not stage:
+                self.changed.emit(reply)
+
+    def _on_failed(self, failed: messages.RequestFailed) -> None:
+        reply = self._close(failed.request_id)
+        if reply is not None:
+            reply.fail(failed.error)
+            self.changed.emit(reply)
+
+
+class Broadcast(ReplyRunner):
+    """`begun`: new `replies`, in place of the previous ones, written by `model`."""
+
+    begun = Signal()
+
+    def __init__(self, bridge: EngineBridge, parent: QObject | None = None) -> None:
+        super().__init__(bridge, parent)
+        self.replies: list[Reply] = []
+        self.model = ""
+        bridge.crashed.connect(lambda event: self.fail_all(event.error))
+        bridge.state_changed.connect(self._on_state)
+
+    @property
+    def is_running(self) -> bool:
+        return any(reply.stage.is_open for reply in self.replies)
+
+    def start(self, asked: Sequence[tuple[str, SamplingParams]]) -> None:
+        """Send all of them now."""
+        model = self._bridge.model
+        if self.is_running or model is None or not self._bridge.is_ready:
+            return
+        self.model, run = model.name, uuid.uuid4().hex
+        self.replies = [
+            Reply(f"{BROADCAST}-{run}-{number}", prompt, params, number, time.perf_counter())
+            for number, (prompt, params) in enumerate(asked, start=1)
+        ]
+        self.begun.emit()
+        for reply in self.replies:
+            content = ({"role": "user", "content": reply.prompt},)
+            self.send(reply, content if model.has_chat_template else reply.prompt)
+
+    def _on_state(self, state: EngineState) -> None:
+        if state is EngineState.EMPTY:
+            self.fail_all(CLOSED)
+
+
+def seeds(prompt: str, params: SamplingParams, count: int) -> list[tuple[str, SamplingParams]]:
+    """One prompt `count` times, each from the next seed."""
+    first = params.seed or 0
+    return [(prompt, dataclasses.replace(params, seed=first + i)) for i in range(count)]
+
+
+def lines(text: str, params: SamplingParams, most: int) -> list[tuple[str, SamplingParams]]:
+    """A prompt a line, blank lines left out, at most `most`."""
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    return [(line, params) for line in found[:most]]
