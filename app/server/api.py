@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,14 +19,23 @@ from starlette.websockets import WebSocket
 
 from app.server.attach_hub import Hub
 from app.server.attach_stream import Stream
-from app.server.bodies import CHAT, COMPLETION, DETOKENIZE, TOKENIZE, Body
-from app.server.body import BodyReader, chat_messages
-from app.server.call import Call, chat_params, completion_params, read_wishes
+from app.server.bodies import (
+    Body,
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    ReplyBody,
+    TokenizeBody,
+    plain_messages,
+)
+from app.server.body_reader import BodyReader
+from app.server.call import Call
 from app.server.call_log import CallLog, Logged, arrival_of
 from app.server.connection import Guard
-from app.server.errors import SERVER_ERROR, ApiError, bad_request
+from app.server.errors import SERVER_ERROR, ApiError
 from app.server.gate import EngineGate
 from app.server.metrics import TokenDesk, check_token_ids, decode_all, exposition
+from app.server.openapi import openapi
 from app.server.options import ServerOptions
 from app.server.reply import (
     ChatShape,
@@ -37,16 +46,14 @@ from app.server.reply import (
     error_response,
     json_response,
 )
-from app.server.schema import openapi
 from app.version import program_version
 from app.wire.protocol import PATH, STREAM_PATH, VERSION
-from engine.messages import Prompt
-from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
 from engine.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+AnyBody = TypeVar("AnyBody", bound=Body)
 Handler = Callable[[Request], Awaitable[Any]]
 MAX_NAMED_FIELDS = 100
 
@@ -112,42 +119,24 @@ class Api:
     # -- replies ----------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Reply:
-        arrival = arrival_of(request.scope)
-        values = await self._values(request, CHAT)
-        model, _ = self._gate.serving()
-        params = chat_params(values, self._options.limits)
-        prompts = [chat_messages(values["messages"])]
-        return await self._reply("chatcmpl", ChatShape, values, model, prompts, params, arrival)
+        return await self._reply(request, ChatBody, "chatcmpl", ChatShape)
 
     async def completions(self, request: Request) -> Reply:
-        arrival = arrival_of(request.scope)
-        values = await self._values(request, COMPLETION)
-        model, _ = self._gate.serving()
-        params = completion_params(values, self._options.limits)
-        prompts, most = values["prompt"], self._options.limits.max_prompts
-        if len(prompts) > most:
-            raise bad_request(
-                f"There are {len(prompts)} prompts; {most} may come at once.", "prompt"
-            )
-        return await self._reply("cmpl", CompletionShape, values, model, prompts, params, arrival)
+        return await self._reply(request, CompletionBody, "cmpl", CompletionShape)
 
     async def _reply(
-        self,
-        prefix: str,
-        shape: type[Shape],
-        values: dict[str, Any],
-        model: ModelInfo,
-        prompts: Sequence[Prompt],
-        params: SamplingParams,
-        arrival: float,
+        self, request: Request, kind: type[ReplyBody], prefix: str, shape: type[Shape]
     ) -> Reply:
-        wishes = read_wishes(values, logprobs=params.logprobs)
+        arrival = arrival_of(request.scope)
+        body = await self._body(request, kind)
+        model, _ = self._gate.serving()
+        params, prompts = body.sampling(self._options.limits), body.prompts(self._options.limits)
         encoded, tokenizer = await self._tokens.encode(model, prompts, params)
-        call = Call(prefix, self._name_of(model), encoded, wishes, arrival=arrival)
+        call = Call(prefix, self._name_of(model), encoded, body, arrival=arrival)
         flight = self._gate.send(call.requests(), self._options.limits.max_queued)
         made = shape(call, tokenizer.token_bytes)
-        if wishes.streams:
-            return StreamedReply(flight, made, usage_at_end=wishes.usage_at_end)
+        if body.stream:
+            return StreamedReply(flight, made, usage_at_end=body.usage_at_end)
         return Reply(flight, made)
 
     # -- what serves ------------------------------------------------------------------------
@@ -183,33 +172,31 @@ class Api:
     # -- tokens -----------------------------------------------------------------------------
 
     async def tokenize(self, request: Request) -> Response:
-        values = await self._values(request, TOKENIZE)
+        body = await self._body(request, TokenizeBody)
         model, config = self._gate.serving()
-        if ("prompt" in values) == ("messages" in values):
-            raise bad_request("Give either prompt or messages.", "prompt")
-        if "messages" in values:
-            messages = chat_messages(values["messages"])
-            work = lambda known: (known.apply_chat(messages).token_ids, known)
-        elif values.get("add_special_tokens", True):
-            work = lambda known: (known.encode(values["prompt"]), known)
-        else:
-            work = lambda known: (known.encode_bare(values["prompt"]), known)
-        token_ids, tokenizer = await self._tokens.run(model, work)
-        wants_texts = values.get("return_token_strs", False)
+
+        def encode(known: Tokenizer) -> tuple[Sequence[int], Tokenizer]:
+            if body.messages is not None:
+                return known.apply_chat(plain_messages(body.messages)).token_ids, known
+            bare = body.add_special_tokens is False
+            return (known.encode_bare if bare else known.encode)(body.prompt or ""), known
+
+        token_ids, tokenizer = await self._tokens.run(model, encode)
+        texts = list(map(tokenizer.token_text, token_ids)) if body.return_token_strs else None
         return json_response(
             {
                 "count": len(token_ids),
                 "max_model_len": config.max_model_len,
                 "tokens": token_ids,
-                "token_strs": list(map(tokenizer.token_text, token_ids)) if wants_texts else None,
+                "token_strs": texts,
             }
         )
 
     async def detokenize(self, request: Request) -> Response:
-        values = await self._values(request, DETOKENIZE)
+        body = await self._body(request, DetokenizeBody)
         model, _ = self._gate.serving()
-        check_token_ids(values["tokens"], model.vocab_size, "tokens")
-        decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, values["tokens"])
+        check_token_ids(body.tokens, model.vocab_size, "tokens")
+        decode: Callable[[Tokenizer], str] = lambda known: decode_all(known, body.tokens)
         return json_response({"prompt": await self._tokens.run(model, decode)})
 
     # -- windows elsewhere ------------------------------------------------------------------
@@ -233,14 +220,14 @@ class Api:
 
     # -- what they share --------------------------------------------------------------------
 
-    async def _values(self, request: Request, body: Body) -> dict[str, Any]:
+    async def _body(self, request: Request, kind: type[AnyBody]) -> AnyBody:
         given = await self._bodies.read_json(request)
-        values = body.read(given)
-        self._report_unknown(body.unknown(given))
+        body = kind.read(given)
+        self._report_unknown(kind.unknown(given))
         model, _ = self._gate.serving()
-        if "model" in values:
-            self._check_model(model, values["model"])
-        return values
+        if body.model is not None:
+            self._check_model(model, body.model)
+        return body
 
     def _report_unknown(self, names: list[str]) -> None:
         """Ignored, as vLLM does; the log says so, once for each name."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from app.server.call import MAX_NAMED_TOKENS, MAX_STOP_CHARACTERS, MAX_STOPS
+from app.server.bodies import MAX_NAMED_TOKENS, MAX_STOP_CHARACTERS, MAX_STOPS
 from app.server.options import Limits, ServerOptions
 from app.storage.model_sources import STARTER_TITLE, is_starter
 from app.wire.codec import CancelLoad, History, WireCommand

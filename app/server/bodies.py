@@ -1,108 +1,97 @@
-"""The fields of request bodies, declared once each: parsing, messages and the OpenAPI schema come
-from here. `null` is "not given" everywhere, as in OpenAI's own."""
+"""Request bodies: one struct a route, from which parsing, errors and the OpenAPI schema come.
+
+`null` means "not given" everywhere, as in OpenAI's API. Fields of other servers that would change
+the reply are `refused`; unknown fields are ignored, as in vLLM, and reported by `unknown`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from app.server.errors import bad_request
+import msgspec
+from msgspec import Meta, Struct
 
-Schema = Mapping[str, Any]
+from app.server.errors import ApiError, bad_request, refused
+from app.server.options import Limits
+from engine.errors import InvalidRequestError
+from engine.messages import Prompt
+from engine.sampling_params import MAX_LOGPROBS, SamplingParams
+
+MAX_REPLIES = 128
+COMPLETION_MAX_TOKENS = 16  # where none is given, as in OpenAI's API and vLLM
+MAX_STOPS, MAX_STOP_CHARACTERS = 64, 1024
+MAX_NAMED_TOKENS = 1024
+"""Of stop_token_ids and of logit_bias: the engine looks at them for every token."""
+
+T = TypeVar("T")
+Given = Mapping[str, Any]
+TokenIds = list[int]
+StopText = Annotated[str, Meta(max_length=MAX_STOP_CHARACTERS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A type of value. `read` returns it or raises ValueError; `words` say what is wanted."""
-
-    words: str
-    schema: Schema
-    read: Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    name: str
-    kind: Kind
-    help: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A field of other servers that would change the reply and is not honoured: its harmless
-    values are let through, any other is refused with `why`."""
+class Refused(NamedTuple):
+    """An unsupported field. `harmless`: values without an effect, which pass."""
 
     name: str
     why: str
     harmless: tuple[Any, ...] = ()
 
+    def check(self, given: Given) -> None:
+        value = given.get(self.name)
+        if value is None:
+            return
+        if not any(type(value) is type(one) and value == one for one in self.harmless):
+            raise bad_request(f"{self.name} is not supported: {self.why}", self.name)
 
-@dataclass(frozen=True, slots=True)
-class Body:
-    """The fields that a route takes. `ignored` are known and change nothing; others that are not
-    known are ignored as well, and reported by `unknown`."""
 
-    fields: tuple[Field, ...]
-    required: frozenset[str] = frozenset()
-    refused: tuple[Refused, ...] = ()
-    ignored: frozenset[str] = frozenset()
-    names: frozenset[str] = field(init=False)
+class Body(Struct, kw_only=True):
+    """Fields that a route takes."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "names", frozenset(f.name for f in self.fields))
+    refused: ClassVar[tuple[Refused, ...]] = ()
+    ignored: ClassVar[frozenset[str]] = frozenset()
 
-    def read(self, given: Any) -> dict[str, Any]:
-        """The values that were given, by name. Raises ApiError 400 naming the field."""
-        if not isinstance(given, dict):
-            raise bad_request(f"The body is {_kind_of(given)}; it must be a JSON object.")
-        values = {}
-        for one in self.fields:
-            value = given.get(one.name)
-            if value is None:
-                if one.name in self.required:
-                    raise bad_request(
-                        f"{one.name} is missing; it must be {one.kind.words}.", one.name
-                    )
-                continue
-            try:
-                values[one.name] = one.kind.read(value)
-            except (ValueError, OverflowError) as error:
-                detail = f" ({error})" if str(error) else ""
-                raise bad_request(
-                    f"{one.name} is {_shown(value)}; it must be {one.kind.words}{detail}.", one.name
-                ) from None
-        for refused in self.refused:
-            value = given.get(refused.name)
-            if value is not None and not any(_same(value, one) for one in refused.harmless):
-                raise bad_request(f"{refused.name} is not supported: {refused.why}", refused.name)
-        return values
+    model: Annotated[str | None, Meta(description="name under /v1/models; optional")] = None
 
-    def unknown(self, given: Mapping[str, Any]) -> list[str]:
-        known = self.names | self.ignored | {one.name for one in self.refused}
+    @classmethod
+    def read(cls, given: Any) -> Self:
+        """Raises ApiError 400 naming the field."""
+        try:
+            body = msgspec.convert(given, cls, str_keys=True)
+        except (msgspec.ValidationError, OverflowError) as error:
+            raise _fault(str(error), given) from None
+        for one in cls.refused:
+            one.check(given)
+        body.check()
+        return body
+
+    @classmethod
+    def unknown(cls, given: Given) -> list[str]:
+        known = {*cls.__struct_fields__, *cls.ignored, *(one.name for one in cls.refused)}
         return [name for name in given if name not in known]
 
-    def schema(self) -> dict[str, Any]:
-        properties = {}
-        for one in self.fields:
-            schema = dict(one.kind.schema)
-            if one.name not in self.required:
-                schema = {"anyOf": [schema, {"type": "null"}]}
-            properties[one.name] = {**schema, "description": one.help} if one.help else schema
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": sorted(self.required),
-        }
+    def check(self) -> None:
+        """What the types cannot say. Raises ApiError 400."""
 
 
-def _same(value: Any, other: Any) -> bool:
-    return type(value) is type(other) and bool(value == other)
+_PARAM = re.compile(r"messages\[\d+\]\.\w+|\w+(?:\.\w+)?")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
-def _kind_of(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-    return names.get(type(value), "null" if value is None else "a number")
+def _fault(words: str, given: Any) -> ApiError:
+    """msgspec's error as OpenAI's: "Expected `int` >= 1 - at `$.n`" names the param n."""
+    words, _, where = words.partition(" - at ")
+    path = where.rpartition("`$")[2].strip(".`")
+    if missing := _MISSING.match(words):
+        path, words = f"{path}.{missing[1]}".strip("."), "required, but missing"
+    words = words.replace("`", "")
+    found = _PARAM.match(path)
+    if found is None:
+        return bad_request(f"The body is invalid: {words}.")
+    param = found[0]
+    value = f" is {_shown(given[param])}" if param in given else ""
+    return bad_request(f"{param}{value}: {words[0].lower()}{words[1:]}.", param)
 
 
 def _shown(value: Any) -> str:
@@ -110,142 +99,96 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# -- kinds ------------------------------------------------------------------------------------
+# Messages ---------------------------------------------------------------------------------------
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+TEXT_PARTS = ("text", "input_text", "output_text")
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError
-    return float(value)
+class Part(Struct):
+    type: Annotated[str, Meta(extra_json_schema={"enum": TEXT_PARTS})]
+    text: str | None = None
 
 
-def _integer(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
-        raise ValueError
-    return int(value)
+class Message(Struct):
+    role: Annotated[str, Meta(extra_json_schema={"enum": tuple(ROLES)})]
+    content: str | list[Part] | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+    def plain(self, where: str) -> dict[str, str]:
+        """For the chat template. Raises ApiError 400 naming `where`."""
+        if self.role not in ROLES:
+            raise bad_request(
+                f"{where}.role is {self.role[:40]!r}. Use one of {', '.join(ROLES)}.",
+                f"{where}.role",
+            )
+        for name in ("tool_calls", "function_call", "audio"):
+            if getattr(self, name):
+                raise bad_request(f"{where}.{name} is not supported.", f"{where}.{name}")
+        return {"role": ROLES[self.role], "content": self._text(f"{where}.content")}
+
+    def _text(self, where: str) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        if self.content is None:
+            raise bad_request(f"{where} must be text or a list of text parts.", where)
+        for part in self.content:
+            if part.type not in TEXT_PARTS:
+                raise bad_request(
+                    f"{where} has a part of type {part.type[:40]!r}. Send text only.", where
+                )
+            if part.text is None:
+                raise bad_request(f"{where} has a part without text.", where)
+        return "\n".join(part.text or "" for part in self.content)
 
 
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
+Messages = Annotated[
+    list[Message], Meta(min_length=1, description='objects with "role" and "content"')
+]
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value
+def plain_messages(messages: Sequence[Message]) -> tuple[dict[str, str], ...]:
+    """Messages with "role" and "content" alone. Raises ApiError 400 naming the message."""
+    return tuple(message.plain(f"messages[{i}]") for i, message in enumerate(messages))
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
+# Replies ----------------------------------------------------------------------------------------
 
-
-def _list_of(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    def read_all(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise ValueError
-        return tuple(map(read, value))
-
-    return read_all
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else _list_of(_text)(value)
-
-
-def _bias(value: Any) -> dict[int, float]:
-    return {int(key): _number(bias) for key, bias in _object(value).items()}
-
-
-def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
-    """A text, texts, token ids, or lists of token ids."""
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list) or not value:
-        raise ValueError
-    if all(isinstance(item, str) for item in value):
-        return tuple(value)
-    if all(isinstance(item, list) for item in value):
-        return tuple(map(_list_of(_integer), value))
-    return (_list_of(_integer)(value),)
-
-
-def _array(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-_INTEGER: Schema = {"type": "integer"}
-_STRING: Schema = {"type": "string"}
-
-NUMBER = Kind("a number", {"type": "number"}, _number)
-INTEGER = Kind("a whole number", _INTEGER, _integer)
-BOOLEAN = Kind("true or false", {"type": "boolean"}, _boolean)
-TEXT = Kind("a text", _STRING, _text)
-OBJECT = Kind("an object", {"type": "object"}, _object)
-TEXTS = Kind("a text or a list of texts", {"anyOf": [_STRING, _array(_STRING)]}, _texts)
-TOKEN_IDS = Kind("a list of token ids", _array(_INTEGER), _list_of(_integer))
-OBJECTS = Kind("a list of objects", _array({"type": "object"}), _list_of(_object))
-BIASES = Kind(
-    "an object of token ids and numbers",
-    {"type": "object", "additionalProperties": {"type": "number"}},
-    _bias,
-)
-PROMPTS = Kind(
-    "a text, a list of texts, token ids, or a list of lists of token ids, and not empty",
-    {"anyOf": [_STRING, _array(_STRING), _array(_INTEGER), _array(_array(_INTEGER))]},
-    _prompts,
-)
-
-
-def choose(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Those of `names` that were given."""
-    return {name: values[name] for name in names if name in values}
-
-
-SAMPLING = (
-    Field("temperature", NUMBER, "0 is greedy; default 1"),
-    Field("top_p", NUMBER, "keep the fewest tokens whose probabilities add up to it"),
-    Field("top_k", INTEGER, "keep the most probable tokens; 0 or -1 keeps all"),
-    Field("min_p", NUMBER, "keep tokens at least so many times as probable as the best"),
-    Field("repetition_penalty", NUMBER, "above 1: tokens seen before become less probable"),
-    Field("presence_penalty", NUMBER, "off the logit of a token generated before, once"),
-    Field("frequency_penalty", NUMBER, "off the logit for each time the token was generated"),
-    Field("logit_bias", BIASES, "added to the logits of tokens"),
-    Field("seed", INTEGER, "with it the reply is the same whatever runs beside it"),
-    Field("min_tokens", INTEGER, "no end before so many tokens"),
-    Field("stop", TEXTS, "end before one of these texts"),
-    Field("stop_token_ids", TOKEN_IDS, "end at one of these tokens"),
-    Field("ignore_eos", BOOLEAN, "go on after the model's end of text"),
-    Field("include_stop_str_in_output", BOOLEAN, "keep the stop text in the reply"),
-)
+_SAMPLING: dict[str, tuple[Any, str]] = {
+    "temperature": (float, "0: greedy; default 1"),
+    "top_p": (float, "nucleus sampling: smallest set of tokens with this total probability"),
+    "top_k": (int, "sample from the k most probable tokens; 0 or -1: all"),
+    "min_p": (float, "minimum probability relative to the most probable token"),
+    "repetition_penalty": (float, "above 1: tokens of prompt and reply become less probable"),
+    "presence_penalty": (float, "subtracted once from the logit of each generated token"),
+    "frequency_penalty": (float, "subtracted from a token's logit per occurrence in the reply"),
+    "logit_bias": (
+        Annotated[dict[int, float], Meta(max_length=MAX_NAMED_TOKENS)],
+        "added to the logits of token ids",
+    ),
+    "seed": (int, "same seed, same reply, whatever runs beside it"),
+    "min_tokens": (int, "minimum tokens before the reply may end"),
+    "stop": (StopText | Annotated[list[StopText], Meta(max_length=MAX_STOPS)], "stop sequences"),
+    "stop_token_ids": (Annotated[TokenIds, Meta(max_length=MAX_NAMED_TOKENS)], "stop tokens"),
+    "ignore_eos": (bool, "continue after the end-of-sequence token"),
+    "include_stop_str_in_output": (bool, "keep the stop sequence in the reply"),
+}
 """Fields of SamplingParams under the same names."""
 
-SAMPLING_NAMES = tuple(field.name for field in SAMPLING)
-
-_COMMON = (
-    Field("model", TEXT, "the name under /v1/models; may be left out"),
-    *SAMPLING,
-    Field("max_tokens", INTEGER, "most tokens of a reply"),
-    Field("n", INTEGER, "replies to each prompt"),
-    Field("stream", BOOLEAN, "send the reply as server-sent events while it is written"),
-    Field("stream_options", OBJECT, "include_usage, continuous_usage_stats"),
-    Field("return_token_ids", BOOLEAN, "report the token ids of prompt and reply"),
+_SamplingBody: Any = msgspec.defstruct(
+    "_SamplingBody",
+    [
+        (name, Annotated[kind | None, Meta(description=description)], None)
+        for name, (kind, description) in _SAMPLING.items()
+    ],
+    bases=(Body,),
+    kw_only=True,
 )
 
-_IGNORED = frozenset(
-    (
-        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "parallel_tool_calls", "reasoning_effort", "verbosity",
-        "request_id", "priority",
-    )
-)  # fmt: skip
-"""Fields of OpenAI and vLLM that do not change what a reply is here."""
-
-_GUIDED = "replies cannot be held to a grammar or schema."
-_TOOLS = "tools are not called here. Describe them in the prompt instead."
+_GUIDED = "guided decoding is not available."
+_TOOLS = "describe tools in the prompt instead."
 
 _REFUSED = (
     Refused("response_format", _GUIDED, ({"type": "text"},)),
@@ -253,46 +196,140 @@ _REFUSED = (
         "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     )),
     Refused("use_beam_search", "replies are sampled.", (False,)),
-    Refused("best_of", "ask for n replies and choose.", (1,)),
-    Refused("length_penalty", "it belongs to beam search.", (1, 1.0)),
-    Refused("bad_words", "give logit_bias for their tokens.", ([],)),
-    Refused("allowed_token_ids", "give logit_bias for the others."),
-    Refused("prompt_logprobs", "log probabilities are those of the reply."),
+    Refused("best_of", "set n and choose.", (1,)),
+    Refused("length_penalty", "it belongs to beam search.", (1,)),
+    Refused("bad_words", "set logit_bias for their tokens.", ([],)),
+    Refused("allowed_token_ids", "set logit_bias for the others."),
+    Refused("prompt_logprobs", "logprobs cover the reply only."),
     Refused("truncate_prompt_tokens", "shorten the prompt."),
-    Refused("skip_special_tokens", "special tokens are never part of the text.", (True,)),
-    Refused("spaces_between_special_tokens", "special tokens are never part of the text.", (True,)),
-    Refused("logits_processors", "code of requests is not run.", ([],)),
-    Refused("cache_salt", "prefixes are shared among all requests; "
+    Refused("skip_special_tokens", "text excludes special tokens.", (True,)),
+    Refused("spaces_between_special_tokens", "text excludes special tokens.", (True,)),
+    Refused("logits_processors", "the server runs no code of clients.", ([],)),
+    Refused("cache_salt", "all requests share the prefix cache; "
             "start the server with --no-enable-prefix-caching."),
 )  # fmt: skip
 
-COMPLETION = Body(
-    fields=(
-        Field("prompt", PROMPTS, "a text, texts, token ids, or lists of token ids"),
-        *_COMMON,
-        Field("logprobs", INTEGER, "report log probabilities, with so many alternatives"),
-    ),
-    required=frozenset({"prompt"}),
-    refused=(
+
+class StreamOptions(Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class ReplyBody(_SamplingBody, kw_only=True):  # type: ignore[call-arg]
+    """Fields that chat and text completions share."""
+
+    ignored = frozenset((
+        "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "parallel_tool_calls", "reasoning_effort", "verbosity",
+        "request_id", "priority",
+    ))  # fmt: skip
+
+    max_tokens: Annotated[int | None, Meta(description="maximum tokens per reply")] = None
+    n: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_REPLIES)] | None, Meta(description="replies per prompt")
+    ] = None
+    stream: Annotated[bool | None, Meta(description="send server-sent events")] = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: Annotated[
+        bool | None, Meta(description="report the token ids of prompt and reply")
+    ] = None
+
+    def check(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise bad_request("stream_options needs stream: true.", "stream_options")
+
+    @property
+    def num_replies(self) -> int:
+        """Per prompt."""
+        return self.n or 1
+
+    @property
+    def usage_at_end(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def usage_always(self) -> bool:
+        options = self.stream_options
+        return self.usage_at_end and bool(options and options.continuous_usage_stats)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives beside each token; None: report no logprobs."""
+        raise NotImplementedError
+
+    def prompts(self, limits: Limits) -> Sequence[Prompt]:
+        """Raises ApiError 400."""
+        raise NotImplementedError
+
+    def limit(self) -> int | None:
+        """Tokens per reply that the client asks for."""
+        return self.max_tokens
+
+    def sampling(self, limits: Limits) -> SamplingParams:
+        """Raises ApiError 400 naming the parameter."""
+        max_tokens, most = self.limit(), limits.max_output_tokens
+        if most is not None:
+            if max_tokens is not None and max_tokens > most:
+                raise bad_request(
+                    f"max_tokens is {max_tokens:,}. This server allows {most:,} per reply.",
+                    "max_tokens",
+                )
+            max_tokens = max_tokens or most
+        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        try:
+            return SamplingParams(**given, max_tokens=max_tokens, logprobs=self.num_logprobs)
+        except InvalidRequestError as error:
+            raise refused(error.info()) from None
+
+
+PromptField = Annotated[
+    str | Annotated[list[str | int | TokenIds], Meta(min_length=1)],
+    Meta(description="text, texts, token ids, or lists of token ids"),
+]
+
+
+class CompletionBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
+    """/v1/completions"""
+
+    refused = (
         *_REFUSED,
-        Refused("echo", "the reply comes without its prompt; put it before yourself.", (False,)),
+        Refused("echo", "the reply excludes the prompt.", (False,)),
         Refused("suffix", "text is continued, not filled in.", ("",)),
         Refused("add_special_tokens", "send token ids for a prompt without them.", (True,)),
-        Refused("prompt_embeds", "prompts are texts or token ids."),
-    ),
-    ignored=_IGNORED,
-)
+        Refused("prompt_embeds", "send text or token ids."),
+    )
 
-CHAT = Body(
-    fields=(
-        Field("messages", OBJECTS, 'objects with "role" and "content"'),
-        *_COMMON,
-        Field("max_completion_tokens", INTEGER, "goes before max_tokens"),
-        Field("logprobs", BOOLEAN, "report log probabilities"),
-        Field("top_logprobs", INTEGER, "alternatives beside each token, with logprobs"),
-    ),
-    required=frozenset({"messages"}),
-    refused=(
+    prompt: PromptField
+    logprobs: Annotated[int | None, Meta(description="alternatives to report per token")] = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    def limit(self) -> int | None:
+        return COMPLETION_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def check(self) -> None:
+        super().check()
+        if not isinstance(self.prompt, str) and len(set(map(type, self.prompt))) > 1:
+            raise bad_request("prompt mixes texts, token ids and lists.", "prompt")
+
+    def prompts(self, limits: Limits) -> Sequence[Prompt]:
+        prompt: Any = self.prompt
+        if isinstance(prompt, str) or isinstance(prompt[0], int):
+            prompt = [prompt]
+        if len(prompt) > limits.max_prompts:
+            raise bad_request(
+                f"prompt has {len(prompt):,} entries. Send at most {limits.max_prompts:,}.",
+                "prompt",
+            )
+        return [one if isinstance(one, str) else tuple(one) for one in prompt]
+
+
+class ChatBody(ReplyBody, kw_only=True):  # type: ignore[call-arg]
+    """/v1/chat/completions"""
+
+    refused = (
         *_REFUSED,
         Refused("tools", _TOOLS, ([],)),
         Refused("tool_choice", _TOOLS, ("none", "auto")),
@@ -301,35 +338,68 @@ CHAT = Body(
         Refused("modalities", "replies are text.", (["text"],)),
         Refused("audio", "replies are text."),
         Refused("prediction", "start the engine with speculative decoding instead."),
-        Refused("web_search_options", "nothing is looked up."),
+        Refused("web_search_options", "the server has no web search."),
         Refused("documents", "put them into a message.", ([],)),
-        Refused("echo", "the reply comes without its prompt.", (False,)),
+        Refused("echo", "the reply excludes the prompt.", (False,)),
         Refused("add_generation_prompt", "the reply is the assistant's next message.", (True,)),
         Refused("continue_final_message", "send the prompt to /v1/completions.", (False,)),
-        Refused("chat_template", "the model's own is used."),
-        Refused("chat_template_kwargs", "the model's own template is used as it is.", ({},)),
-        Refused("add_special_tokens", "the chat template writes them.", (False,)),
-    ),
-    ignored=_IGNORED,
-)
+        Refused("chat_template", "the server uses the model's template."),
+        Refused("chat_template_kwargs", "the server uses the model's template.", ({},)),
+        Refused("add_special_tokens", "the chat template adds them.", (False,)),
+    )
 
-TOKENIZE = Body(
-    fields=(
-        Field("model", TEXT),
-        Field("prompt", TEXT, "a text, or give messages"),
-        Field("messages", OBJECTS, "for the chat template"),
-        Field("add_special_tokens", BOOLEAN, "those before a prompt; default true"),
-        Field("return_token_strs", BOOLEAN, "report each token as text"),
-    ),
-    refused=(
+    messages: Messages
+    max_completion_tokens: Annotated[int | None, Meta(description="overrides max_tokens")] = None
+    logprobs: Annotated[bool | None, Meta(description="report logprobs")] = None
+    top_logprobs: Annotated[
+        Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None,
+        Meta(description="alternatives per token; needs logprobs"),
+    ] = None
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def limit(self) -> int | None:
+        own = self.max_completion_tokens
+        return self.max_tokens if own is None else own
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise bad_request("top_logprobs needs logprobs: true.", "top_logprobs")
+
+    def prompts(self, limits: Limits) -> Sequence[Prompt]:
+        return [plain_messages(self.messages)]
+
+
+# Tokens -----------------------------------------------------------------------------------------
+
+
+class TokenizeBody(Body, kw_only=True):
+    """/tokenize"""
+
+    refused = (
         Refused("add_generation_prompt", "the reply is the assistant's next message.", (True,)),
         Refused("continue_final_message", "send the prompt as text.", (False,)),
-        Refused("chat_template", "the model's own is used."),
-        Refused("chat_template_kwargs", "the model's own template is used as it is.", ({},)),
+        Refused("chat_template", "the server uses the model's template."),
+        Refused("chat_template_kwargs", "the server uses the model's template.", ({},)),
         Refused("tools", _TOOLS, ([],)),
-    ),
-)
+    )
 
-DETOKENIZE = Body(
-    fields=(Field("model", TEXT), Field("tokens", TOKEN_IDS)), required=frozenset({"tokens"})
-)
+    prompt: Annotated[str | None, Meta(description="text; or give messages")] = None
+    messages: Annotated[Messages | None, Meta(description="for the chat template")] = None
+    add_special_tokens: Annotated[
+        bool | None, Meta(description="with the prompt's special tokens; default true")
+    ] = None
+    return_token_strs: Annotated[bool | None, Meta(description="report each token as text")] = None
+
+    def check(self) -> None:
+        if (self.prompt is None) == (self.messages is None):
+            raise bad_request("Give either prompt or messages.", "prompt")
+
+
+class DetokenizeBody(Body, kw_only=True):
+    """/detokenize"""
+
+    tokens: TokenIds

@@ -254,7 +254,7 @@ def socket_protocol_with(limits: Limits) -> type[LimitedSocket]:
 
 def _refusal(most: int) -> bytes:
     error = unavailable(f"The server has {most} connections open already.", "too_many_connections")
-    body = json_bytes(error.as_object())
+    body = json_bytes(error.body())
     head = (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
         f"Retry-After: {RETRY_AFTER_S}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -1,8 +1,8 @@
-"""Refusals and failures as OpenAI's clients expect them: a status and an error object."""
+"""Errors of calls as in OpenAI's API: a status and an error object."""
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from engine.errors import ErrorInfo
 from engine.sampling_params import SamplingParams
@@ -16,9 +16,22 @@ RETRY_AFTER_S = 1
 _PARAMETERS = frozenset(SamplingParams.__dataclass_fields__)
 
 
+class ErrorDetail(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct):
+    """The JSON of every error."""
+
+    error: ErrorDetail
+
+
 class ApiError(Exception):
-    """Ends a call with `status` and `{"error": {message, type, param, code}}`. `retry_after_s`
-    goes into the Retry-After header: the same request may succeed then."""
+    """Ends a call with `status` and an ErrorBody. `retry_after_s` goes into the Retry-After header:
+    the same request may succeed then."""
 
     def __init__(
         self,
@@ -41,15 +54,8 @@ class ApiError(Exception):
         if retry_after_s is not None:
             self.headers["Retry-After"] = str(retry_after_s)
 
-    def as_object(self) -> dict[str, Any]:
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+    def body(self) -> ErrorBody:
+        return ErrorBody(ErrorDetail(self.message, self.kind, self.param, self.code))
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

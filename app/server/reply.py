@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -43,9 +44,9 @@ class Shape(ABC):
         self._count(piece)
         result = self._envelope(self.object_chunk)
         result["choices"] = [self._chunk_choice(piece, is_first=is_first)]
-        if self._call.wishes.usage_always:
+        if self._call.body.usage_always:
             result["usage"] = self.usage()
-        elif self._call.wishes.usage_at_end:
+        elif self._call.body.usage_at_end:
             result["usage"] = None
         return result
 
@@ -83,15 +84,15 @@ class Shape(ABC):
 
     def _count(self, piece: Piece) -> None:
         self._num_tokens[piece.index] += len(piece.token_ids)
-        prompt, number = divmod(piece.index, self._call.wishes.n)
+        prompt, number = divmod(piece.index, self._call.body.num_replies)
         if number == 0:  # the others to the same prompt find what the first one computed
             self._num_cached[prompt] = piece.num_cached_tokens
 
     def _with_token_ids(self, choice: Json, piece: Piece, *, with_prompt: bool) -> Json:
-        if self._call.wishes.token_ids:
+        if self._call.body.return_token_ids:
             choice["token_ids"] = list(piece.token_ids)
             if with_prompt:
-                prompt = self._call.prompts[piece.index // self._call.wishes.n]
+                prompt = self._call.prompts[piece.index // self._call.body.num_replies]
                 choice["prompt_token_ids"] = list(prompt.token_ids)
         return choice
 
@@ -122,7 +123,7 @@ class ChatShape(Shape):
         return self._with_token_ids(choice, piece, with_prompt=True)
 
     def _logprobs(self, piece: Piece) -> Json | None:
-        if not self._call.wishes.logprobs:
+        if self._call.body.num_logprobs is None:
             return None
         return {"content": [self._token(entry) for entry in piece.logprobs]}
 
@@ -162,7 +163,7 @@ class CompletionShape(Shape):
         return self._with_token_ids(choice, piece, with_prompt=with_prompt)
 
     def _logprobs(self, piece: Piece) -> Json | None:
-        if not self._call.wishes.logprobs:
+        if self._call.body.num_logprobs is None:
             return None
         result: Json = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for entry in piece.logprobs:
@@ -193,8 +194,11 @@ STREAM_HEADERS = [
 
 
 def json_bytes(value: Any) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace")  # an error may quote half a surrogate pair
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # an error may quote half a surrogate pair
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+        return text.encode("utf-8", "replace")
 
 
 def json_response(
@@ -204,7 +208,7 @@ def json_response(
 
 
 def error_response(error: ApiError) -> Response:
-    return json_response(error.as_object(), error.status, error.headers)
+    return json_response(error.body(), error.status, error.headers)
 
 
 class Reply:
@@ -264,7 +268,7 @@ class StreamedReply(Reply):
             end = _event(self._shape.last_chunk()) if self._usage_at_end else b""
         except ApiError as error:
             note_of(scope).error = error.message
-            end = _event(error.as_object())
+            end = _event(error.body())
         await _body(send, end + b"data: [DONE]\n\n", more=False)
 
     async def _next(self) -> list[Piece]:

@@ -9,7 +9,7 @@ import pytest
 from app.clients.calls import TAKES_IDS, make_call, remark, sampling_fields
 from app.clients.errors import TargetError
 from app.clients.target import Dialect
-from app.server.bodies import CHAT, COMPLETION
+from app.server.bodies import ChatBody, CompletionBody
 from engine.sampling_params import SamplingParams
 
 EVERYTHING = SamplingParams(
@@ -80,7 +80,7 @@ def test_logprobs_are_asked_for_as_the_route_has_it() -> None:
 @pytest.mark.parametrize("prompt", [CHAT_PROMPT, "text", (1, 2, 3)])
 def test_our_own_server_knows_every_field(prompt: object) -> None:
     call = make_call(Dialect.INFERDECK, "m", prompt, EVERYTHING, 100)  # type: ignore[arg-type]
-    body = CHAT if call.is_chat else COMPLETION
+    body = ChatBody if call.is_chat else CompletionBody
     assert body.unknown(call.body) == []
     body.read(call.body)
 

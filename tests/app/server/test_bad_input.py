@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.server import bodies
+from app.server.bodies import ChatBody, CompletionBody
 from engine.sampling_params import SamplingParams
 from tests.app.server.conftest import Served
 
@@ -218,14 +218,18 @@ def test_a_format_that_means_nothing_is_accepted(served: Served) -> None:
 
 def test_every_parameter_of_the_engine_is_a_field() -> None:
     own = set(SamplingParams.__dataclass_fields__)
-    assert own <= bodies.CHAT.names | {"logprobs"}
-    assert own <= bodies.COMPLETION.names
+    assert own <= {*ChatBody.__struct_fields__}
+    assert own <= {*CompletionBody.__struct_fields__}
 
 
 def test_the_description_has_every_field_and_route(served: Served) -> None:
     document = json.loads(call(served, "/openapi.json").body)
-    schema = document["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert set(schema["properties"]) == bodies.CHAT.names
+    body = document["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]
+    assert body["schema"] == {"$ref": "#/components/schemas/ChatBody"}
+    schema = document["components"]["schemas"]["ChatBody"]
+    assert set(schema["properties"]) == {*ChatBody.__struct_fields__}
+    assert schema["required"] == ["messages"]
+    assert schema["properties"]["n"]["anyOf"][0]["maximum"] == 128
     for path, operations in document["paths"].items():
         assert call(served, path.replace("{name}", "starter")).status in (200, 405)
         assert set(operations) <= {"get", "post"}
