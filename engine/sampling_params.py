@@ -1,73 +1,182 @@
-"""How one request samples its tokens. Names and meaning follow vLLM's SamplingParams."""
+"""How one request samples its tokens, and one registry of these parameters (`PARAMETERS`).
+
+Each parameter is declared once: name, type, default, range, label and help. The chat, the command
+line, the server, its clients and the checks are made from it. Names and meaning follow vLLM.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from engine.errors import InvalidRequestError
 
 MAX_LOGPROBS = 20
 
 
+class Control(NamedTuple):
+    """How the chat offers a parameter as a number. `unset` is shown as `unset_text`."""
+
+    minimum: float
+    maximum: float
+    step: float
+    decimals: int = 0
+    unset: float | None = None
+    unset_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One declared sampling parameter; None is allowed where it is the default.
+
+    type: int, float, bool, tuple[str, ...], tuple[int, ...] or Mapping[int, float].
+    in_openai: OpenAI's API has it too; the others are vLLM's. neutral: values beside the default
+    that change nothing. control: None: the chat does not offer it as a number.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    label: str
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    excludes_minimum: bool = False
+    in_openai: bool = False
+    neutral: tuple[Any, ...] = ()
+    control: Control | None = None
+
+    def is_neutral(self, value: Any) -> bool:
+        """Whether `value` leaves the reply as the model would write it."""
+        return value == self.default or value in self.neutral
+
+    def check(self, value: Any) -> None:
+        """Raise InvalidRequestError for a number out of range."""
+        if self.minimum is None or (value is None and self.default is None):
+            return
+        maximum = math.inf if self.maximum is None else self.maximum
+        low = self.minimum < value if self.excludes_minimum else self.minimum <= value
+        if not (low and value <= maximum):  # also refuses NaN
+            self.refuse(value, f"Give {self._range}.")
+
+    def refuse(self, value: Any, remedy: str) -> None:
+        raise InvalidRequestError(f"{self.name} is {value}.", remedy)
+
+    @property
+    def _range(self) -> str:
+        if self.excludes_minimum:
+            return f"more than {self.minimum} and at most {self.maximum}"
+        if self.maximum is None:
+            return f"at least {self.minimum}"
+        return f"{self.minimum} to {self.maximum}"
+
+
+def _parameter(type_: Any, default: Any, label: str, help_: str, **kw: Any) -> Any:
+    metadata = {"type": type_, "label": label, "help": help_, "default": default, **kw}
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Sampling parameters of one request.
 
-    temperature: 0 is greedy. top_k: 0 or -1 keeps all tokens. max_tokens: None runs to the end
-    of the context. seed: None draws from the engine's own stream; with a seed the tokens are the
-    same whatever runs beside the request. logprobs: None for none, else how many alternatives are
-    reported beside the chosen token (0 reports the chosen token alone).
+    max_tokens: None runs to the end of the context. seed: None draws from the engine's own stream;
+    with a seed the tokens are the same whatever runs beside the request. logprobs: None for none,
+    else the number of alternatives reported beside the chosen token.
     Raises InvalidRequestError naming the parameter, its value and the range.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    logprobs: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    include_stop_str_in_output: bool = False
+    temperature: float = _parameter(
+        float, 1.0, "Temperature", "Randomness of sampling. 0: greedy, the most probable token.",
+        minimum=0, maximum=100, in_openai=True, control=Control(0.0, 2.0, 0.05, 2),
+    )
+    top_p: float = _parameter(
+        float, 1.0, "Top-p", "Sample from the fewest tokens whose probabilities reach this sum.",
+        minimum=0, maximum=1, excludes_minimum=True, in_openai=True,
+        control=Control(0.01, 1.0, 0.01, 2),
+    )
+    top_k: int = _parameter(
+        int, 0, "Top-k", "Sample from the k most probable tokens. 0: all tokens.",
+        minimum=-1, neutral=(-1,), control=Control(0, 1000, 1, unset=0, unset_text="all"),
+    )
+    min_p: float = _parameter(
+        float, 0.0, "Min-p", "Drop tokens below this fraction of the highest probability.",
+        minimum=0, maximum=1, control=Control(0.0, 1.0, 0.01, 2),
+    )
+    repetition_penalty: float = _parameter(
+        float, 1.0, "Repetition penalty",
+        "Above 1: tokens of the prompt and the reply become less probable.",
+        minimum=0, maximum=100, excludes_minimum=True, control=Control(0.5, 2.0, 0.05, 2),
+    )
+    presence_penalty: float = _parameter(
+        float, 0.0, "Presence penalty",
+        "Subtracted once from the logit of each token that is in the reply.",
+        minimum=-2, maximum=2, in_openai=True, control=Control(-2.0, 2.0, 0.1, 1),
+    )
+    frequency_penalty: float = _parameter(
+        float, 0.0, "Frequency penalty",
+        "Subtracted from a token's logit once per occurrence in the reply.",
+        minimum=-2, maximum=2, in_openai=True, control=Control(-2.0, 2.0, 0.1, 1),
+    )
+    max_tokens: int | None = _parameter(
+        int, None, "Max tokens", "Maximum length of the reply in tokens.",
+        minimum=1, in_openai=True,
+        control=Control(0, 1_000_000, 64, unset=0, unset_text="no limit"),
+    )
+    seed: int | None = _parameter(
+        int, None, "Seed", "The same seed and prompt give the same reply.",
+        minimum=-(2**63), maximum=2**63 - 1, in_openai=True,
+        control=Control(-1, 2**31 - 1, 1, unset=-1, unset_text="random"),
+    )
+    logprobs: int | None = _parameter(
+        int, None, "Top logprobs", "Number of alternatives reported with each token.",
+        minimum=0, maximum=MAX_LOGPROBS, in_openai=True,
+        control=Control(-1, MAX_LOGPROBS, 1, unset=-1, unset_text="off"),
+    )
+    stop: tuple[str, ...] = _parameter(
+        tuple[str, ...], (), "Stop sequences", "The reply ends before any of these texts.",
+        in_openai=True,
+    )
+    stop_token_ids: tuple[int, ...] = _parameter(
+        tuple[int, ...], (), "Stop token ids", "The reply ends at any of these tokens."
+    )
+    min_tokens: int = _parameter(
+        int, 0, "Min tokens", "Minimum length of the reply in tokens.", minimum=0
+    )
+    ignore_eos: bool = _parameter(
+        bool, False, "Ignore EOS", "Continue after the end-of-sequence token."
+    )
+    include_stop_str_in_output: bool = _parameter(
+        bool, False, "Include stop sequence", "Keep the stop sequence in the reply."
+    )
+    logit_bias: Mapping[int, float] = _parameter(
+        Mapping[int, float], {}, "Logit bias", "Added to the logits of these tokens.",
+        in_openai=True,
+    )
 
     def __post_init__(self) -> None:
         # A bare string is a sequence of its characters: the commonest mistake with `stop`.
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        self._check_range("temperature", self.temperature, 0.0, 100.0)
-        self._check_range("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        self._check_range("min_p", self.min_p, 0.0, 1.0)
-        self._check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, low_open=True)
-        self._check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        self._check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        if self.top_k < -1:
-            self._refuse("top_k", self.top_k, "0 (all tokens) or a positive number")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            self._refuse("max_tokens", self.max_tokens, "at least 1, or none for no limit")
-        if self.min_tokens < 0:
-            self._refuse("min_tokens", self.min_tokens, "0 or more")
+        for parameter in PARAMETERS.values():
+            parameter.check(getattr(self, parameter.name))
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            self._refuse("min_tokens", self.min_tokens, f"at most max_tokens ({self.max_tokens})")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            self._refuse("logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
-        if self.seed is not None and not -(2**63) <= self.seed < 2**63:
-            self._refuse("seed", self.seed, "a 64-bit integer")
-        if any(not text for text in self.stop):
-            self._refuse("stop", self.stop, "strings that are not empty")
+            PARAMETERS["min_tokens"].refuse(
+                self.min_tokens, f"Give at most max_tokens ({self.max_tokens})."
+            )
+        if not all(self.stop):
+            PARAMETERS["stop"].refuse(self.stop, "Give texts that are not empty.")
         for token_id, bias in self.logit_bias.items():
             if token_id < 0 or not math.isfinite(bias):
-                self._refuse("logit_bias", {token_id: bias}, "token ids >= 0 with finite values")
+                PARAMETERS["logit_bias"].refuse(
+                    {token_id: bias}, "Give token ids of at least 0 and finite numbers."
+                )
 
     @property
     def is_greedy(self) -> bool:
@@ -81,14 +190,9 @@ class SamplingParams:
             or self.frequency_penalty != 0.0
         )
 
-    def _check_range(
-        self, name: str, value: float, low: float, high: float, *, low_open: bool = False
-    ) -> None:
-        inside = (low < value if low_open else low <= value) and value <= high
-        if not inside:  # also refuses NaN
-            bracket = "(" if low_open else "["
-            self._refuse(name, value, f"in {bracket}{low:g}, {high:g}]")
 
-    @staticmethod
-    def _refuse(name: str, value: object, wanted: str) -> None:
-        raise InvalidRequestError(f"{name} is {value}; it must be {wanted}.", f"Change {name}.")
+PARAMETERS: dict[str, Parameter] = {
+    field.name: Parameter(name=field.name, **field.metadata)
+    for field in dataclasses.fields(SamplingParams)
+}
+"""Every sampling parameter by name, in the order of the chat."""

@@ -8,13 +8,13 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.paths import starter_model
 from app.units import parse_bytes
 from engine.config import SETTINGS, EngineConfig, Setting
 from engine.errors import ConfigError
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import PARAMETERS, Parameter, SamplingParams
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -136,73 +136,51 @@ def _parse_bias(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not ID=BIAS, such as 42=-100") from None
 
 
-class SamplingOption(NamedTuple):
-    """A flag for one field of SamplingParams, in the words of the parser."""
+_READERS: Mapping[Any, dict[str, Any]] = {
+    int: {"type": int, "metavar": "N"},
+    float: {"type": float, "metavar": "X"},
+    bool: {"action": "store_true"},
+    tuple[str, ...]: {"action": "append", "metavar": "TEXT"},
+    tuple[int, ...]: {"type": parse_ids, "metavar": "IDS"},
+    Mapping[int, float]: {"type": _parse_bias, "action": "append", "metavar": "ID=BIAS"},
+}
+"""By type of a parameter, how argparse reads its flag."""
 
-    field: str
-    help: str
-    arguments: Mapping[str, Any]
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.field.replace("_", "-")
-
-
-def _number(type_: type) -> dict[str, Any]:
-    return {"type": type_, "metavar": "X" if type_ is float else "N"}
-
-
-SAMPLING_OPTIONS = (
-    SamplingOption("max_tokens", f"most tokens to generate, or 'none' for no limit but the "
-                   f"context (default: {DEFAULT_MAX_TOKENS})",
-                   {"type": lambda text: None if text.lower() == "none" else int(text),
-                    "metavar": "N"}),
-    SamplingOption("temperature", "0 is greedy (default: 1)", _number(float)),
-    SamplingOption("top_k", "keep the K most probable tokens; 0 keeps all (default: 0)",
-                   _number(int)),
-    SamplingOption("top_p", "keep the fewest tokens whose probabilities add up to X (default: 1)",
-                   _number(float)),
-    SamplingOption("min_p", "keep tokens at least X times as probable as the best (default: 0)",
-                   _number(float)),
-    SamplingOption("repetition_penalty", "above 1: tokens seen before become less probable "
-                   "(default: 1)", _number(float)),
-    SamplingOption("presence_penalty", "taken off the logit of a token generated before, once "
-                   "(default: 0)", _number(float)),
-    SamplingOption("frequency_penalty", "taken off the logit for each time the token was generated "
-                   "(default: 0)", _number(float)),
-    SamplingOption("logit_bias", "added to the logit of token ID; may be repeated",
-                   {"type": _parse_bias, "action": "append", "metavar": "ID=BIAS"}),
-    SamplingOption("seed", "of the sampling, and of dummy weights (default: 0)", _number(int)),
-    SamplingOption("logprobs", "report log probabilities, with N alternatives for each token "
-                   "(N alone may be left out)",
-                   {"type": int, "nargs": "?", "const": 0, "metavar": "N"}),
-    SamplingOption("min_tokens", "no end before N tokens (default: 0)", _number(int)),
-    SamplingOption("stop", "end before this text; may be repeated",
-                   {"action": "append", "metavar": "TEXT"}),
-    SamplingOption("stop_token_ids", "end at one of these tokens",
-                   {"type": parse_ids, "metavar": "IDS"}),
-    SamplingOption("ignore_eos", "go on after the model's end of text", {"action": "store_true"}),
-    SamplingOption("include_stop_str_in_output", "keep the stop text in the output",
-                   {"action": "store_true"}),
-)  # fmt: skip
-"""Every field of SamplingParams, once."""
+_SPECIAL: Mapping[str, dict[str, Any]] = {
+    "max_tokens": {"type": lambda text: None if text.lower() == "none" else int(text)},
+    "logprobs": {"nargs": "?", "const": 0},
+}
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """One flag for each sampling parameter. Only those that were given appear in the namespace."""
     group = parser.add_argument_group("sampling options")
-    for option in SAMPLING_OPTIONS:
+    for parameter in PARAMETERS.values():
         group.add_argument(
-            option.flag,
-            dest=option.field,
+            "--" + parameter.name.replace("_", "-"),
+            dest=parameter.name,
             default=argparse.SUPPRESS,
-            help=option.help.replace("%", "%%"),
-            **option.arguments,
+            help=_parameter_help(parameter),
+            **(_READERS[parameter.type] | _SPECIAL.get(parameter.name, {})),
         )
+
+
+def _parameter_help(parameter: Parameter) -> str:
+    text = parameter.help
+    if parameter.name == "max_tokens":
+        text += f" none: no limit. Default: {DEFAULT_MAX_TOKENS}."
+    elif parameter.name == "seed":
+        text += " Also seeds dummy weights."
+    elif parameter.type in (int, float) and parameter.default is not None:
+        text += f" Default: {parameter.default:g}."
+    elif _READERS[parameter.type].get("action") == "append":
+        text += " Repeat for more."
+    return text.replace("%", "%%")
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
     """The sampling parameters that the flags describe; InvalidRequestError where impossible."""
-    given = {o.field: getattr(args, o.field) for o in SAMPLING_OPTIONS if hasattr(args, o.field)}
+    given = {name: getattr(args, name) for name in PARAMETERS if hasattr(args, name)}
     given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
     if "logit_bias" in given:
         given["logit_bias"] = dict(given["logit_bias"])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from app.clients.errors import TargetError
 from app.clients.target import Dialect
 from engine.messages import ChatMessages, Prompt
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import PARAMETERS, SamplingParams
 
 
 class Field(NamedTuple):
@@ -23,18 +23,6 @@ class Field(NamedTuple):
     name: str
     value: Callable[[Any], Any] = lambda value: value
     is_always_sent: bool = True
-
-
-_NEUTRAL: Mapping[str, Any] = {
-    "top_k": (0, -1), "top_p": (1.0,), "min_p": (0.0,), "repetition_penalty": (1.0,),
-    "presence_penalty": (0.0,), "frequency_penalty": (0.0,), "logit_bias": ({},), "seed": (None,),
-    "min_tokens": (0,), "stop": ((),), "stop_token_ids": ((),), "ignore_eos": (False,),
-    "include_stop_str_in_output": (False,), "max_tokens": (None,),
-}  # fmt: skip
-"""Values that change nothing. A temperature always does."""
-
-_MOST_OFTEN_UNSENT = ("logit_bias", "seed", "stop", "stop_token_ids", "max_tokens")
-"""Where nothing was asked for, these have no value that one could send."""
 
 
 def _sent(*names: str) -> dict[str, Field]:
@@ -50,18 +38,15 @@ _all_tokens = lambda k: k if k > 0 else -1
 _BIAS = {"logit_bias": Field("logit_bias", _bias, is_always_sent=False)}
 
 _OPENAI = {
+    **_if_asked(*(name for name, parameter in PARAMETERS.items() if parameter.in_openai)),
     **_sent("temperature"),
-    **_if_asked("top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "max_tokens"),
     **_BIAS,
 }
 _VLLM = {
+    **_if_asked(*PARAMETERS),
     **_sent(
         "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
         "frequency_penalty",
-    ),
-    **_if_asked(
-        "seed", "stop", "stop_token_ids", "min_tokens", "ignore_eos", "include_stop_str_in_output",
-        "max_tokens",
     ),
     "top_k": Field("top_k", _all_tokens),
     **_BIAS,
@@ -102,9 +87,6 @@ TAKEN: Mapping[Dialect, Mapping[str, Field]] = {
     },
 }  # fmt: skip
 
-_EVERY_FIELD = tuple(n for n in SamplingParams.__dataclass_fields__ if n != "logprobs")
-
-
 class Fields(NamedTuple):
     """The fields of a body, and the names of what was asked for and cannot be sent."""
 
@@ -116,14 +98,16 @@ def sampling_fields(params: SamplingParams, dialect: Dialect, *, is_chat: bool) 
     taken = TAKEN[dialect]
     body: dict[str, Any] = {}
     missing = []
-    for name in _EVERY_FIELD:
+    for name, parameter in PARAMETERS.items():
+        if name == "logprobs":
+            continue
         value = getattr(params, name)
-        is_neutral = name in _NEUTRAL and value in _NEUTRAL[name]
+        is_neutral = parameter.is_neutral(value)
         field = taken.get(name)
         if field is None:
             if not is_neutral:
                 missing.append(name)
-        elif not is_neutral or (field.is_always_sent and name not in _MOST_OFTEN_UNSENT):
+        elif field.is_always_sent or not is_neutral:
             value = list(value) if isinstance(value, tuple) else value
             body[field.name] = field.value(value)
     if "repeat_penalty" in body and params.repetition_penalty != 1.0:

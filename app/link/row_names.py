@@ -10,15 +10,15 @@ import dataclasses
 import re
 from typing import Any, TypeVar
 
-from app.features.chat.sampling import FIELDS
 from engine import messages
 from engine.config import SETTINGS
 from engine.errors import ErrorInfo
+from engine.sampling_params import PARAMETERS
 
 Event = TypeVar("Event", bound=messages.Event)
 
 _LABELS = {name: setting.label for name, setting in SETTINGS.items()} | {
-    field.name: field.label for field in FIELDS
+    name: parameter.label for name, parameter in PARAMETERS.items()
 }
 _NAMES = re.compile(rf"\b({'|'.join(name for name in _LABELS if '_' in name)})\b")
 """Those that are no words of a language: "device" and "seed" may stand for the thing itself."""

@@ -57,8 +57,8 @@ class SamplingPopover(Popover):
         self._stop = QLineEdit()
         self._stop.setPlaceholderText("none")
         self._stop.setFixedWidth(_FIELD_WIDTH)
-        self._stop.setAccessibleName("Stop texts")
-        self._stop.setToolTip("A reply ends before any of these texts. Separate them with commas.")
+        self._stop.setAccessibleName("Stop sequences")
+        self._stop.setToolTip("Texts that end the reply, separated by commas.")
         self._stop.editingFinished.connect(self._stop_edited)
         self.name = QLineEdit()
         self.name.setPlaceholderText("Name of a preset")
@@ -112,7 +112,7 @@ class SamplingPopover(Popover):
                 else:
                     box.setValue(field.value)
         if self._form.indexOf(self._stop) < 0:
-            self._form.addRow("Stop texts", self._stop)
+            self._form.addRow("Stop sequences", self._stop)
         with QSignalBlocker(self._stop):
             self._stop.setText(", ".join(stop))
 

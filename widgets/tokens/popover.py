@@ -29,7 +29,7 @@ HINT = (
     "Point at a token, or use the arrow keys; a click holds it, "
     "Ctrl and an arrow key go to the next unlikely one."
 )
-NO_ALTERNATIVES = "Alternatives were not kept for this reply: see Alternatives in the sampling."
+NO_ALTERNATIVES = "No alternatives recorded. Set Top logprobs in the sampling settings."
 
 
 class TokensPopover(Popover):

@@ -22,10 +22,10 @@ from app.features.chat.figures import (
 )
 from app.features.chat.library import Found
 from app.features.chat.recovery import BEGIN
-from app.features.chat.sampling import FIELDS, field_value
+from app.features.chat.sampling import CONTROLS, shown_value
 from app.units import format_bytes
 from engine.errors import ErrorInfo
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import PARAMETERS, SamplingParams
 from engine.snapshot import ModelInfo
 from widgets.chat.records import (
     AttachmentRecord,
@@ -186,10 +186,10 @@ def model_text(model: ModelInfo, limit: int | None) -> str:
 def sampling_fields(params: SamplingParams) -> list[SamplingFieldRecord]:
     return [
         SamplingFieldRecord(
-            f.name, f.label, f.help, f.minimum, f.maximum, f.step, f.decimals,
-            field_value(params, f), f.unset_text,
+            name, PARAMETERS[name].label, PARAMETERS[name].help, control.minimum, control.maximum,
+            control.step, control.decimals, shown_value(params, name), control.unset_text,
         )
-        for f in FIELDS
+        for name, control in CONTROLS.items()
     ]  # fmt: skip
 
 

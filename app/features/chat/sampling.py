@@ -1,4 +1,4 @@
-"""Sampling settings of a conversation: which there are, and the presets."""
+"""Sampling parameters of a conversation, and the presets."""
 
 from __future__ import annotations
 
@@ -7,77 +7,20 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import PARAMETERS, Control, SamplingParams
 from resources import resource_path
 
-
-class SamplingField(NamedTuple):
-    """One setting as the window shows it. `unset` is the value that means "none"."""
-
-    name: str
-    label: str
-    help: str
-    minimum: float
-    maximum: float
-    step: float
-    decimals: int
-    unset: float | None = None
-    unset_text: str = ""
-
-
-FIELDS: tuple[SamplingField, ...] = (
-    SamplingField(
-        "temperature", "Temperature", "0 always takes the most probable token; higher varies more.",
-        0.0, 2.0, 0.05, 2,
-    ),
-    SamplingField(
-        "top_p", "Top p", "Keep the most probable tokens that together reach this probability.",
-        0.01, 1.0, 0.01, 2,
-    ),
-    SamplingField(
-        "top_k", "Top k", "Keep this many of the most probable tokens.",
-        0, 1000, 1, 0, unset=0, unset_text="all",
-    ),
-    SamplingField(
-        "min_p", "Min p", "Drop tokens below this fraction of the most probable one.",
-        0.0, 1.0, 0.01, 2,
-    ),
-    SamplingField(
-        "repetition_penalty", "Repetition penalty",
-        "Above 1 makes tokens of the prompt and the reply less probable.", 0.5, 2.0, 0.05, 2,
-    ),
-    SamplingField(
-        "presence_penalty", "Presence penalty",
-        "Subtracted once from every token that the reply already has.", -2.0, 2.0, 0.1, 1,
-    ),
-    SamplingField(
-        "frequency_penalty", "Frequency penalty",
-        "Subtracted for each time that the reply already has a token.", -2.0, 2.0, 0.1, 1,
-    ),
-    SamplingField(
-        "max_tokens", "Longest reply", "Tokens after which a reply ends.",
-        0, 1_000_000, 64, 0, unset=0, unset_text="no limit",
-    ),
-    SamplingField(
-        "seed", "Seed", "The same seed gives the same reply to the same conversation.",
-        -1, 2**31 - 1, 1, 0, unset=-1, unset_text="random",
-    ),
-    SamplingField(
-        "logprobs", "Alternatives",
-        "Kept with every token of a reply, to be seen at its Tokens button. Each token then costs "
-        "a pass over the vocabulary: about 1 ms where it has 150,000 entries.",
-        -1, 20, 1, 0, unset=-1, unset_text="off",
-    ),
-)  # fmt: skip
-"""In the order of the window. The stop strings have a field of their own there."""
+CONTROLS: dict[str, Control] = {
+    name: parameter.control for name, parameter in PARAMETERS.items() if parameter.control
+}
+"""The parameters that the chat offers as numbers, in its order."""
 
 NUM_ALTERNATIVES = 5
 DEFAULT = SamplingParams(logprobs=NUM_ALTERNATIVES)
-"""Of a chat. Alternatives of every token cost below 1 ms a step and request with 150,000 tokens
-of vocabulary on one core, in proportion to it."""
+"""Of a chat. Top logprobs cost below 1 ms per step and request with a vocabulary of 150,000 tokens
+on one core, in proportion to it."""
 
-_OPTIONAL = {"max_tokens", "seed", "logprobs"}  # unset is None in SamplingParams
-_SAVED = (*(field.name for field in FIELDS), "stop")
+_SAVED = (*CONTROLS, "stop")
 
 
 class Preset(NamedTuple):
@@ -88,7 +31,7 @@ class Preset(NamedTuple):
 
 
 def sampling_to_dict(params: SamplingParams) -> dict[str, Any]:
-    """The settings that differ from `DEFAULT`, as plain data."""
+    """The parameters that differ from `DEFAULT`, as plain data."""
     found = {
         name: getattr(params, name)
         for name in _SAVED
@@ -105,19 +48,18 @@ def sampling_from_dict(values: Mapping[str, Any]) -> SamplingParams:
     return dataclasses.replace(DEFAULT, **known)
 
 
-def field_value(params: SamplingParams, field: SamplingField) -> float:
-    """The number that the window shows for a field."""
-    value = getattr(params, field.name)
-    return field.unset if value is None and field.unset is not None else value
+def shown_value(params: SamplingParams, name: str) -> float:
+    """The number that the chat shows for a parameter."""
+    value, unset = getattr(params, name), CONTROLS[name].unset
+    return unset if value is None and unset is not None else value
 
 
 def with_field(params: SamplingParams, name: str, value: Any) -> SamplingParams:
-    """`params` with one field as the window has it."""
+    """`params` with one parameter as the chat has it."""
     if name == "stop":
         return dataclasses.replace(params, stop=tuple(value))
-    field = next(f for f in FIELDS if f.name == name)
-    number: float | None = value if field.decimals else int(value)
-    if name in _OPTIONAL and number == field.unset:
+    number: float | None = value if CONTROLS[name].decimals else int(value)
+    if PARAMETERS[name].default is None and number == CONTROLS[name].unset:
         number = None
     changed: dict[str, Any] = {name: number}
     return dataclasses.replace(params, **changed)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from app.cli.main import Parser, build_parser
 from app.cli.options import (
-    SAMPLING_OPTIONS,
     add_engine_options,
     add_sampling_options,
     engine_config,
@@ -125,8 +124,10 @@ def test_the_model_of_the_window_does_not_shadow_that_of_a_command() -> None:
 
 
 def test_one_flag_for_each_sampling_parameter() -> None:
+    parser = Parser(prog="test", add_help=False)
+    add_sampling_options(parser)
     fields = [field.name for field in dataclasses.fields(SamplingParams)]
-    assert sorted(option.field for option in SAMPLING_OPTIONS) == sorted(fields)
+    assert sorted(action.dest for action in parser._actions) == sorted(fields)
 
 
 def test_sampling_defaults_differ_from_the_library_in_max_tokens_alone() -> None:

@@ -14,6 +14,7 @@ from app.window.notices import error_notice
 from engine import messages
 from engine.config import SETTINGS, EngineConfig
 from engine.errors import ErrorInfo
+from engine.sampling_params import PARAMETERS
 from tests.app.window_fixtures import application, open_model, script, send
 
 __all__ = ["application", "script"]
@@ -31,7 +32,8 @@ def test_every_setting_is_called_as_its_row(name: str) -> None:
 
 
 def test_sampling_is_called_as_in_the_chat() -> None:
-    assert by_row("Raise the cache size, or lower max_tokens.").endswith("lower “Longest reply”.")
+    label = PARAMETERS["max_tokens"].label
+    assert by_row("Raise the cache size, or lower max_tokens.").endswith(f"lower “{label}”.")
 
 
 def test_an_event_keeps_the_rest_and_a_crash_its_every_word() -> None:

@@ -10,11 +10,11 @@ from app.features.chat.conversation import NEW_TITLE, Conversation, Role, State,
 from app.features.chat.figures import Figures, Progress, figures_details, figures_line
 from app.features.chat.presenter import date_text
 from app.features.chat.sampling import (
-    FIELDS,
+    CONTROLS,
     built_in_presets,
-    field_value,
     sampling_from_dict,
     sampling_to_dict,
+    shown_value,
     with_field,
 )
 from engine.messages import OutputEvent
@@ -156,16 +156,16 @@ def test_progress_counts_gaps_after_the_first_event() -> None:
 
 def test_every_sampling_field_is_a_parameter_and_survives_storing() -> None:
     params = SamplingParams()
-    for field in FIELDS:
-        value = field.minimum + field.step if field.unset is None else field.unset + 1
-        params = with_field(params, field.name, value)
-        assert field_value(params, field) == pytest.approx(value)
+    for name, control in CONTROLS.items():
+        value = control.minimum + control.step if control.unset is None else control.unset + 1
+        params = with_field(params, name, value)
+        assert shown_value(params, name) == pytest.approx(value)
     params = with_field(params, "stop", ["###"])
     assert sampling_from_dict(sampling_to_dict(params)) == params
-    for field in FIELDS:
-        if field.unset is not None:
-            unset = with_field(params, field.name, field.unset)
-            assert getattr(unset, field.name) == getattr(SamplingParams(), field.name)
+    for name, control in CONTROLS.items():
+        if control.unset is not None:
+            unset = with_field(params, name, control.unset)
+            assert getattr(unset, name) == getattr(SamplingParams(), name)
 
 
 def test_built_in_presets() -> None:
