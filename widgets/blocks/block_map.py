@@ -1,11 +1,11 @@
-"""`BlockMap`: every physical KV block as a cell, drawn from the engine's snapshots."""
+"""`BlockMap`: every physical KV block as a cell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
-from PySide6.QtCore import QEvent, QRect, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QPointF, QRect, QSize, Qt, Signal
 from PySide6.QtGui import (
     QFocusEvent,
     QHelpEvent,
@@ -13,50 +13,53 @@ from PySide6.QtGui import (
     QKeyEvent,
     QMouseEvent,
     QPainter,
-    QPaintEvent,
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+from PySide6.QtWidgets import QToolTip, QWidget
 
-from engine.snapshot import BlockSnapshot
+from engine.snapshot import BLOCK_CACHED, BLOCK_FREE, BlockSnapshot
 from widgets.blocks.picture import Colors, Grid, OwnerSlots, fit, paint
-from widgets.plot.clock import RedrawClock, work_time
+from widgets.plot.clock import RedrawClock
+from widgets.plot.painted import NONE, PaintedPlot
+from widgets.plot.table import ValuesTable
 from widgets.theme.colors import to_image
-from widgets.theme.theme import theme, theme_notifier
-
-NONE = -1
+from widgets.theme.theme import theme
 
 
-class BlockMap(QWidget):
-    """Colours by owner; a click on a block lights up the request that holds it, and its prefix.
+class BlockMap(PaintedPlot):
+    """Coloured by request; clicking a block highlights all blocks of its request. `chosen(request
+    id)`: the highlighted request, "" for none."""
 
-    `pointed(block)`: the block under the mouse or the keyboard's cursor, -1 for none.
-    `chosen(request id)`: whose blocks are lit up, "" for nobody's.
-    """
-
-    pointed = Signal(int)
     chosen = Signal(str)
+    preferred = QSize(420, 240)
+    least = QSize(120, 60)
 
     def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__("KV block map", clock=clock, parent=parent)
         self.blocks: BlockSnapshot | None = None
         self.chosen_owner = ""
-        self.pointed_block = NONE
         self.tip: Callable[[], str] = lambda: ""
-        """What a tooltip says of the block that the mouse rests on; "" for none."""
-        self._clock = clock
+        """Tooltip of the pointed block; "" for none."""
         self._owners = OwnerSlots(len(theme().series.owners))
         self._slots = np.zeros(0, np.int64)
         self._grid = Grid(0, 1, 1)
         self._image = QImage()
-        self._dirty = False
-        self.setMouseTracking(True)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setAccessibleName("Map of the KV blocks")
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        theme_notifier().changed.connect(self.redraw)
-        clock.add(self)
+
+    def values_table(self) -> ValuesTable:
+        """A row per block."""
+        blocks = self.blocks
+        rows = tuple(
+            (block, self.state_of(block), int(blocks.fill[block]), int(blocks.ref_count[block]),
+             ", ".join(self.owners_of(block)))
+            for block in range(self.num_items)
+        ) if blocks else ()  # fmt: skip
+        return ValuesTable(("block", "state", "tokens", "references", "requests"), rows, (0,) * 5)
+
+    def state_of(self, block: int) -> str:
+        """free, cached or in use."""
+        owner = int(self.blocks.owner[block]) if self.blocks else BLOCK_FREE
+        return {BLOCK_FREE: "free", BLOCK_CACHED: "cached"}.get(owner, "in use")
 
     # What is shown -----------------------------------------------------------------------------
 
@@ -67,27 +70,25 @@ class BlockMap(QWidget):
         self.blocks = blocks
         self._slots = self._owners.update(owners)
         owner_is_gone = bool(self.chosen_owner) and self.chosen_owner not in owners
-        block_is_gone = self.pointed_block >= count
-        # both are put right before anybody hears of either
+        block_is_gone = self.pointed_index >= count
+        # consistent before either signal
         self.chosen_owner = "" if owner_is_gone else self.chosen_owner
-        self.pointed_block = NONE if block_is_gone else self.pointed_block
+        self.pointed_index = NONE if block_is_gone else self.pointed_index
         if count != self._grid.num_blocks:
             self._fit()
-        self._dirty = True
-        self._clock.wake()
+        self.request_redraw()
         if owner_is_gone:
             self.chosen.emit("")
         if block_is_gone:
             self.pointed.emit(NONE)
 
     def owner_color(self, owner: str) -> str:
-        """The colour of a request that holds blocks."""
+        """The colour of a request's blocks."""
         colors = theme().series.owners
         return colors[(self._owners.slot(owner) or 0) % len(colors)]
 
     def choose(self, owner: str) -> None:
-        """Light up the blocks of one request; "" shows all alike again, and so does a request that
-        holds none: it waits, or has ended in the meantime."""
+        """Highlight the blocks of one request; "" or a request without blocks: none."""
         if self.blocks is None or owner not in self.blocks.owners:
             owner = ""
         if owner != self.chosen_owner:
@@ -95,14 +96,8 @@ class BlockMap(QWidget):
             self.redraw()
             self.chosen.emit(owner)
 
-    def point_at(self, block: int) -> None:
-        if block != self.pointed_block:
-            self.pointed_block = block
-            self.update()
-            self.pointed.emit(block)
-
     def owners_of(self, block: int) -> list[str]:
-        """Every request that holds a block."""
+        """Requests whose block table has a block."""
         if self.blocks is None:
             return []
         pairs = zip(self.blocks.owners, self.blocks.tables, strict=True)
@@ -110,12 +105,8 @@ class BlockMap(QWidget):
 
     # Drawing -----------------------------------------------------------------------------------
 
-    def wants_redraw(self) -> bool:
-        return self._dirty
-
     def redraw(self) -> None:
-        """Make the picture anew."""
-        self._dirty = False
+        """Render the image."""
         if self.blocks is None or not self._grid.num_blocks:
             self._image = QImage()
         else:
@@ -127,7 +118,7 @@ class BlockMap(QWidget):
             pixels = paint(self.blocks, self._slots, colors, self._grid, self._chosen_blocks())
             self._image = to_image(pixels)
             self._image.setDevicePixelRatio(self.devicePixelRatioF())
-        self.update()
+        super().redraw()
 
     def _chosen_blocks(self) -> np.ndarray | None:
         if not self.chosen_owner or self.blocks is None:
@@ -136,15 +127,11 @@ class BlockMap(QWidget):
         lit[list(self.blocks.tables[self.blocks.owners.index(self.chosen_owner)])] = True
         return lit
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        began = work_time()
-        painter = QPainter(self)
+    def paint(self, painter: QPainter) -> None:
         painter.drawImage(0, 0, self._image)
-        if self.pointed_block != NONE and not self._image.isNull():
+        if self.pointed_index != NONE and not self._image.isNull():
             painter.setPen(QPen(theme().color("accent"), 2))
-            painter.drawRect(self.cell_rect(self.pointed_block).adjusted(-1, -1, 0, 0))
-        painter.end()
-        self._clock.charge(work_time() - began)
+            painter.drawRect(self.cell_rect(self.pointed_index).adjusted(-1, -1, 0, 0))
 
     # Geometry ----------------------------------------------------------------------------------
 
@@ -158,12 +145,6 @@ class BlockMap(QWidget):
     @property
     def grid(self) -> Grid:
         return self._grid
-
-    def sizeHint(self) -> QSize:
-        return QSize(420, 240)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(120, 60)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -185,27 +166,22 @@ class BlockMap(QWidget):
 
     # Mouse and keyboard ------------------------------------------------------------------------
 
-    def _at(self, event: QMouseEvent) -> int:
-        ratio = self.devicePixelRatioF()
-        position = event.position() * ratio
+    @property
+    def num_items(self) -> int:
+        return self._grid.num_blocks
+
+    def item_at(self, position: QPointF) -> int:
+        position = position * self.devicePixelRatioF()
         block = self._grid.block_at(position.x(), position.y()) if self.blocks else None
         return NONE if block is None else block
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
-            text = self.tip() if self.pointed_block != NONE else ""
-            place = self.cell_rect(self.pointed_block) if text else QRect()
+            text = self.tip() if self.pointed_index != NONE else ""
+            place = self.cell_rect(self.pointed_index) if text else QRect()
             QToolTip.showText(event.globalPos(), text, self, place)
             return True
         return super().event(event)
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        self.point_at(self._at(event))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        super().leaveEvent(event)
-        if not self.hasFocus():
-            self.point_at(NONE)
 
     def focusOutEvent(self, event: QFocusEvent) -> None:
         super().focusOutEvent(event)
@@ -215,32 +191,28 @@ class BlockMap(QWidget):
     def mousePressEvent(self, event: QMouseEvent) -> None:
         super().mousePressEvent(event)
         if event.button() == Qt.MouseButton.LeftButton:
-            self.point_at(self._at(event))
+            self.point_at(self.item_at(event.position()))
             self._choose_pointed()
 
+    def key_target(self, key: Qt.Key) -> int | None:
+        rows = {Qt.Key.Key_Up: -self._grid.columns, Qt.Key.Key_Down: self._grid.columns}
+        if key not in rows or not self.num_items:
+            return super().key_target(key)
+        return min(max(max(self.pointed_index, 0) + rows[key], 0), self.num_items - 1)
+
     def keyPressEvent(self, event: QKeyEvent) -> None:
-        count = self._grid.num_blocks
-        steps = {
-            Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1,
-            Qt.Key.Key_Up: -self._grid.columns, Qt.Key.Key_Down: self._grid.columns,
-            Qt.Key.Key_Home: -count, Qt.Key.Key_End: count,
-        }  # fmt: skip
         key = Qt.Key(event.key())
-        if key in steps and count:
-            start = self.pointed_block
-            target = 0 if start == NONE else min(max(start + steps[key], 0), count - 1)
-            self.point_at(target)
-        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+        if key in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
             self._choose_pointed()
-        elif key == Qt.Key.Key_Escape and (self.chosen_owner or self.pointed_block != NONE):
+        elif key == Qt.Key.Key_Escape and self.chosen_owner:
             self.choose("")
             self.point_at(NONE)
         else:
             super().keyPressEvent(event)
 
     def _choose_pointed(self) -> None:
-        """Of a block that several hold: one after the other."""
-        owners = self.owners_of(self.pointed_block)
+        """Of a shared block: one request after the other."""
+        owners = self.owners_of(self.pointed_index)
         if self.chosen_owner in owners:
             following = owners.index(self.chosen_owner) + 1
             self.choose(owners[following] if following < len(owners) else "")

@@ -25,13 +25,14 @@ from engine.snapshot import (
     EngineSnapshot,
     Part,
 )
-from widgets.blocks.block_map import NONE, BlockMap
+from widgets.blocks.block_map import BlockMap
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
-from widgets.controls.text import untold_text
+from widgets.controls.text import not_reported_text
 from widgets.live.figures import kv_precision
 from widgets.plot.clock import RedrawClock
 from widgets.plot.header import NoteLabel
+from widgets.plot.painted import NONE
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 
 Name = Callable[[str], str]
@@ -173,7 +174,7 @@ class BlocksPanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take a state; what is read changes twice a second, the map when the clock says."""
-        words = untold_text(
+        words = not_reported_text(
             snapshot, "KV blocks", Part.BLOCKS, instead="The KV chart shows how full the cache is."
             if Part.KV_USAGE not in snapshot.missing else "",
         )  # fmt: skip
@@ -199,7 +200,7 @@ class BlocksPanel(QFrame):
 
     def show_details(self, details: BlockDetails | None) -> None:
         """The engine's answer. An answer for a block that is pointed at no more is dropped."""
-        if details is not None and details.block == self.map.pointed_block:
+        if details is not None and details.block == self.map.pointed_index:
             self._details = details
             self._show_words()
 
@@ -219,11 +220,11 @@ class BlocksPanel(QFrame):
         return place.x(), place.y()
 
     def _ask_for_details(self) -> None:
-        if self.map.pointed_block != NONE:
-            self.details_wanted.emit(self.map.pointed_block)
+        if self.map.pointed_index != NONE:
+            self.details_wanted.emit(self.map.pointed_index)
 
     def _show_words(self) -> None:
-        snapshot, block = self._snapshot, self.map.pointed_block
+        snapshot, block = self._snapshot, self.map.pointed_index
         if snapshot is None:
             for widget in (self.note, self.losses, self.line, self.text):
                 widget.set_text("")

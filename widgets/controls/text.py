@@ -1,4 +1,4 @@
-"""Durations as people read them. No Qt."""
+"""Durations, "not reported" texts and the engine's clock. No Qt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from engine.snapshot import EngineSnapshot, Part
 
 
 def milliseconds(value: float) -> str:
-    """`value` milliseconds with their unit and three significant digits or so; from ten seconds
-    on in s."""
+    """`value` milliseconds with unit and about three significant digits; from 10 s on in s."""
     return f"{value / 1e3:,.1f} s" if value >= 10_000 else f"{_number(value)} ms"
 
 
@@ -20,33 +19,31 @@ def _number(value: float) -> str:
 
 
 PLAIN = "OpenAI-compatible"
-"""In place of a device: the server of a model says nothing of its make."""
+"""Device name of a server of unknown make."""
 
 
-def teller(device: str) -> str:
-    """Who tells, or does not: "vLLM", "this server"."""
+def server_name(device: str) -> str:
+    """ "vLLM", or "this server" where the make is unknown."""
     return "this server" if device in ("", PLAIN) else device
 
 
-def untold(snapshot: EngineSnapshot, *parts: Part) -> str:
-    """ "not told by vLLM" where none of `parts` is told, "" where one is."""
+def not_reported(snapshot: EngineSnapshot, *parts: Part) -> str:
+    """ "not reported by vLLM" where no part of `parts` is reported, "" where one is."""
     if not parts or not snapshot.missing.issuperset(parts):
         return ""
-    return f"not told by {teller(snapshot.model.device)}"
+    return f"not reported by {server_name(snapshot.model.device)}"
 
 
-def untold_text(snapshot: EngineSnapshot, what: str, *parts: Part, instead: str = "") -> str:
-    """A sentence for an empty view: "KV blocks: not told by vLLM." and what can be done instead."""
-    words = untold(snapshot, *parts)
+def not_reported_text(snapshot: EngineSnapshot, what: str, *parts: Part, instead: str = "") -> str:
+    """Text of an empty view: "KV blocks: not reported by vLLM." and what to do instead."""
+    words = not_reported(snapshot, *parts)
     return f"{what}: {words}. {instead}".strip() if words else ""
 
 
 class EngineTime:
-    """The engine's clock as the charts need it: its last time, running on by ours.
+    """The engine's clock, extrapolated from the newest snapshot.
 
-    Snapshots carry the engine's own times; what passes since the newest came is measured here, at
-    `speed` times the pace of our clock (other than 1 for a recording that is replayed, and 0 while
-    it stands still).
+    `speed`: 1 live, the playback speed of a recording, 0 when paused.
     """
 
     def __init__(self) -> None:
@@ -57,7 +54,6 @@ class EngineTime:
         self._at, self._since = engine_time, time.perf_counter()
 
     def set_speed(self, speed: float) -> None:
-        """From now on."""
         self.synchronise(self.now())
         self._speed = speed
 

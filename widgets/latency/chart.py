@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QMouseEvent, QPainter, QPen
+from PySide6.QtWidgets import QWidget
 
 from engine.snapshot import StepEntry
 from widgets.controls.text import milliseconds
 from widgets.latency.reply import Cause, Gap, ReplyLatency, Stage
-from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import Cell, ValuesTable
-from widgets.plot.text import TextPen
-from widgets.theme.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
+from widgets.theme.theme import SPACE_1, SPACE_2, theme, ui_font
 
 Name = Callable[[str], str]
 """The name of a request, as the user knows it, from its id."""
@@ -161,7 +160,6 @@ def latency_table(latency: ReplyLatency | None) -> ValuesTable:
     return ValuesTable(HEADERS, tuple(rows), _DIGITS)
 
 
-NONE = -1
 STAGE_COLORS = {Stage.QUEUE: "queued", Stage.PREFILL: "prefill", Stage.WAIT: "waiting"}
 CAUSE_COLORS = {
     Cause.NONE: "decode",
@@ -177,26 +175,20 @@ _PAD = 4  # between the frame of the focus and what is drawn
 _LEAST_STRETCH = 2  # pixels: what took place is seen
 
 
-class LatencyChart(QWidget):
-    """`pointed(index of the gap)`, -1 for none: under the mouse or the keyboard's cursor."""
+class LatencyChart(PaintedPlot):
+    """The time to first token as a strip, then a bar per gap."""
 
-    pointed = Signal(int)
+    preferred = QSize(560, 180)
+    least = QSize(200, 120)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        name = "Latency of the reply: the first token, then every gap"
+        super().__init__(name, title="Latency of the reply", parent=parent)
         self._latency: ReplyLatency | None = None
         self._causes: list[Cause] = []
-        self.pointed_gap = NONE
-        self._pen = TextPen(ui_font("small"))
-        self.setMouseTracking(True)
-        self.setAccessibleName("Latency of the reply: the first token, then every gap")
-        offer_values(self)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        theme_notifier().changed.connect(self._theme_changed)
 
-    @property
-    def title(self) -> str:
-        return "Latency of the reply"
+    def text_font(self) -> QFont:
+        return ui_font("small")
 
     def values_table(self) -> ValuesTable:
         """The way to the first token and every gap."""
@@ -207,15 +199,9 @@ class LatencyChart(QWidget):
         self._latency = latency
         self._causes = [latency.cause(gap) for gap in latency.gaps]
         slow = latency.slow_gaps
-        self.pointed_gap = NONE
+        self.pointed_index = NONE
         self.point_at(latency.gaps.index(slow[0]) if slow else NONE)
         self.update()
-
-    def point_at(self, index: int) -> None:
-        if index != self.pointed_gap:
-            self.pointed_gap = index
-            self.pointed.emit(index)
-            self.update()
 
     # Geometry ----------------------------------------------------------------------------------
 
@@ -254,24 +240,21 @@ class LatencyChart(QWidget):
         lengths = [gap.seconds for gap in group]
         return first + lengths.index(max(lengths))
 
-    def sizeHint(self) -> QSize:
-        return QSize(560, 180)
+    @property
+    def num_items(self) -> int:
+        return len(self._causes)
 
-    def minimumSizeHint(self) -> QSize:
-        return QSize(200, 120)
+    def item_at(self, position: QPointF) -> int:
+        return self.gap_at(position.x())
 
     # Painting ----------------------------------------------------------------------------------
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        self._pen.use(painter)
+    def paint(self, painter: QPainter) -> None:
         if self._latency is not None:
             painter.translate(_PAD, _PAD)
             self._paint_strip(painter, self._latency)
             self._paint_bars(painter, self._latency)
             painter.resetTransform()
-        paint_focus(painter, self)
-        painter.end()
 
     def _paint_strip(self, painter: QPainter, latency: ReplyLatency) -> None:
         """The stretches to the first token, over the whole width."""
@@ -302,7 +285,7 @@ class LatencyChart(QWidget):
             color = QColor(table.value(CAUSE_COLORS[self._causes[index]]))
             bar = QRectF(place * width, area.bottom() - height, width - space, height)
             painter.fillRect(bar, color)
-            if first <= self.pointed_gap < first + per_bar:
+            if first <= self.pointed_index < first + per_bar:
                 painter.setPen(QPen(table.color("text"), 1))
                 painter.drawRect(bar.adjusted(-0.5, -0.5, 0.5, -0.5))
         usual = area.bottom() - latency.usual_s * scale
@@ -311,33 +294,14 @@ class LatencyChart(QWidget):
         caption = QRectF(0, _STRIP_HEIGHT + SPACE_1, self._room, self._pen_height())
         painter.setPen(table.color("text_muted"))
         text = f"gaps, up to {duration(longest)}; dashed: the median"
-        self._pen.left(painter, caption, self._pen.elided(text, self._room))
-
-    def _theme_changed(self) -> None:
-        self._pen = TextPen(ui_font("small"))
-        self.update()
+        self.pen.left(painter, caption, self.pen.elided(text, self._room))
 
     # Mouse and keyboard ------------------------------------------------------------------------
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        index = self.gap_at(event.position().x())
-        if index != NONE:  # beside the bars: what was said stays
+        index = self.item_at(event.position())
+        if index != NONE:  # beside the bars: keep the last one
             self.point_at(index)
 
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        key, last = Qt.Key(event.key()), len(self._causes) - 1
-        here = self.pointed_gap
-        steps = {
-            Qt.Key.Key_Left: max(0, here - 1),
-            Qt.Key.Key_Right: min(last, here + 1),
-            Qt.Key.Key_Home: 0,
-            Qt.Key.Key_End: last,
-        }
-        if key in steps and last >= 0:
-            self.point_at(steps[key])
-        else:
-            super().keyPressEvent(event)
-
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        self.update()
+    def leaveEvent(self, event: QEvent) -> None:
+        """Keep the last gap pointed at."""

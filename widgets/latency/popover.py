@@ -9,7 +9,6 @@ from widgets.controls.popover import Popover
 from widgets.controls.swatches import Swatch, Swatches, of
 from widgets.latency.chart import NONE, LatencyChart, Name, first_token_words, gap_words, gaps_words
 from widgets.latency.reply import ReplyLatency
-from widgets.plot.menu import show_table
 from widgets.theme.theme import SPACE_1, SPACE_2
 
 WIDTH, CHART_HEIGHT = 560, 160
@@ -45,7 +44,7 @@ class LatencyPopover(Popover):
         self.show_step.clicked.connect(self._ask_for_step)
         self.show_table = QPushButton("Table of values…")
         self.show_table.setToolTip("Every stretch and gap as numbers (T in the chart)")
-        self.show_table.clicked.connect(lambda: show_table(self.chart))
+        self.show_table.clicked.connect(self.chart.show_table)
         self.legend = Swatches(LEGEND)
         foot = QHBoxLayout()
         foot.addWidget(self.show_table)
@@ -75,7 +74,7 @@ class LatencyPopover(Popover):
         return self.chart
 
     def _show_gap(self) -> None:
-        latency, index = self._latency, self.chart.pointed_gap
+        latency, index = self._latency, self.chart.pointed_index
         if latency is None:
             return
         if index == NONE:
@@ -89,7 +88,7 @@ class LatencyPopover(Popover):
         )
 
     def _ask_for_step(self) -> None:
-        latency, index = self._latency, self.chart.pointed_gap
+        latency, index = self._latency, self.chart.pointed_index
         if latency is not None and index != NONE and latency.gaps[index].steps:
             self.hide()
             self.step_wanted.emit(latency.gaps[index].steps[-1].index)

@@ -1,4 +1,4 @@
-"""The live charts of the engine, fed with its snapshots; two more where there are GPUs."""
+"""`LiveCharts`: memory, TTFT, ITL, throughput, requests, KV cache; with a GPU also its load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.snapshot import (
     StepRecord,
     undivided,
 )
-from widgets.controls.text import EngineTime, untold
+from widgets.controls.text import EngineTime, not_reported
 from widgets.plot.clock import RedrawClock
 from widgets.plot.latency_chart import LatencyChart
 from widgets.plot.marks import MarkLog, SpanLog, SpanPicker
@@ -29,25 +29,25 @@ from widgets.theme.theme import SPACE_2, theme_notifier
 
 
 class GpuCharts:
-    """`load` and `power`. Of several GPUs the busiest and the warmest is drawn; the power is that
-    of all, of all their limits. What a GPU does not tell is not drawn."""
+    """`load` and `power`. Of several GPUs: the highest load and temperature, the sum of power and
+    power limits. Values that the driver does not report are left out."""
 
     def __init__(self, clock: RedrawClock, now: Callable[[], float]) -> None:
         self.load = _chart(
             "GPU load", "%", clock, now,
-            _series("busy", "busy", "decode", "Share of the time in which anything was computed"),
+            _series("busy", "busy", "decode", "Share of time with a kernel running"),
             _series("reading", "memory", "kv_cached",
-                    "Share of the time in which memory was read or written"),
-            _series("clock", "clock", "other", "Multiprocessor clock, of its most"),
+                    "Share of time with memory reads or writes"),
+            _series("clock", "clock", "other", "SM clock, % of maximum"),
         )  # fmt: skip
         self.power = _chart(
-            "GPU power and heat", "% · °C", clock, now,
-            _series("power", "power", "prefill", "Power drawn, of the limit that is in force"),
-            _series("heat", "°C", "preempted", "Temperature of the GPU in degrees Celsius"),
+            "GPU power and temperature", "% · °C", clock, now,
+            _series("power", "power", "prefill", "Power draw, % of the power limit"),
+            _series("heat", "°C", "preempted", "GPU temperature, °C"),
         )  # fmt: skip
 
     def update(self, at: float, gpus: Sequence[GpuFigures]) -> None:
-        """What the driver told at the time `at`."""
+        """The driver's readings at time `at`."""
         values = {
             "busy": _percent(_largest(g.utilization for g in gpus)),
             "reading": _percent(_largest(g.memory_utilization for g in gpus)),
@@ -70,7 +70,7 @@ def _chart(
 ) -> TimeChart:
     chart = TimeChart(
         title, unit, series, clock=clock, value_template="100", time_source=now,
-        empty_text=f"{title} appears when the driver tells of a GPU.",
+        empty_text=f"{title} appears when the driver reports a GPU.",
     )  # fmt: skip
     chart.top = 100.0
     return chart
@@ -110,23 +110,23 @@ def _percent(share: float | None) -> float | None:
 
 
 GIB = 2**30
-_GAUGE_INTERVAL_S = 0.2  # states are kept at most this often
-_SILENCE_S = 5.0  # states come several times a second, but none while nothing happens
+_GAUGE_INTERVAL_S = 0.2  # least time between two points of a gauge
+_SILENCE_S = 5.0  # a longer pause between snapshots is a gap
 _HIT_SPAN_S = 60.0
 _TTFT_SPAN_S = 60.0
 _ITL_SPAN_S = 10.0
 _CHART_WIDTH, _CHART_HEIGHT = 300, 150  # least, for the layout
-_NARROW, _LOW = 260, 130  # least, where that lets more charts be seen at once
+_NARROW, _LOW = 260, 130  # least, where more charts fit that way
 _WIDTH_TO_ALIGN = 380
-_MAY_BE_UNTOLD = ("tokens", "requests", "cache", "memory")
+_MAY_BE_MISSING = ("tokens", "requests", "cache", "memory")
 ORDER = ("memory", "ttft", "itl", "tokens", "requests", "cache")
 
 
 class LiveCharts(QWidget):
-    """Memory, TTFT, ITL, tokens per second, requests, KV usage: a grid that fits the place.
+    """A grid of time charts.
 
-    `update_snapshot` only appends; `clock` decides when something is drawn, and says what that
-    costs (`clock.redraw_ms_per_s`). Several of these may share their `marks`.
+    `update_snapshot` only appends; `clock` decides when to draw and measures the cost
+    (`clock.redraw_ms_per_s`). Several instances may share `marks`.
     """
 
     span_picked = Signal(float, float)  # start and end, on the engine's clock
@@ -146,16 +146,15 @@ class LiveCharts(QWidget):
         self._kept_at = self._stretch_began = -math.inf
         self._fullest = 0.0
         self._hits = ShareOverSpan(_HIT_SPAN_S)
-        self._untold: dict[str, str] = {}  # by chart, what is said in its heading
+        self._not_reported: dict[str, str] = {}  # chart: note
         self.memory = _memory_chart(self.clock, self._time)
         self.ttft = LatencyChart(
             "TTFT", span_s=_TTFT_SPAN_S, clock=self.clock, time_source=self._time.now,
-            empty_text="TTFT appears with the first reply: send a message, or start a load.",
+            empty_text="TTFT appears with the first reply. Send a message or start a load.",
         )  # fmt: skip
         self.itl = LatencyChart(
             "ITL", span_s=_ITL_SPAN_S, clock=self.clock, time_source=self._time.now,
-            empty_text="ITL appears with the second token of a reply: send a message, or start a "
-            "load.",
+            empty_text="ITL appears with the second token. Send a message or start a load.",
         )  # fmt: skip
         self.tokens = TokenRateChart(self.clock, self._time.now)
         self.requests = _requests_chart(self.clock, self._time)
@@ -169,11 +168,11 @@ class LiveCharts(QWidget):
         self._window_s = 120.0
         for chart in self.charts:
             self._adopt(chart)
-        self._empty_texts = {name: getattr(self, name).empty_text for name in _MAY_BE_UNTOLD}
+        self._empty_texts = {name: getattr(self, name).empty_text for name in _MAY_BE_MISSING}
         self.set_window(self._window_s)
 
     def _adopt(self, chart: TimeChart) -> None:
-        """Let a chart share marks, spans and the length of time with the others."""
+        """Share marks, spans and the time range with the other charts."""
         chart.window_changed.connect(self.set_window)
         chart.window_changed.connect(self.window_changed)
         chart.share_marks(self.marks)
@@ -203,8 +202,7 @@ class LiveCharts(QWidget):
     # Layout -----------------------------------------------------------------------------------
 
     def _align_margins(self) -> None:
-        """The same room for values everywhere, so that times line up from chart to chart; where
-        charts are narrow, each takes only what it needs."""
+        """Equal value margins, so that times line up between charts, unless charts are narrow."""
         room_to_align = self.width() / self._columns >= _WIDTH_TO_ALIGN
         widest = max(chart.value_margin for chart in self.charts)
         for chart in self.charts:
@@ -240,7 +238,7 @@ class LiveCharts(QWidget):
     # Feeding ----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take what is new in a snapshot. Cheap: nothing is drawn here."""
+        """Append what is new in a snapshot. Draws nothing."""
         at = snapshot.time
         self._time.synchronise(at)
         self._add_steps(snapshot.steps)
@@ -250,7 +248,7 @@ class LiveCharts(QWidget):
         if at - self._kept_at < _GAUGE_INTERVAL_S and snapshot.num_running:
             return
         self._kept_at = at
-        self._say_untold(snapshot)
+        self._note_missing(snapshot)
         missing = snapshot.missing
         if Part.MEMORY not in missing:
             self._add_memory(at, snapshot.memory)
@@ -264,8 +262,8 @@ class LiveCharts(QWidget):
             self.cache.append("prefix_hits", at, share * 100)
 
     def _add_steps(self, steps: Sequence[StepRecord]) -> None:
-        """Of every stretch of steps the fullest: states may be a second apart, and a request that
-        came and went between two of them held its blocks all the same."""
+        """The highest KV usage of each interval: a request may start and end between two
+        snapshots."""
         for step in steps:
             if step.kv_usage is None:
                 continue
@@ -274,28 +272,28 @@ class LiveCharts(QWidget):
                 self.cache.append("kv_usage", step.end, self._fullest * 100)
                 self._stretch_began, self._fullest = step.end, 0.0
 
-    def _say_untold(self, snapshot: EngineSnapshot) -> None:
-        """What the charts of an engine elsewhere cannot show, or show of our requests alone."""
-        said = {}
-        if words := untold(snapshot, Part.MEMORY):
-            said["memory"] = words
-        if words := untold(snapshot, Part.KV_USAGE, Part.PREFIX_CACHE):
-            said["cache"] = words
-        elif words := untold(snapshot, Part.KV_USAGE):
-            said["cache"] = f"used: {words}"
-        elif words := untold(snapshot, Part.PREFIX_CACHE):
-            said["cache"] = f"prefix hits: {words}"
-        if words := untold(snapshot, Part.QUEUE):
-            said["requests"] = f"our own; others {words}"
-        if words := untold(snapshot, Part.TOKENS):
-            said["tokens"] = f"our own; others {words}"
-        if said != self._untold:
-            self._untold = said
+    def _note_missing(self, snapshot: EngineSnapshot) -> None:
+        """Notes for figures that a remote engine does not report."""
+        notes = {}
+        if words := not_reported(snapshot, Part.MEMORY):
+            notes["memory"] = words
+        if words := not_reported(snapshot, Part.KV_USAGE, Part.PREFIX_CACHE):
+            notes["cache"] = words
+        elif words := not_reported(snapshot, Part.KV_USAGE):
+            notes["cache"] = f"used: {words}"
+        elif words := not_reported(snapshot, Part.PREFIX_CACHE):
+            notes["cache"] = f"prefix hits: {words}"
+        if words := not_reported(snapshot, Part.QUEUE):
+            notes["requests"] = f"requests of this window; others {words}"
+        if words := not_reported(snapshot, Part.TOKENS):
+            notes["tokens"] = f"requests of this window; others {words}"
+        if notes != self._not_reported:
+            self._not_reported = notes
             self._end_lines(snapshot)
             self._show_notes()
 
     def _end_lines(self, snapshot: EngineSnapshot) -> None:
-        """What an engine before this one told last does not go on."""
+        """End the lines that a previous engine drew."""
         at, missing = snapshot.time, snapshot.missing
         if Part.MEMORY in missing and not self.memory.data.is_empty:
             self.memory.append_row(at, dict.fromkeys(self.memory.stacked, math.nan))
@@ -311,15 +309,15 @@ class LiveCharts(QWidget):
         self.memory.set_limit(limit or None)
         predicted = memory.plan.predicted / GIB
         measured = (memory.weights + memory.kv_cache) / GIB
-        note = f"predicted {predicted:.2f}, measured {measured:.2f}"
-        if memory.plan.host_layers:  # all else here is of the GPU
+        note = f"predicted {predicted:.2f} GiB, measured {measured:.2f} GiB"
+        if memory.plan.host_layers:  # the other figures are of the GPU
             in_ram = (memory.host_weights + memory.host_kv_cache) / GIB
-            note += f"; {in_ram:.2f} in RAM"
+            note += f"; {in_ram:.2f} GiB in RAM"
         self.memory.set_note(note)
 
     def update_gpus(self, at: float, gpus: Sequence[GpuFigures]) -> None:
-        """What the driver tells of the GPUs: their memory in use, all together, and two charts of
-        load, power and heat, which appear with the first call."""
+        """The driver's readings: total GPU memory in use, and two charts that appear with the
+        first call."""
         if not gpus:
             return
         self.memory.set_available("gpu", True)
@@ -330,7 +328,7 @@ class LiveCharts(QWidget):
         self._gpu.update(at, gpus)
 
     def _join(self, *charts: TimeChart) -> None:
-        """Show more charts than before."""
+        """Add charts."""
         self.charts += charts
         for chart in charts:
             self._adopt(chart)
@@ -348,11 +346,11 @@ class LiveCharts(QWidget):
     def mark(
         self, text: str, kind: MarkKind = MarkKind.SETTING, details: tuple[str, ...] = ()
     ) -> None:
-        """Something happened: a dashed line with `text` in every chart, at now."""
+        """A dashed line with `text` in every chart, at now."""
         self.marks.add(Mark(self.now, text, kind, details))
 
     def enable_picking(self, spans: SpanLog) -> None:
-        """Let the user choose stretches of time (`span_picked`), and show those of `spans`."""
+        """Let the user select time ranges (`span_picked`), and show those of `spans`."""
         self._spans = spans
         for chart in self.charts:
             self._share_spans(chart, spans)
@@ -371,29 +369,29 @@ class LiveCharts(QWidget):
         self.marks.clear()
 
     def set_paused(self, paused: bool) -> None:
-        """Hold the charts still for reading; values go on being recorded."""
+        """Pause the charts; recording continues."""
         for chart in self.charts:
             chart.set_paused(paused)
 
     def set_speed(self, speed: float) -> None:
-        """How fast time passes in the charts: see `EngineTime`."""
+        """See `EngineTime`."""
         self._time.set_speed(speed)
 
     def set_window(self, seconds: float) -> None:
-        """How much time all charts show."""
+        """Time range of all charts."""
         self._window_s = seconds
         self._span = f"last {duration_text(seconds)}"
         for chart in self.charts:
             chart.set_window(seconds)
         self.ttft.set_note(f"arrival to first token · {self._span}")
-        self.itl.set_note(f"gaps between tokens · {self._span}")
+        self.itl.set_note(f"gap between tokens · {self._span}")
         self._show_notes()
 
     def _show_notes(self) -> None:
-        """The length of time, or what is not told in it. A chart of nothing else says so."""
-        for name in _MAY_BE_UNTOLD:
+        """The time range, or what is not reported."""
+        for name in _MAY_BE_MISSING:
             chart: TimeChart = getattr(self, name)
-            words = self._untold.get(name, "")
+            words = self._not_reported.get(name, "")
             if name != "memory" or words:
                 chart.set_note(words or self._span)
             chart.empty_text = f"{chart.title}: {words}." if words else self._empty_texts[name]
@@ -401,8 +399,8 @@ class LiveCharts(QWidget):
 
 
 def columns_for(width: int, height: int, count: int = 6) -> int:
-    """Columns of the grid of `count` charts: one row where it is wide and low, else so many as
-    have room and leave no gap. Where some would lie below the fold, charts may be narrower."""
+    """Columns of a grid of `count` charts: one row where it is wide and low, else as many as fit
+    without a gap. Charts may be narrower where some would otherwise need scrolling."""
     if height < 2 * _CHART_HEIGHT and width >= count * 240:
         return count
     even = [n for n in (4, 3, 2) if count % n == 0 and n * n <= count * 2]
@@ -413,7 +411,7 @@ def columns_for(width: int, height: int, count: int = 6) -> int:
 
 
 def _rows_seen(row_height: int, height: int) -> int:
-    """Whole rows in a place of `height`."""
+    """Whole rows within `height`."""
     return (height + SPACE_2) // (row_height + SPACE_2)
 
 
@@ -464,12 +462,12 @@ def _cache_chart(clock: RedrawClock, engine_time: EngineTime) -> TimeChart:
         (
             Series(
                 "kv_usage", "used", "kv_usage", hold=True, silence=_SILENCE_S, text=_whole_percent,
-                tip="KV blocks that requests hold",
+                tip="KV blocks in use by requests",
             ),
             Series(
                 "prefix_hits", "prefix hits", "prefix_hits", silence=_SILENCE_S,
                 text=_whole_percent,
-                tip="Prompt tokens of the last minute that were cached",
+                tip="Prompt tokens served from the prefix cache, last minute",
             ),
         ),
         clock=clock, value_template="100", time_source=engine_time.now,

@@ -1,4 +1,4 @@
-"""How the leading figures went over the last minute, for the small lines below them. No Qt."""
+"""The strip's figures: values, sparklines, and texts for device, precision and state."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
 
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, Part, RequestState, Sample
-from widgets.controls.text import untold
+from widgets.controls.text import not_reported
 from widgets.plot.series import FEWEST_FOR_P99, Floats, RingBuffer, figure, number, percentiles
 
 SPAN_S = 60.0
 STEP_S = 1.0
-"""Distance of two points: what is drawn is some 80 pixels wide."""
+"""Between two points: a sparkline is about 80 pixels wide."""
 _PAUSE_S = 10.0  # longer than a step of a large model on a small machine
 _KEPT = 2 * round(SPAN_S / STEP_S)
 
 
 class StatTrends:
-    """One point of each figure a second. NaN: there was nothing to measure, a gap."""
+    """One point per figure and second. NaN: a gap."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self._rings = {key: RingBuffer(_KEPT) for key in keys}
@@ -41,7 +41,7 @@ class StatTrends:
         return at - self._last >= STEP_S
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
-        """A point of each figure; one that `values` leaves out has a gap."""
+        """A point per figure; a gap for those missing from `values`."""
         self._last = at
         for key, ring in self._rings.items():
             ring.append(at, values.get(key, math.nan))
@@ -52,8 +52,8 @@ class StatTrends:
             ring.clear()
 
     def points(self, key: str) -> tuple[Floats, Floats]:
-        """Of the last minute before the newest point: places from 0 to 1, and values. A pause
-        without points is a gap as well."""
+        """The last minute before the newest point: positions 0 to 1, and values. A pause is a
+        gap."""
         ring = self._rings[key]
         last = ring.last()
         if last is None:
@@ -73,7 +73,7 @@ def draw_sparkline(
     `top`, or the largest value where that is larger. NaN is a gap."""
     known = values[np.isfinite(values)]
     if len(known) < 2:
-        return  # a dot says nothing
+        return  # not a line
     highest = max(top, float(known.max()))
     scale = rect.height() / highest if highest > 0 else 0.0
     xs = rect.left() + places * rect.width()
@@ -100,9 +100,8 @@ TREND_SPAN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One leading figure. Its place is made for `template`, or for the widest value that it ever
-    had: it may grow but does not jump to and fro. Narrow windows drop the figure with the highest
-    `drop` first. The line below it is in `color`, and reaches up to `top` at least."""
+    """One figure. Its width fits `template` or the widest value so far: it grows but never jumps.
+    Narrow windows drop the highest `drop` first. `top`: least upper end of the sparkline."""
 
     key: str
     label: str
@@ -116,23 +115,23 @@ class Figure:
 
 FIGURES = (
     Figure("output", "Output", "tok/s", "000", 3, "tokens_out", 1.0,
-           "tokens generated per second, now"),
+           "generated tokens per second"),
     Figure("ttft", "TTFT p50", "ms", "0,000", 2, "p50", 1.0,
-           "arrival to first token, median of the last 2 minutes"),
+           "arrival to first token: median of the last 2 minutes"),
     Figure("itl", "ITL p50 / p99", "ms", "00 / 00", 1, "p50", 1.0,
-           "gap between output tokens, median and 99th percentile of the last 2 minutes\n"
-           f"({NOTHING} for the p99 of fewer than {FEWEST_FOR_P99} gaps)"),
-    Figure("kv", "KV cache", "%", "100", 5, "kv_usage", 100.0, "KV blocks that requests hold"),
+           "gap between output tokens: median and 99th percentile of the last 2 minutes\n"
+           f"(p99 needs {FEWEST_FOR_P99} gaps)"),
+    Figure("kv", "KV cache", "%", "100", 5, "kv_usage", 100.0, "KV blocks in use by requests"),
     Figure("hits", "Prefix hits", "%", "100", 6, "prefix_hits", 100.0,
-           "prompt tokens found in the prefix cache since the engine was started"),
+           "prompt tokens served from the prefix cache since engine start"),
     Figure("memory", "Memory", "GiB", "0.0 / 0.0", 4, "other", 0.1,
-           "memory of this process / what the engine may use"),
+           "memory of this process / limit of the engine"),
 )  # fmt: skip
 
 
 class Value(NamedTuple):
-    """A figure's value as text; not current: measured a while ago, nothing newer since. why_not:
-    why there is none. more: what there is to say of it now beside what it is."""
+    """A figure's text. `is_current` False: older than the span. `why_not`: why it is missing.
+    `more`: details for the tooltip."""
 
     text: str
     is_current: bool = True
@@ -141,7 +140,7 @@ class Value(NamedTuple):
 
 
 _PARTS = {"kv": Part.KV_USAGE, "hits": Part.PREFIX_CACHE, "memory": Part.MEMORY}
-"""What some figures are made of."""
+"""Snapshot parts that figures need."""
 
 
 class _Counted(NamedTuple):
@@ -159,7 +158,7 @@ class StatFigures:
         self.trends = StatTrends(tuple(one.key for one in FIGURES))
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Take the engine's state and its new samples. Cheap."""
+        """Take a snapshot. Cheap."""
         self._snapshot = snapshot
         self._add("ttft", snapshot.ttft)
         self._add("itl", snapshot.itl)
@@ -172,7 +171,7 @@ class StatFigures:
             self.trends.add(snapshot.time, self._numbers(snapshot))
 
     def clear(self) -> None:
-        """Forget everything: no model is loaded."""
+        """Reset: no model is loaded."""
         self._snapshot = None
         self._counted.clear()
         self.trends.clear()
@@ -180,8 +179,7 @@ class StatFigures:
             ring.clear()
 
     def _numbers(self, snapshot: EngineSnapshot) -> dict[str, float]:
-        """The figures of the last seconds: what changed shows sooner than in those that are
-        printed."""
+        """The sparklines' points: over a shorter span than the printed values."""
         now = snapshot.time
         recent = {k: ring.between(now - TREND_SPAN_S, now) for k, ring in self._latencies.items()}
         numbers = {key: float(np.median(found)) for key, found in recent.items() if len(found)}
@@ -213,15 +211,15 @@ class StatFigures:
         values |= {
             "kv": Value(number(snapshot.kv_usage * 100, 0)),
             "hits": Value(hits),
-            "memory": Value(f"{number(used / GIB, 1)} / {limit}", more=elsewhere_words(snapshot)),
+            "memory": Value(f"{number(used / GIB, 1)} / {limit}", more=placement_text(snapshot)),
         }
         for key, part in _PARTS.items():
-            if words := untold(snapshot, part):
+            if words := not_reported(snapshot, part):
                 values[key] = Value(NOTHING, why_not=words)
         return values
 
     def _forget_counts(self, now: float) -> None:
-        """Keep one count from before the span: the span's rate starts there."""
+        """Keep one count from before the span as the rate's start."""
         while len(self._counted) > 1 and self._counted[1].time <= now - RATE_SPAN_S:
             self._counted.popleft()
 
@@ -250,23 +248,23 @@ class StatFigures:
 
 
 def _used(snapshot: EngineSnapshot) -> int:
-    """Bytes that the process holds; what the engine knows of where the system does not say."""
+    """Bytes of the process, or the sum of the engine's where the system does not report it."""
     memory = snapshot.memory
     return memory.process or memory.weights + memory.kv_cache + memory.other
 
 
-def elsewhere_words(snapshot: EngineSnapshot) -> str:
-    """Of a model that is divided, what is not on the GPU; "" for one on one device."""
+def placement_text(snapshot: EngineSnapshot) -> str:
+    """Placement of a model on several devices; "" for one device."""
     memory, model = snapshot.memory, snapshot.model
     if model.num_gpus > 1:
-        part = "a part" if model.num_ranks > 1 else "some of the layers"
-        return f"all of this on {model.device}, one of {model.num_gpus} GPUs with {part} each"
+        parallel = "tensor" if model.num_ranks > 1 else "pipeline"
+        return f"on {model.device}, one of {model.num_gpus} GPUs ({parallel} parallel)"
     if not memory.plan.host_layers:
         return ""
     return (
-        f"all of this on {snapshot.model.device}; in RAM "
-        f"{number(memory.host_weights / GIB, 2)} GiB of weights and "
-        f"{number(memory.host_kv_cache / GIB, 2)} GiB of KV cache, of layers that the CPU computes"
+        f"on {snapshot.model.device}; CPU offload: "
+        f"{number(memory.host_weights / GIB, 2)} GiB of weights, "
+        f"{number(memory.host_kv_cache / GIB, 2)} GiB of KV cache in RAM"
     )
 
 
@@ -285,7 +283,7 @@ def precision_words(snapshot: EngineSnapshot) -> str:
 
 
 def kv_precision(plan: MemoryPlan) -> str:
-    """KV int8; K int8, V bf16; nothing where it is not known."""
+    """KV int8; K int8, V bf16; "" where not reported."""
     keys, values = short_dtype(plan.key_dtype), short_dtype(plan.value_dtype)
     if keys == values:
         return f"KV {keys}" if keys else ""
@@ -293,24 +291,23 @@ def kv_precision(plan: MemoryPlan) -> str:
 
 
 def weights_words(model: ModelInfo) -> str:
-    """How linear layers are held: int8 weights; int4 weights (groups of 128); nothing for plain
-    numbers."""
+    """int8 weights; int4 weights (groups of 128); "" for unquantized weights."""
     name, _, details = model.quantization.partition(", ")
     return f"{name} weights" + (f" ({details})" if details else "") if name else ""
 
 
 def device_words(snapshot: EngineSnapshot) -> str:
-    """cpu, 2 threads; cpu, 2 ranks, 4 threads; cuda:0, H200; cuda:0, 2 ranks, H200; cuda:0, 2
-    stages, H200; cuda:0 20/32 layers, H200; or who serves."""
+    """cpu, 2 threads; cuda:0, H200; cuda:0, TP 2, H200; cuda:0, PP 2, H200; cuda:0 20/32 layers,
+    H200; or the server's make."""
     device, threads = snapshot.model.device, getattr(snapshot.config, "num_threads", None)
-    several = several_words(snapshot.model)
+    several = parallel_text(snapshot.model)
     if device.startswith("cuda"):
         name = snapshot.model.device_name
         in_ram, count = snapshot.memory.plan.host_layers, snapshot.model.num_layers
         if in_ram:
             device += f" {count - in_ram}/{count} layers"
         if in_ram or several:
-            name = name.partition(",")[0]  # without the CPU, or how they compute
+            name = name.partition(",")[0]  # without the CPU and the kind of parallelism
         name = name.removeprefix(f"{snapshot.model.num_gpus} x ")
         name = name.removeprefix("NVIDIA ").removeprefix("GeForce ")
         return ", ".join(filter(None, (device, several, name)))
@@ -319,15 +316,15 @@ def device_words(snapshot: EngineSnapshot) -> str:
     return ", ".join(filter(None, (device, several, words)))
 
 
-def several_words(model: ModelInfo) -> str:
-    """2 ranks; 2 stages; nothing where one computes all."""
+def parallel_text(model: ModelInfo) -> str:
+    """TP 2; PP 2; "" on one device."""
     if model.num_stages > 1:
-        return f"{model.num_stages} stages"
-    return f"{model.num_ranks} ranks" if model.num_ranks > 1 else ""
+        return f"PP {model.num_stages}"
+    return f"TP {model.num_ranks}" if model.num_ranks > 1 else ""
 
 
 def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
-    """What the requests are doing, and whether that is anything."""
+    """Running, waiting and preempted requests."""
     if snapshot.told is not None:
         running, waiting = snapshot.num_running, snapshot.num_waiting
         return (f"{running} running · {waiting} waiting", "busy") if running + waiting else (
@@ -339,5 +336,5 @@ def state_words(snapshot: EngineSnapshot) -> tuple[str, StateKind]:
     waiting = states.count(RequestState.WAITING) + preempted  # as in charts and settings
     if not running + waiting:
         return "Ready", "idle"
-    of_them = f", {preempted} of them preempted" if preempted else ""
+    of_them = f" ({preempted} preempted)" if preempted else ""
     return f"{running} running · {waiting} waiting{of_them}", "busy"

@@ -9,7 +9,7 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 
 from widgets.plot.series import EndLabel, Mark, MarkKind, number, seconds_text
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, theme
+from widgets.theme.theme import SPACE_1, SPACE_2, theme
 
 if TYPE_CHECKING:
     from widgets.plot.plot_view import PlotView
@@ -254,14 +254,6 @@ def draw_count_above(painter: QPainter, view: PlotView) -> None:
 
 def _count_above(view: PlotView) -> str:
     return f"▲ {number(view.num_above, 0)} above" if view.num_above else ""
-
-
-def draw_empty(painter: QPainter, view: PlotView) -> None:
-    painter.setFont(view.text_font)
-    painter.setPen(theme().color("text_muted"))
-    plot = QRectF(view.rect()).adjusted(SPACE_4, 0, -SPACE_4, -SPACE_4)
-    flags = Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap
-    painter.drawText(plot, int(flags), view.empty_text)
 
 
 def draw_cursor(painter: QPainter, view: PlotView, seconds: float) -> None:

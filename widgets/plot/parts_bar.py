@@ -1,4 +1,4 @@
-"""`PartsBar`: a whole as a bar of its parts, with a row of figures for each."""
+"""`PartsBar`: one stacked bar, and a row of figures for each part."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetricsF, QPainter
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.painted import PaintedPlot
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, theme, theme_notifier
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, theme
 
 BAR_HEIGHT = 16
 _SIDE = 9
@@ -29,20 +29,21 @@ class Part(NamedTuple):
     tip: str = ""
 
 
-class PartsBar(QWidget):
+class PartsBar(PaintedPlot):
     """The parts from left to right, and below it one row each. Nothing is drawn without parts."""
 
     def __init__(
         self, name: str, headers: Sequence[str] = (), parent: QWidget | None = None
     ) -> None:
-        super().__init__(parent)
+        super().__init__(name, parent=parent)
         self._parts: tuple[Part, ...] = ()
         self._headers = tuple(headers)
         self._rows = 1
-        self.setAccessibleName(name)
-        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        theme_notifier().changed.connect(self.update)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -58,10 +59,6 @@ class PartsBar(QWidget):
         self.setAccessibleDescription(self.text())
         self.setToolTip("\n".join(f"{p.label}: {p.tip}" for p in parts if p.tip))
         self.update()
-
-    @property
-    def title(self) -> str:
-        return self.accessibleName()
 
     def values_table(self) -> ValuesTable:
         """The parts with their figures, as they are shown."""
@@ -83,7 +80,7 @@ class PartsBar(QWidget):
         return "; ".join(f"{label} {row}" for label, row in zip(labels, words, strict=True))
 
     def _line(self) -> float:
-        return QFontMetricsF(figure_font("small")).height() + 3
+        return self.line_height + 3
 
     def _rows_top(self) -> float:
         return BAR_HEIGHT + SPACE_2 + (self._line() if self._headers else 0.0)
@@ -94,15 +91,9 @@ class PartsBar(QWidget):
     def minimumSizeHint(self) -> QSize:
         return QSize(200, self.sizeHint().height())
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        if not self._parts:
-            return
-        painter = QPainter(self)
-        painter.setFont(figure_font("small"))
+    def paint(self, painter: QPainter) -> None:
         self._paint_bar(painter)
         self._paint_rows(painter)
-        paint_focus(painter, self)
-        painter.end()
 
     def _paint_bar(self, painter: QPainter) -> None:
         table, left = theme(), 0.0
@@ -119,7 +110,7 @@ class PartsBar(QWidget):
         table, line = theme(), self._line()
         widths = self._column_widths()
         middle, right = Qt.AlignmentFlag.AlignVCenter, Qt.AlignmentFlag.AlignRight
-        metrics = QFontMetricsF(figure_font("small"))
+        metrics = QFontMetricsF(self.pen.font)
         end = float(self.width())
         painter.setPen(table.color("text_muted"))
         for text, width in zip(reversed(self._headers), reversed(widths), strict=False):
@@ -142,7 +133,7 @@ class PartsBar(QWidget):
             painter.drawText(room, middle, label)
 
     def _column_widths(self) -> list[float]:
-        metrics = QFontMetricsF(figure_font("small"))
+        metrics = QFontMetricsF(self.pen.font)
         rows = [self._headers, *(part.figures for part in self._parts)]
         return [
             max(metrics.horizontalAdvance(row[column]) for row in rows if column < len(row))

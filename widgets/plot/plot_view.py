@@ -32,25 +32,23 @@ from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 from widgets.plot import overlay
 from widgets.plot.clock import RedrawClock, work_time
 from widgets.plot.marks import Span
+from widgets.plot.painted import paint_centered, paint_value_axis
 from widgets.plot.series import (
     EndLabel,
     Mark,
     Range,
     Reading,
-    round_step,
+    labelled_ticks,
     seconds_text,
-    tick_text,
-    ticks,
     time_ticks,
 )
 from widgets.plot.text import TextPen
-from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme, ui_font
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_4, figure_font, theme, ui_font
 
 _TICK_DISTANCE_Y = 30  # pixels, least
 _TICK_DISTANCE_X = 64
 _LEAST_WIDTH_FOR_NAMES = 240
 _MARGIN = SPACE_2 + SPACE_1  # around the newest values
-_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 
 
 class PlotView(pg.GraphicsView):
@@ -203,9 +201,7 @@ class PlotView(pg.GraphicsView):
 
     def _y_ticks(self) -> list[tuple[float, str]]:
         height = self.height() - self.small_metrics.height()
-        max_ticks = max(int(height / _TICK_DISTANCE_Y), 2)
-        step = round_step(self.y_range.span, max_ticks)
-        return [(value, tick_text(value, step)) for value in ticks(self.y_range, max_ticks)]
+        return labelled_ticks(self.y_range, height, _TICK_DISTANCE_Y)
 
     def set_empty_text(self, text: str) -> None:
         """What stands there instead of axes as long as there is nothing to show."""
@@ -219,19 +215,10 @@ class PlotView(pg.GraphicsView):
         if self.empty_text:
             return
         plot = self.plot_rect
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-        painter.setFont(self.small_font)
-        metrics = self.small_metrics
-        for value, text in self._y_ticks():
-            y = round(self.to_y(value))
-            painter.setPen(table.color("axis" if value == 0 else "grid"))
-            painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
-            painter.setPen(table.color("text_muted"))
-            place = QRectF(0, y - metrics.height() / 2, plot.left() - 6, metrics.height())
-            painter.drawText(place, _RIGHT, text)
+        paint_value_axis(painter, plot, self.y_range, self._y_ticks(), self.small_font)
         painter.setPen(table.color("axis"))
         painter.drawLine(plot.bottomLeft().toPoint(), plot.bottomRight().toPoint())
-        self._draw_time_ticks(painter, metrics)
+        self._draw_time_ticks(painter, self.small_metrics)
 
     def _draw_time_ticks(self, painter: QPainter, metrics: QFontMetricsF) -> None:
         table, plot = theme(), self.plot_rect
@@ -248,7 +235,8 @@ class PlotView(pg.GraphicsView):
 
     def drawForeground(self, painter: QPainter, rect: QRectF) -> None:
         if self.empty_text:
-            overlay.draw_empty(painter, self)
+            above_axis = QRectF(self.rect()).adjusted(0, 0, 0, -SPACE_4)
+            paint_centered(painter, above_axis, self.empty_text)
             return
         overlay.draw_spans(painter, self)
         if self.limit is not None:

@@ -237,6 +237,13 @@ def tick_text(value: float, step: float) -> str:
     return number(value, decimals)
 
 
+def labelled_ticks(shown: Range, height: float, distance: float) -> list[tuple[float, str]]:
+    """Ticks of a value axis `height` pixels high, at least `distance` pixels apart."""
+    most = max(int(height / distance), 2)
+    step = round_step(shown.span, most)
+    return [(value, tick_text(value, step)) for value in ticks(shown, most)]
+
+
 def number(value: float, decimals: int) -> str:
     """A number with `decimals` decimals, thousands separated, a real minus sign; – for nothing."""
     if not math.isfinite(value):

@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import (
     QAccessible,
+    QActionGroup,
     QColor,
-    QContextMenuEvent,
     QHideEvent,
     QKeyEvent,
-    QShowEvent,
 )
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QVBoxLayout, QWidget
 
 from widgets.plot.clock import RedrawClock
 from widgets.plot.data import NOTHING, ChartData
 from widgets.plot.header import ChartHeader
 from widgets.plot.items import DotsItem, LineItem
 from widgets.plot.marks import MarkLog, SpanLog
-from widgets.plot.menu import chart_menu, table_on_key
+from widgets.plot.painted import Plot
 from widgets.plot.plot_view import PlotView
 from widgets.plot.series import (
     EndLabel,
@@ -34,15 +34,18 @@ from widgets.plot.series import (
     Reading,
     Series,
     SeriesKind,
+    duration_text,
     range_for,
 )
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_2, theme, theme_notifier
+from widgets.theme.theme import SPACE_1, SPACE_2, theme
 
 _DOT_ALPHA = 0.45
+WINDOWS_S = (30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
+"""Time ranges in the menu, in seconds."""
 
 
-class TimeChart(QFrame):
+class TimeChart(Plot):
     """Title and unit, a legend that toggles, a note, and the plot.
 
     `heading` stands in place of title and unit where the title says the unit. Times are seconds
@@ -50,6 +53,7 @@ class TimeChart(QFrame):
     Appending is cheap; drawing happens when the `clock` calls `redraw`.
     """
 
+    focus = Qt.FocusPolicy.TabFocus
     window_changed = Signal(float)  # the user chose another length of time
     pointed = Signal(object)  # where the cross-line is, relative to now; None: nowhere
 
@@ -68,10 +72,9 @@ class TimeChart(QFrame):
         time_source: Callable[[], float] = time.perf_counter,
         parent: QWidget | None = None,
     ) -> None:
-        super().__init__(parent)
-        self.title = title
+        heading = heading or (f"{title}, {unit}" if unit else title)
+        super().__init__(heading, title=title, clock=clock, parent=parent)
         self.data = ChartData(series, unit, capacity)
-        self.clock = clock
         self.time_source = time_source
         self.empty_text = empty_text
         self.fits_data = False
@@ -79,26 +82,19 @@ class TimeChart(QFrame):
         self.least_span = 1.0  # an axis from zero is no shorter, in the chart's unit
         self._window_s = 120.0
         self._frozen_at: float | None = None
-        self._dirty = True
         self._range: Range | None = None
         self._marks: MarkLog
         self._spans: SpanLog | None = None
         self.share_marks(MarkLog(self))
-        self._build(heading or (f"{title}, {unit}" if unit else title), note, value_template)
+        self._build(heading, note, value_template)
         self._make_items()
         self._restyle()
-        theme_notifier().changed.connect(self._on_theme_changed)
-        clock.add(self)
-        table_on_key(self)
 
     # Building ---------------------------------------------------------------------------------
 
     def _build(self, heading: str, note: str, value_template: str) -> None:
         self.setProperty("panel", True)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
         self.setMinimumSize(220, 130)
-        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.setAccessibleName(heading)
         shown = list(self.data.series.values())
         self._header = ChartHeader(heading, shown, self)
         self._header.set_note(note)
@@ -131,7 +127,7 @@ class TimeChart(QFrame):
             item.setZValue(z - (100 if one.kind is SeriesKind.DOTS else 0))
             self.view.box.addItem(item, ignoreBounds=True)
 
-    def _on_theme_changed(self) -> None:
+    def apply_theme(self) -> None:
         self.view.apply_theme()
         self._restyle()
         self._header.fit()
@@ -252,14 +248,9 @@ class TimeChart(QFrame):
 
     # Drawing ----------------------------------------------------------------------------------
 
-    def request_redraw(self) -> None:
-        self._dirty = True
-        if self.isVisible():
-            self.clock.wake()
-
     def wants_redraw(self) -> bool:
         """Something new, or something on the plot that moves as time passes."""
-        if self._dirty:
+        if super().wants_redraw():
             return True
         return not self.is_paused and self.data.is_live(since=self.now - self._window_s)
 
@@ -344,10 +335,6 @@ class TimeChart(QFrame):
         items = {**self._lines, **self._dots}
         return {key: item.num_points for key, item in items.items()}
 
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        self.request_redraw()
-
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self.point_at(None)
@@ -384,10 +371,32 @@ class TimeChart(QFrame):
         else:
             super().keyPressEvent(event)
 
-    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        menu = chart_menu(self)
-        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        menu.popup(event.globalPos())
+    # Menu -------------------------------------------------------------------------------------
+
+    def make_menu(self) -> QMenu:
+        menu = super().make_menu()
+        menu.addSeparator()
+        for text, value, change in (
+            ("Fit axis to data", self.fits_data, self.set_fit_to_data),
+            ("Pause", self.is_paused, self.set_paused),
+        ):
+            action = menu.addAction(text)
+            action.setCheckable(True)
+            action.setChecked(value)
+            action.toggled.connect(change)
+        lengths = menu.addMenu("Time range")
+        group = QActionGroup(lengths)
+        for seconds in WINDOWS_S:
+            action = lengths.addAction(duration_text(seconds))
+            action.setCheckable(True)
+            action.setChecked(seconds == self.window_s)
+            action.triggered.connect(partial(self._choose_window, seconds))
+            group.addAction(action)
+        return menu
+
+    def _choose_window(self, seconds: float, *_: object) -> None:
+        self.set_window(seconds)
+        self.window_changed.emit(seconds)
 
 
 def _sample_range(values: list[Floats]) -> tuple[float, float]:

@@ -1,26 +1,19 @@
-"""`LayerChart`: the error of every layer as a bar, with plain rounding's beside it."""
+"""`LayerChart`: quantization error per layer, with round-to-nearest for comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import (
-    QFontMetricsF,
-    QKeyEvent,
-    QMouseEvent,
-    QPainter,
-    QPaintEvent,
-)
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QWidget
 
-from widgets.plot.menu import offer_values, paint_focus
-from widgets.plot.series import Range, round_step, tick_text, ticks
+from widgets.plot.painted import NONE, PaintedPlot, paint_value_axis
+from widgets.plot.series import Range, labelled_ticks
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import SPACE_1, SPACE_2, figure_font, theme, theme_notifier, ui_font
+from widgets.theme.theme import SPACE_1, SPACE_2, theme
 
-NONE = -1
 ERROR_COLOR, ROUNDING_COLOR = "accent", "text_muted"
 _TICK_DISTANCE = 28
 _WIDEST, _GAP = 40.0, 0.3
@@ -28,8 +21,8 @@ _LEAST_LABEL = 20.0
 
 
 class LayerBar(NamedTuple):
-    """Shares (0.05: five percent). `rounding` is plain rounding's, None where nothing was compared
-    with it; `tip`: more, in words."""
+    """Errors as fractions (0.05: 5 %). `rounding`: with round-to-nearest, None where not measured;
+    `tip`: details."""
 
     label: str
     error: float
@@ -37,69 +30,46 @@ class LayerBar(NamedTuple):
     tip: str = ""
 
 
-class LayerChart(QWidget):
-    """Bars from the first layer to the last; room is kept for those to come. `pointed(index)`:
-    the bar under the mouse or the keyboard's cursor, -1 for none."""
+class LayerChart(PaintedPlot):
+    """Bars from the first layer to the last; layers still to come keep their place."""
 
-    pointed = Signal(int)
+    empty_text = "No layer finished yet"
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__("Error per layer", parent=parent)
         self._bars: tuple[LayerBar, ...] = ()
         self._num_layers = 0
-        self.pointed_bar = NONE
-        self.setMouseTracking(True)
-        self.setAccessibleName("Error of every layer")
-        offer_values(self)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        theme_notifier().changed.connect(self.update)
 
     @property
     def bars(self) -> tuple[LayerBar, ...]:
         return self._bars
 
     def show_bars(self, bars: Sequence[LayerBar], num_layers: int = 0) -> None:
-        """`num_layers`: how many there will be."""
+        """`num_layers`: how many layers the model has."""
         self._bars, self._num_layers = tuple(bars), max(num_layers, len(bars))
-        if self.pointed_bar >= len(bars):
+        if self.pointed_index >= len(bars):
             self.point_at(NONE)
-        self.setAccessibleDescription("; ".join(map(self._words, range(len(bars)))))
+        self.setAccessibleDescription("; ".join(map(self.text, range(len(bars)))))
         self.update()
 
     def point_at(self, index: int) -> None:
-        if index != self.pointed_bar:
-            self.pointed_bar = index
-            self.setToolTip(self._words(index) if index != NONE else "")
-            self.pointed.emit(index)
-            self.update()
+        self.setToolTip(self.text(index) if index != NONE else "")
+        super().point_at(index)
 
     def text(self, index: int) -> str:
-        """What the bar says."""
-        return self._words(index)
-
-    def _words(self, index: int) -> str:
+        """A bar's figures."""
         bar = self._bars[index]
-        words = f"Layer {bar.label}: {100 * bar.error:.2f} %"
+        text = f"Layer {bar.label}: {100 * bar.error:.2f} %"
         if bar.rounding is not None:
-            words += f", plain rounding {100 * bar.rounding:.2f} %"
-        return f"{words}. {bar.tip}" if bar.tip else words
-
-    @property
-    def title(self) -> str:
-        return self.accessibleName()
+            text += f", round to nearest {100 * bar.rounding:.2f} %"
+        return f"{text}. {bar.tip}" if bar.tip else text
 
     def values_table(self) -> ValuesTable:
-        """A row per layer; shares as they are (0.05: five percent)."""
+        """A row per layer; errors as fractions (0.05: 5 %)."""
         rows = tuple((bar.label, bar.error, bar.rounding, bar.tip) for bar in self._bars)
-        return ValuesTable(("layer", "error", "plain rounding", "more"), rows, (0, 5, 5, 0))
+        return ValuesTable(("layer", "error", "round to nearest", "details"), rows, (0, 5, 5, 0))
 
     # Geometry ----------------------------------------------------------------------------------
-
-    def sizeHint(self) -> QSize:
-        return QSize(420, 180)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(180, 120)
 
     def _axis(self) -> Range:
         values = [bar.error for bar in self._bars]
@@ -108,14 +78,20 @@ class LayerChart(QWidget):
         return Range(0.0, most * 1.08 or 1.0)
 
     def _plot(self) -> QRectF:
-        metrics = QFontMetricsF(figure_font("small"))
-        left = metrics.horizontalAdvance("00.00") + SPACE_2
-        bottom = metrics.height() + SPACE_1
+        left = self.pen.width("00.00") + SPACE_2
+        bottom = self.line_height + SPACE_1
         width, height = self.width() - left - SPACE_2, self.height() - bottom - SPACE_2
         return QRectF(left, SPACE_2, max(1.0, width), max(1.0, height))
 
     def _pitch(self) -> float:
         return self._plot().width() / max(1, self._num_layers)
+
+    @property
+    def num_items(self) -> int:
+        return len(self._bars)
+
+    def item_at(self, position: QPointF) -> int:
+        return self.bar_at(position.x())
 
     def bar_at(self, x: float) -> int:
         place = int((x - self._plot().left()) // self._pitch()) if self._num_layers else NONE
@@ -123,32 +99,15 @@ class LayerChart(QWidget):
 
     # Painting ----------------------------------------------------------------------------------
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setFont(figure_font("small"))
-        if self._num_layers:
-            self._paint_axis(painter)
-            self._paint_bars(painter)
-        else:
-            painter.setFont(ui_font("small"))
-            painter.setPen(theme().color("text_muted"))
-            painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, "No layer is done yet")
-        paint_focus(painter, self)
-        painter.end()
+    @property
+    def is_empty(self) -> bool:
+        return not self._num_layers
 
-    def _paint_axis(self, painter: QPainter) -> None:
-        table, plot, axis = theme(), self._plot(), self._axis()
-        metrics = QFontMetricsF(figure_font("small"))
-        right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        most = max(int(plot.height() / _TICK_DISTANCE), 2)
-        step = round_step(axis.span, most)
-        for value in ticks(axis, most):
-            y = round(plot.bottom() - value / axis.high * plot.height())
-            painter.setPen(table.color("axis" if value == 0 else "grid"))
-            painter.drawLine(QPointF(plot.left(), y), QPointF(plot.right(), y))
-            painter.setPen(table.color("text_muted"))
-            place = QRectF(0, y - metrics.height() / 2, plot.left() - 6, metrics.height())
-            painter.drawText(place, right, tick_text(value, step))
+    def paint(self, painter: QPainter) -> None:
+        plot, axis = self._plot(), self._axis()
+        marks = labelled_ticks(axis, plot.height(), _TICK_DISTANCE)
+        paint_value_axis(painter, plot, axis, marks, self.pen.font)
+        self._paint_bars(painter)
 
     def _paint_bars(self, painter: QPainter) -> None:
         table, plot, pitch = theme(), self._plot(), self._pitch()
@@ -160,7 +119,7 @@ class LayerChart(QWidget):
             slot = QRectF(left + (pitch - width) / 2, plot.top(), width, plot.height())
             if index < len(self._bars):
                 self._paint_bar(painter, slot, self._bars[index], high)
-                if index == self.pointed_bar:
+                if index == self.pointed_index:
                     painter.setPen(table.color("text"))
                     painter.setBrush(Qt.BrushStyle.NoBrush)
                     painter.drawRect(slot.adjusted(-1.5, 0.5, 1.5, 0.5))
@@ -180,31 +139,3 @@ class LayerChart(QWidget):
             y = round(slot.bottom() - bar.rounding * scale)
             painter.fillRect(QRectF(slot.left() - 1, y - 1, slot.width() + 2, 2),
                              table.color(ROUNDING_COLOR))  # fmt: skip
-
-    # Mouse and keyboard ------------------------------------------------------------------------
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        self.point_at(self.bar_at(event.position().x()))
-
-    def leaveEvent(self, event: QEvent) -> None:
-        self.point_at(NONE)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        here, last = self.pointed_bar, len(self._bars) - 1
-        steps = {
-            Qt.Key.Key_Left: max(0, here - 1),
-            Qt.Key.Key_Right: min(last, here + 1),
-            Qt.Key.Key_Home: 0,
-            Qt.Key.Key_End: last,
-        }
-        key = Qt.Key(event.key())
-        if key in steps and last >= 0:
-            self.point_at(steps[key])
-        else:
-            super().keyPressEvent(event)
-
-    def focusInEvent(self, event: QEvent) -> None:
-        self.update()
-
-    def focusOutEvent(self, event: QEvent) -> None:
-        self.update()

@@ -1,4 +1,4 @@
-"""`ValueBars`: one value of several things as bars from the left, each with its figure."""
+"""`ValueBars`: a horizontal bar chart, each bar with its figure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetricsF, QPainter, QPaintEvent
+from PySide6.QtGui import QFontMetricsF, QPainter
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.painted import PaintedPlot
 from widgets.plot.table import ValuesTable
-from widgets.theme.theme import (
-    SPACE_1,
-    SPACE_2,
-    SPACE_3,
-    figure_font,
-    theme,
-    theme_notifier,
-    ui_font,
-)
+from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, figure_font, theme, ui_font
 
 _BAR = 14
 _LABEL_SHARE = 0.3
@@ -34,17 +26,14 @@ class ValueBar(NamedTuple):
     is_best: bool = False
 
 
-class ValueBars(QWidget):
+class ValueBars(PaintedPlot):
     """The axis starts at zero, unless it is fitted to the values (`set_fit`)."""
 
     def __init__(self, name: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(name, parent=parent)
         self._bars: tuple[ValueBar, ...] = ()
         self._fits = False
-        self.setAccessibleName(name)
-        offer_values(self)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        theme_notifier().changed.connect(self.update)
 
     @property
     def bars(self) -> tuple[ValueBar, ...]:
@@ -53,14 +42,10 @@ class ValueBars(QWidget):
     def show_bars(self, bars: Sequence[ValueBar]) -> None:
         self._bars = tuple(bars)
         best = {bar.label for bar in bars if bar.is_best}
-        words = (f"{b.label}: {b.text}{', the best' if b.label in best else ''}" for b in bars)
+        words = (f"{b.label}: {b.text}{', best' if b.label in best else ''}" for b in bars)
         self.setAccessibleDescription("; ".join(words))
         self.updateGeometry()
         self.update()
-
-    @property
-    def title(self) -> str:
-        return self.accessibleName()
 
     def values_table(self) -> ValuesTable:
         """A row per bar; the value is in the unit of the text beside it."""
@@ -91,8 +76,8 @@ class ValueBars(QWidget):
             low = min(values) - 0.1 * (high - min(values))
         return (bar.value - low) / (high - low) if high > low else 0.0
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter, table, line = QPainter(self), theme(), self._line()
+    def paint(self, painter: QPainter) -> None:
+        table, line = theme(), self._line()
         figures, words = QFontMetricsF(figure_font()), QFontMetricsF(ui_font("small"))
         wide = max((words.horizontalAdvance(bar.label) for bar in self._bars), default=0.0)
         label = min(wide, self.width() * _LABEL_SHARE)
@@ -113,5 +98,3 @@ class ValueBars(QWidget):
             painter.setPen(table.color("text"))
             text = QRectF(left + length + SPACE_1 + 2, top, value + SPACE_2, line)
             painter.drawText(text, middle, bar.text)
-        paint_focus(painter, self)
-        painter.end()

@@ -1,4 +1,4 @@
-"""What is said of speculative decoding, in words. No Qt."""
+"""`SpeculationPanel`: speed-up, acceptance rate and acceptance length of speculative decoding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 from engine.snapshot import EngineSnapshot, Part, SpeculationSnapshot
 from widgets.controls.frames import scroll_by_keys
 from widgets.controls.lines import ElidedLine
-from widgets.controls.text import EngineTime, untold_text
+from widgets.controls.text import EngineTime, not_reported_text
 from widgets.plot.clock import RedrawClock
 from widgets.plot.series import Series
 from widgets.plot.time_chart import TimeChart
@@ -28,10 +28,10 @@ from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, restyle
 
 METHODS = {"ngram": "n-gram lookup", "draft_model": "draft model", "eagle3": "EAGLE-3 head"}
 FEWEST_PLAIN_STEPS = 5
-"""Steps without drafts from which on the gain is said."""
+"""Steps without drafts that a measured speed-up needs."""
 REST_STEPS = 8
-"""Steps without drafts by adaptive drafting's own choice from which on it is said."""
-_CLEAR = 0.03  # of the speed: less than this is no difference
+"""Steps without drafts after which adaptive speculation counts as paused."""
+_CLEAR = 0.03  # a smaller change of speed counts as none
 
 
 class Verdict(NamedTuple):
@@ -43,43 +43,42 @@ class Verdict(NamedTuple):
 
 
 def verdict(figures: SpeculationSnapshot) -> Verdict:
-    """Whether drafting pays, from the measured speed-up."""
+    """The measured speed-up, and what it is based on."""
     found = figures.speed_up
     if not figures.method:
         return Verdict(
-            "The server drafts", "text",
-            "Counted by the server since it was started. Whether replies are faster for it, and "
-            "which drafts stand by their place, it does not tell.",
+            "Speculation runs on the server", "text",
+            "Totals since the server started. This server reports neither the speed-up nor "
+            "acceptance by position.",
         )  # fmt: skip
     if figures.rest_steps >= REST_STEPS:
-        told = f" Measured before: {found.factor:.2f}x." if found is not None else ""
+        last = f" Last measured: {found.factor:.2f}×." if found is not None else ""
         return Verdict(
-            "Drafting has given itself up: it does not pay here", "warning",
-            f"Adaptive drafts: none for {figures.rest_steps:,} steps, but for one that is tried "
-            f"now and then; it begins again where they pay.{told}",
+            "Speculation paused: no speed-up", "warning",
+            f"No drafts for {figures.rest_steps:,} steps. Single drafts test whether to "
+            f"resume.{last}",
         )  # fmt: skip
     if not figures.rounds:
         return Verdict(
-            "No draft was verified yet", "text",
-            "Drafts are made while replies are written: send a message.",
+            "No drafts verified yet", "text", "Drafts start with the next reply.",
         )  # fmt: skip
     if found is None or found.num_plain_steps < FEWEST_PLAIN_STEPS:
         seen = found.num_plain_steps if found is not None else 0
         return Verdict(
-            "Measuring the gain", "text",
-            f"One step in 64 runs without drafts, to be compared with: {seen} of "
+            "Measuring the speed-up", "text",
+            f"One step in 64 runs without drafts for comparison: {seen} of "
             f"{FEWEST_PLAIN_STEPS} so far.",
         )  # fmt: skip
     basis = (
-        f"Measured on this load: {found.num_drafted_steps:,} steps with drafts against "
+        f"Measured on this load: {found.num_drafted_steps:,} steps with drafts, "
         f"{found.num_plain_steps:,} without."
     )
     if found.factor > 1 + _CLEAR:
-        return Verdict(f"Drafts make replies {found.factor:.2f}x faster", "success", basis)
+        return Verdict(f"Speed-up {found.factor:.2f}×", "success", basis)
     if found.factor < 1 - _CLEAR:
-        slower = f"Drafts make replies slower ({found.factor:.2f}x): turn them off"
+        slower = f"Slower ({found.factor:.2f}×): turn speculation off"
         return Verdict(slower, "warning", basis)
-    return Verdict(f"Drafts make no difference ({found.factor:.2f}x)", "text", basis)
+    return Verdict(f"No speed-up ({found.factor:.2f}×)", "text", basis)
 
 
 def source(figures: SpeculationSnapshot) -> str:
@@ -89,35 +88,35 @@ def source(figures: SpeculationSnapshot) -> str:
 
 
 def acceptance(figures: SpeculationSnapshot) -> str:
-    """ "3.42 tokens a round · 2,114 of 2,890 drafts accepted (73 %)"."""
+    """ "3.42 tokens per round · 2,114 of 2,890 drafts accepted (73 %)"."""
     length, rate = figures.acceptance_length, figures.acceptance_rate
     accepted = f"{figures.accepted:,} of {figures.drafted:,} drafts accepted"
     parts = [
-        "" if length is None else f"{length:.2f} tokens a round",
+        "" if length is None else f"{length:.2f} tokens per round",
         "" if rate is None else f"{accepted} ({100 * rate:.0f} %)",
     ]
     return " · ".join(filter(None, parts))
 
 
 def times(figures: SpeculationSnapshot) -> str:
-    """ "drafting 1.9 ms, verifying 12.4 ms a step"."""
+    """ "draft 1.9 ms, verify 12.4 ms per step"."""
     if not figures.draft_steps:
         return ""
     draft = 1e3 * figures.draft_s / figures.draft_steps
     verify = 1e3 * figures.verify_s / figures.draft_steps
-    return f"drafting {draft:.1f} ms, verifying {verify:.1f} ms a step"
+    return f"draft {draft:.1f} ms, verify {verify:.1f} ms per step"
 
 
 OFF_TEXT = (
-    "Speculative decoding is off. A draft model, an n-gram lookup or an EAGLE-3 head proposes "
-    "tokens, the model verifies them in one step: the same text in fewer steps. Here you see how "
-    "many stand, and whether it pays."
+    "Speculative decoding is off. A draft model, n-gram lookup or EAGLE-3 head proposes tokens. "
+    "The model verifies them in one step: the same text in fewer steps. This panel shows the "
+    "acceptance rate and the speed-up."
 )
 _WORDS_INTERVAL_S = 0.5
 
 
 class SpeculationPanel(QFrame):
-    """`settings_wanted`: the user wants to choose a method."""
+    """`settings_wanted`: open the engine settings."""
 
     settings_wanted = Signal()
 
@@ -126,16 +125,16 @@ class SpeculationPanel(QFrame):
         self.setAccessibleName("Speculative decoding")
         self._time = EngineTime()
         self._words_at = float("-inf")
-        self._told: SpeculationSnapshot | None = None  # what a server counted, the last time
+        self._reported: SpeculationSnapshot | None = None  # a server's previous counts
         self.chart = TimeChart(
-            "Tokens of a round", "",
+            "Tokens per round", "",
             (
                 Series("length", "acceptance length", "draft",
-                       tip="Accepted drafts of a round, and the model's own token"),
-                Series("drafted", "drafted", "other", dashed=True, tip="Drafts of a round"),
+                       tip="Accepted drafts plus the model's token, per round"),
+                Series("drafted", "drafted", "other", dashed=True, tip="Drafts per round"),
             ),
             clock=clock, value_template="0.00", time_source=self._time.now,
-            empty_text="The acceptance length appears while replies are written with drafts.",
+            empty_text="The acceptance length appears while replies use speculation.",
         )  # fmt: skip
         self._build()
         self.clear()
@@ -153,7 +152,7 @@ class SpeculationPanel(QFrame):
             left.addWidget(widget)
         left.addStretch(1)
         heading = ElidedLine("text_muted")
-        heading.set_text("Accepted by position")
+        heading.set_text("Acceptance by position")
         self.positions = PositionBars()
         self._middle = QWidget()
         middle = QVBoxLayout(self._middle)
@@ -176,7 +175,7 @@ class SpeculationPanel(QFrame):
         self._stack.addWidget(self._figures)
         column = QVBoxLayout(self)
         column.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
-        area = QScrollArea()  # words are read whole in a low panel too
+        area = QScrollArea()  # a low panel scrolls
         area.setProperty("bare", True)
         area.setAccessibleName("Speculative decoding")
         area.setFrameShape(QFrame.Shape.NoFrame)
@@ -191,8 +190,8 @@ class SpeculationPanel(QFrame):
         text.setProperty("role", "small")
         text.setWordWrap(True)
         text.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.choose = QPushButton("Choose a method")
-        self.choose.setToolTip("Show the engine settings")
+        self.choose = QPushButton("Choose method")
+        self.choose.setToolTip("Open the engine settings")
         self.choose.clicked.connect(self.settings_wanted)
         column = QVBoxLayout(off)
         column.setSpacing(SPACE_2)
@@ -210,11 +209,11 @@ class SpeculationPanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take a state and its new steps; words change twice a second, the chart by its clock."""
+        """Take a snapshot; text changes twice a second, the chart by its clock."""
         self._time.synchronise(snapshot.time)
         figures = snapshot.speculation
-        words = untold_text(
-            snapshot, "Drafts", Part.SPECULATION, instead="Set them where the server is started."
+        words = not_reported_text(
+            snapshot, "Speculation", Part.SPECULATION, instead="Set it at server start."
         )
         self._off_text.setText(words or OFF_TEXT)
         self.choose.setVisible(not words)
@@ -224,22 +223,22 @@ class SpeculationPanel(QFrame):
         if figures.method:
             self._add_point(snapshot)
         else:
-            self._add_told(snapshot.time, figures)
+            self._add_reported(snapshot.time, figures)
         due = snapshot.time - self._words_at >= _WORDS_INTERVAL_S or not snapshot.num_running
         if due and self.isVisible():
             self._words_at = snapshot.time
             self._show(figures)
 
     def clear(self) -> None:
-        """No model is loaded, or another one."""
+        """Reset for another model."""
         self.chart.clear()
-        self._told = None
+        self._reported = None
         self._words_at = float("-inf")
         self._stack.setCurrentWidget(self._off)
 
-    def _add_told(self, now: float, figures: SpeculationSnapshot) -> None:
-        """What a server counted since it said something new."""
-        before, self._told = self._told, figures
+    def _add_reported(self, now: float, figures: SpeculationSnapshot) -> None:
+        """What a server counted since its previous report."""
+        before, self._reported = self._reported, figures
         if before is None or before == figures:
             return
         rounds = figures.rounds - before.rounds
@@ -251,7 +250,7 @@ class SpeculationPanel(QFrame):
             self.chart.append("length", now, figures.told_length)
 
     def _add_point(self, snapshot: EngineSnapshot) -> None:
-        """The rounds since the last snapshot, as one point; nothing where there were none."""
+        """The rounds since the last snapshot, as one point."""
         rounds = [e for step in snapshot.steps for e in step.entries if e.num_draft]
         if not rounds:
             return
@@ -260,10 +259,10 @@ class SpeculationPanel(QFrame):
         self.chart.append("drafted", snapshot.time, drafted / len(rounds))
 
     def _show(self, figures: SpeculationSnapshot) -> None:
-        said = verdict(figures)
-        self.verdict.setText(said.text)
-        restyle(self.verdict, tone=said.tone)
-        self.detail.setText(said.detail)
+        found = verdict(figures)
+        self.verdict.setText(found.text)
+        restyle(self.verdict, tone=found.tone)
+        self.detail.setText(found.detail)
         self.source.set_text(source(figures))
         self.acceptance.set_text(acceptance(figures))
         self.times.set_text(times(figures))

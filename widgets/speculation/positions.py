@@ -1,36 +1,33 @@
-"""`PositionBars`: of the drafts at each place, how many stood."""
+"""`PositionBars`: acceptance rate by draft position."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from PySide6.QtCore import QRectF, QSize, Qt
-from PySide6.QtGui import QFontMetrics, QPainter, QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QWidget
 
-from widgets.plot.menu import offer_values, paint_focus
+from widgets.plot.painted import PaintedPlot
 from widgets.plot.table import ValuesTable
-from widgets.plot.text import TextPen
-from widgets.theme.theme import SPACE_1, figure_font, theme, theme_notifier
+from widgets.theme.theme import SPACE_1, theme
 
 _WIDEST = 44
 _GAP = 4
 _LEAST_FOR_TEXT = 34
 
 
-class PositionBars(QWidget):
-    """A column per place of a draft: its outline is how many rounds drafted that far, its filled
-    part how many of those drafts stood; above it the share of both."""
+class PositionBars(PaintedPlot):
+    """A column per position: the outline is the number drafted, the filled part the number
+    accepted, the text above it the acceptance rate."""
+
+    preferred = QSize(220, 120)
+    least = QSize(120, 64)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__("Acceptance by position", parent=parent)
         self._drafted: tuple[int, ...] = ()
         self._accepted: tuple[int, ...] = ()
-        self._pen = TextPen(figure_font("small"))
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.setAccessibleName("Accepted drafts by position")
-        offer_values(self)
-        theme_notifier().changed.connect(self._theme_changed)
 
     def show_counts(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
         counts = tuple(drafted), tuple(accepted)
@@ -38,7 +35,7 @@ class PositionBars(QWidget):
             return
         self._drafted, self._accepted = counts
         text = "\n".join(
-            f"Place {i}: {kept:,} of {made:,} accepted ({100 * kept / made:.0f} %)"
+            f"Position {i}: {kept:,} of {made:,} accepted ({100 * kept / made:.0f} %)"
             for i, (made, kept) in enumerate(zip(*counts, strict=True), start=1)
             if made
         )
@@ -46,24 +43,14 @@ class PositionBars(QWidget):
         self.setAccessibleDescription(text)
         self.update()
 
-    @property
-    def title(self) -> str:
-        return self.accessibleName()
-
     def values_table(self) -> ValuesTable:
-        """A row per place of a draft, from 1."""
+        """A row per draft position, from 1."""
         rows = tuple(
             (place, made, kept, 100 * kept / made if made else None)
             for place, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True), 1)
         )
-        headers = ("place", "rounds that drafted it", "accepted", "share (%)")
+        headers = ("position", "drafted", "accepted", "acceptance rate (%)")
         return ValuesTable(headers, rows, (0, 0, 0, 1))
-
-    def sizeHint(self) -> QSize:
-        return QSize(220, 120)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(120, 64)
 
     # Painting ----------------------------------------------------------------------------------
 
@@ -71,19 +58,15 @@ class PositionBars(QWidget):
         """The whole height of a column."""
         count = max(1, len(self._drafted))
         pitch = min(_WIDEST + _GAP, self.width() / count)
-        line = QFontMetrics(self._pen.font).height()
+        line = round(self.line_height)
         height = max(1.0, self.height() - 2.0 * (line + SPACE_1))
         return QRectF(index * pitch, line + SPACE_1, pitch - _GAP, height)
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        self._pen.use(painter)
+    def paint(self, painter: QPainter) -> None:
         most = max(self._drafted, default=0)
         for index, (made, kept) in enumerate(zip(self._drafted, self._accepted, strict=True)):
             if made:
                 self._paint_bar(painter, index, made / most, kept / made)
-        paint_focus(painter, self)
-        painter.end()
 
     def _paint_bar(self, painter: QPainter, index: int, reached: float, share: float) -> None:
         table, area = theme(), self.bar_rect(index)
@@ -105,10 +88,6 @@ class PositionBars(QWidget):
             self._centered(painter, above, f"{100 * share:.0f} %")
 
     def _centered(self, painter: QPainter, area: QRectF, text: str) -> None:
-        width = self._pen.width(text)
+        width = self.pen.width(text)
         start = QRectF(area.center().x() - width / 2, area.top(), width, area.height())
-        self._pen.left(painter, start, text)
-
-    def _theme_changed(self) -> None:
-        self._pen = TextPen(figure_font("small"))
-        self.update()
+        self.pen.left(painter, start, text)

@@ -19,7 +19,7 @@ from pathlib import Path
 from string import Template
 
 from widgets.theme.fonts import mono_font, point_size
-from widgets.theme.theme import Theme
+from widgets.theme.tables import Theme
 
 # What the stylesheet needs as pictures: name -> (colour name, path of the 12-pixel image)
 _IMAGES = {

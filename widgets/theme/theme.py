@@ -1,29 +1,26 @@
-"""The look: one table of named colours per mode, and what Qt is told about it.
+"""The theme in force: applying it, its notifier, the palette, spacing.
 
-Widgets use the names (`theme().accent`, `theme().color("kv_used")`), never a literal, and paint
-again when `theme_notifier().changed` says that the table was exchanged. The tables are
-`light.json` and `dark.json` in the theme folder.
+Widgets use colour names (`theme().accent`, `theme().color("kv_used")`), never a literal, and
+repaint on `theme_notifier().changed`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication, QWidget
 
-from widgets.theme.colors import MINIMUM_GRAPHIC_CONTRAST, readable
 from widgets.theme.fonts import figure_font, mono_font, point_size, ui_font
 from widgets.theme.restyling import Change, restyling
+from widgets.theme.stylesheet import stylesheet
+from widgets.theme.tables import Mode, SeriesColors, Theme, load_theme, set_theme_folder
 
 __all__ = [
     "RADIUS", "SPACE_1", "SPACE_2", "SPACE_3", "SPACE_4", "SPACE_6", "SPACE_8",
@@ -32,7 +29,6 @@ __all__ = [
     "theme_mode", "theme_notifier", "ui_font",
 ]  # fmt: skip
 
-Mode = Literal["light", "dark"]
 ModeSetting = Literal["light", "dark", "system"]
 
 # The 4-pixel grid.
@@ -40,119 +36,8 @@ SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, SPACE_8 = 4, 8, 12, 16, 24, 32
 RADIUS = 6  # corners of panels; controls have 4
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesColors:
-    """What a colour means in every chart, map and timeline (Okabe-Ito, safe for the colour-blind).
-
-    `owners` colours blocks by the request that holds them, in turn.
-    """
-
-    weights: str
-    kv_used: str
-    kv_cached: str
-    other: str
-    limit: str
-    gpu_memory: str
-    queued: str
-    prefill: str
-    cached: str
-    decode: str
-    draft: str
-    preempted: str
-    free: str
-    p50: str
-    p99: str
-    tokens_in: str
-    tokens_out: str
-    running: str
-    waiting: str
-    kv_usage: str
-    arithmetic: str
-    launch: str
-    python: str
-    prefix_hits: str
-    owners: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """Named colours of one mode, each "#rrggbb". Surfaces: window, panel and raised."""
-
-    mode: Mode
-    window: str
-    panel: str
-    raised: str
-    border: str
-    border_strong: str
-    text: str
-    text_muted: str
-    text_disabled: str
-    accent: str
-    accent_text: str
-    accent_hover: str
-    accent_pressed: str
-    hover: str
-    pressed: str
-    selection: str
-    selection_text: str
-    danger: str
-    danger_text: str
-    warning: str
-    success: str
-    badge_live: str
-    badge_rebuild: str
-    badge_reload: str
-    state_idle: str
-    state_busy: str
-    state_loading: str
-    state_error: str
-    code_background: str
-    code_text: str
-    code_keyword: str
-    code_string: str
-    code_number: str
-    code_comment: str
-    code_function: str
-    code_name: str
-    user_bubble: str
-    scrollbar: str
-    grid: str
-    axis: str
-    sample_dot: str
-    series: SeriesColors
-
-    @property
-    def is_dark(self) -> bool:
-        return self.mode == "dark"
-
-    def value(self, name: str) -> str:
-        """A colour, or a series colour, by name. Raises KeyError for an unknown one."""
-        for table in (self, self.series):
-            found = getattr(table, name, None)
-            if isinstance(found, str) and found.startswith("#"):
-                return found
-        raise KeyError(f"The theme has no colour named {name!r}.")
-
-    def color(self, name: str, alpha: float = 1.0) -> QColor:
-        """`value(name)` as a QColor with opacity `alpha` (0 to 1)."""
-        found = QColor(self.value(name))
-        found.setAlphaF(alpha)
-        return found
-
-    def line_color(self, name: str) -> str:
-        """A series colour for a thin line on a panel: at least 3:1 against it."""
-        return _readable(self.value(name), self.panel, MINIMUM_GRAPHIC_CONTRAST)
-
-    def label_color(self, name: str, surface: str = "panel") -> str:
-        """A series colour for text on `surface`: at least 4.5:1 against it."""
-        return _readable(self.value(name), self.value(surface), 4.5)
-
-
-_readable = cache(readable)
-
-
 class ThemeNotifier(QObject):
-    """Says that another theme is in force; holds what lives as long as the application."""
+    """Signals theme changes; owns what lives as long as the application."""
 
     changed = Signal()
 
@@ -162,7 +47,7 @@ class ThemeNotifier(QObject):
         # coloured images that the stylesheet refers to; removed when the process ends
         self.images = TemporaryDirectory(prefix="inferdeck-theme-")
         self.preparations: list[Callable[[Theme], Iterator[None]]] = []
-        """What is worth doing, piece by piece, before a theme is put in force."""
+        """Work done in slices before a theme is applied."""
         self.follows: QGuiApplication | None = None
 
     def follow(self, app: QGuiApplication) -> None:
@@ -177,7 +62,6 @@ class ThemeNotifier(QObject):
             _put_in_force(app, _system_mode(app))
 
 
-_folder = Path(__file__).parents[2] / "resources" / "theme"
 _current: Theme | None = None
 _wanted: Theme | None = None  # the one in force, or about to be
 
@@ -188,37 +72,6 @@ def theme_notifier() -> ThemeNotifier:
     notifier = ThemeNotifier()
     restyling().exchanged.connect(notifier.changed)
     return notifier
-
-
-def set_theme_folder(path: Path) -> None:
-    """Where light.json and dark.json are; call before `apply_theme`."""
-    global _folder
-    _folder = Path(path)
-    load_theme.cache_clear()
-
-
-@cache
-def load_theme(mode: Mode) -> Theme:
-    """The table of one mode. Raises ValueError that names missing, unknown or malformed colours."""
-    path = _folder / f"{mode}.json"
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    series: dict[str, Any] = values.pop("series", {})
-    _check_names(path, Theme, {*values, "series"})
-    _check_names(path, SeriesColors, set(series))
-    owners = tuple(series.pop("owners"))
-    found = Theme(**values, series=SeriesColors(**series, owners=owners))
-    colors = [v for k, v in values.items() if k != "mode"] + [*series.values(), *owners]
-    bad = [c for c in colors if not QColor.isValidColorName(c) or len(c) != 7]
-    if bad or found.mode != mode:
-        raise ValueError(f"{path}: not a colour of the form #rrggbb: {bad}, mode {found.mode}")
-    return found
-
-
-def _check_names(path: Path, table: type, names: set[str]) -> None:
-    expected = {field.name for field in dataclasses.fields(table)}
-    if names != expected:
-        missing, unknown = sorted(expected - names), sorted(names - expected)
-        raise ValueError(f"{path}: missing {missing}, unknown {unknown}")
 
 
 def theme() -> Theme:
@@ -302,8 +155,6 @@ def renew_look(app: QApplication, change: Callable[[], None], prepare: Iterable[
 
 
 def _sheet() -> str:
-    from widgets.theme.stylesheet import stylesheet  # imports this module
-
     return stylesheet(theme(), Path(theme_notifier().images.name))
 
 

@@ -19,12 +19,12 @@ from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.controls.buttons import IconButton
 from widgets.controls.lines import ElidedLine
 from widgets.controls.swatches import Swatch, Swatches, of
-from widgets.controls.text import untold_text
+from widgets.controls.text import not_reported_text
 from widgets.plot.clock import RedrawClock
-from widgets.plot.menu import show_table
+from widgets.plot.painted import NONE
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3
 from widgets.timeline.table import Name, batch_words, step_words, time_words
-from widgets.timeline.view import NONE, TimelineView
+from widgets.timeline.view import TimelineView
 
 EMPTY_TEXT = "Every step of the engine appears here with the first reply: send a message."
 HINT = "Point at a step to see its batch. Drag or scroll: back in time. Ctrl+scroll: zoom."
@@ -75,7 +75,7 @@ class TimelinePanel(QFrame):
         head.setSpacing(SPACE_1)
         head.addWidget(self.note, 1)
         values = "Table of the steps on the screen (T)"
-        table = IconButton("table", values, lambda: show_table(self.view))
+        table = IconButton("table", values, lambda: self.view.show_table())
         for widget in (table, zoom_out, zoom_in, self.follow_button):
             head.addWidget(widget)
         self._empty = QLabel(EMPTY_TEXT)
@@ -101,7 +101,7 @@ class TimelinePanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; words change twice a second, the picture when the clock says."""
-        words = untold_text(
+        words = not_reported_text(
             snapshot, "Steps", Part.STEPS, instead="Requests and charts show what can be seen."
         )
         self._empty.setText(words or EMPTY_TEXT)
@@ -132,7 +132,7 @@ class TimelinePanel(QFrame):
     # Words -------------------------------------------------------------------------------------
 
     def _show_words(self) -> None:
-        history, pointed = self.view.history, self.view.pointed_step
+        history, pointed = self.view.history, self.view.pointed_index
         if history.end == history.first:
             for line in (self.note, self.line, self.batch):
                 line.set_text("")

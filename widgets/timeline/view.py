@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
+    QFont,
     QKeyEvent,
     QMouseEvent,
     QPainter,
-    QPaintEvent,
     QPen,
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtWidgets import QWidget
 
-from widgets.plot.clock import RedrawClock, work_time
-from widgets.plot.menu import offer_values
+from widgets.plot.clock import RedrawClock
+from widgets.plot.painted import NONE, PaintedPlot
 from widgets.plot.table import ValuesTable
-from widgets.plot.text import TextPen
 from widgets.theme.fonts import scaled
-from widgets.theme.theme import SPACE_1, SPACE_2, theme, theme_notifier, ui_font
+from widgets.theme.theme import SPACE_1, SPACE_2, theme, ui_font
 from widgets.timeline.history import StepHistory
 from widgets.timeline.picture import BARS_HEIGHT, Scene, make_scene
 from widgets.timeline.table import steps_table
 
-NONE = -1
 PITCHES = (2, 3, 4, 6, 8, 12, 16, 24)
 """Pixels per step that zooming goes through."""
 _FIRST_PITCH = 8
@@ -37,31 +35,25 @@ _ABOVE_HEIGHT = 14  # of the line that counts requests without a row
 _MOST_LABEL = 0.45  # of the view's width
 
 
-class TimelineView(QWidget):
-    """`pointed(step ordinal)`: the step under the mouse or the keyboard's cursor, -1 for none.
-    `followed(bool)`: whether the newest step stays at the right edge."""
+class TimelineView(PaintedPlot):
+    """The items are steps, by ordinal. `followed(bool)`: whether the newest step stays at the
+    right edge."""
 
-    pointed = Signal(int)
+    preferred = QSize(600, 240)
+    least = QSize(_LABEL_WIDTH + 96, 80)
     followed = Signal(bool)
 
     def __init__(self, clock: RedrawClock, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__("Step timeline", clock=clock, parent=parent)
         self.history = StepHistory()
         self.name: Callable[[str], str] = lambda request_id: request_id[:8]
-        self.pointed_step = NONE
         self._pinned: int | None = None  # the step after the last one shown, where not the newest
         self._pitch = _FIRST_PITCH
-        self._clock = clock
-        self._dirty = False
         self._drag: tuple[float, int] | None = None
         self._scene: Scene | None = None
-        self._pen = TextPen(ui_font("small"))
-        self.setMouseTracking(True)
-        self.setAccessibleName("Timeline of the engine's steps")
-        offer_values(self)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        theme_notifier().changed.connect(self._theme_changed)
-        clock.add(self)
+
+    def text_font(self) -> QFont:
+        return ui_font("small")
 
     # What is shown -----------------------------------------------------------------------------
 
@@ -85,10 +77,6 @@ class TimelineView(QWidget):
     def pitch(self) -> int:
         return self._pitch
 
-    @property
-    def title(self) -> str:
-        return "Step timeline"
-
     def values_table(self) -> ValuesTable:
         """The steps on the screen."""
         start = max(self.history.first, self.end - self.num_columns)
@@ -96,10 +84,9 @@ class TimelineView(QWidget):
 
     def changed(self) -> None:
         """There are new steps. Cheap: the clock decides when they are drawn."""
-        if self.pointed_step != NONE and self.pointed_step < self.history.first:
+        if self.pointed_index != NONE and self.pointed_index < self.history.first:
             self.point_at(NONE)
-        self._dirty = True
-        self._clock.wake()
+        self.request_redraw()
 
     def clear(self) -> None:
         self.history.clear()
@@ -132,59 +119,45 @@ class TimelineView(QWidget):
         self._pitch = PITCHES[min(max(place, 0), len(PITCHES) - 1)]
         self.redraw()
 
-    def point_at(self, ordinal: int) -> None:
-        if ordinal != self.pointed_step:
-            self.pointed_step = ordinal
-            self.update()
-            self.pointed.emit(ordinal)
-
     # Drawing -----------------------------------------------------------------------------------
 
-    def wants_redraw(self) -> bool:
-        return self._dirty
-
     def redraw(self) -> None:
-        self._dirty = False
         end = self.end
         start = max(self.history.first, end - self.num_columns)
         self._scene = None
         if end > start:
             room = self._cells_rect().height()
             self._scene = make_scene(self.history, start, end, self._pitch, room)
-        self.update()
+        super().redraw()
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        began = work_time()
+    def paint(self, painter: QPainter) -> None:
         if self._scene is not None:
-            painter = QPainter(self)
             self._paint_scene(painter, self._scene)
-            painter.end()
-        self._clock.charge(work_time() - began)
 
     def _paint_scene(self, painter: QPainter, scene: Scene) -> None:
         area, table = self._cells_rect(), theme()
         left = self._left(scene)
         painter.drawImage(left, area.top(), scene.cells)
         self._paint_spans(painter, scene, left)
-        self._pen.use(painter)
+        self.pen.use(painter)
         painter.setPen(table.color("text_muted"))
         bars_top = self.height() - BARS_HEIGHT
         painter.drawImage(left, bars_top, scene.bars)
         beside = max(bars_top, area.top())  # of a low panel: below what may stand above
         scale = QRectF(0, beside, self._label_width - SPACE_2, self.height() - beside)
-        self._pen.right(painter, scale, f"step, up to {scene.longest * 1e3:,.1f} ms")
+        self.pen.right(painter, scale, f"step, up to {scene.longest * 1e3:,.1f} ms")
         if scene.num_above:
             above = QRectF(0, 0, self._label_width - SPACE_2, area.top())
-            self._pen.right(painter, above, f"{scene.num_above:,} more above")
+            self.pen.right(painter, above, f"{scene.num_above:,} more above")
         if scene.row_height >= scaled(_LABELS_FROM):
             painter.setPen(table.color("text"))
             for row, number in enumerate(scene.numbers):
                 top = area.top() + row * scene.row_height
                 place = QRectF(0, top, self._label_width - SPACE_2, scene.row_height)
                 name = self.name(self.history.request_id(number))
-                self._pen.right(painter, place, self._pen.elided(name, place.width()))
-        if scene.start <= self.pointed_step < scene.end:
-            x = left + (self.pointed_step - scene.start) * self._pitch
+                self.pen.right(painter, place, self.pen.elided(name, place.width()))
+        if scene.start <= self.pointed_index < scene.end:
+            x = left + (self.pointed_index - scene.start) * self._pitch
             painter.setPen(QPen(table.color("accent"), 1))
             width = max(1, self._pitch - 1)
             painter.drawRect(QRect(x - 1, area.top(), width + 1, self.height() - area.top() - 1))
@@ -208,7 +181,7 @@ class TimelineView(QWidget):
     # Geometry ----------------------------------------------------------------------------------
 
     def _cells_rect(self) -> QRect:
-        top = self._pen_height()
+        top = self._above_height()
         height = self.height() - top - BARS_HEIGHT - SPACE_1
         left = self._label_width
         return QRect(left, top, max(0, self.width() - left), max(0, height))
@@ -218,13 +191,16 @@ class TimelineView(QWidget):
         """Large text leaves most of a narrow view to the steps, too."""
         return min(scaled(_LABEL_WIDTH), int(_MOST_LABEL * self.width()))
 
-    def _pen_height(self) -> int:
+    def _above_height(self) -> int:
         return 0 if self._scene is None or not self._scene.num_above else scaled(_ABOVE_HEIGHT)
 
     def _left(self, scene: Scene) -> int:
         """The newest step ends at the right edge."""
         area = self._cells_rect()
         return area.left() + area.width() - (scene.end - scene.start) * self._pitch
+
+    def item_at(self, position: QPointF) -> int:
+        return self.step_at(position.x())
 
     def step_at(self, x: float) -> int:
         """The step in a column of the screen, or NONE."""
@@ -234,18 +210,8 @@ class TimelineView(QWidget):
         ordinal = self._scene.start + column
         return ordinal if self._scene.start <= ordinal < self._scene.end else NONE
 
-    def sizeHint(self) -> QSize:
-        return QSize(600, 240)
-
-    def minimumSizeHint(self) -> QSize:
-        return QSize(_LABEL_WIDTH + 96, 80)
-
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self.redraw()
-
-    def _theme_changed(self) -> None:
-        self._pen = TextPen(ui_font("small"))
         self.redraw()
 
     # Mouse and keyboard ------------------------------------------------------------------------
@@ -254,7 +220,7 @@ class TimelineView(QWidget):
         if self._drag is not None:
             start, end = self._drag
             self.show_until(end - round((event.position().x() - start) / self._pitch))
-        self.point_at(self.step_at(event.position().x()))
+        super().mouseMoveEvent(event)
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         super().mousePressEvent(event)
@@ -267,11 +233,6 @@ class TimelineView(QWidget):
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         self.follow()
-
-    def leaveEvent(self, event: QEvent) -> None:
-        super().leaveEvent(event)
-        if not self.hasFocus():
-            self.point_at(NONE)
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         delta = event.angleDelta()
@@ -295,8 +256,6 @@ class TimelineView(QWidget):
             self.follow()
         elif key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal, Qt.Key.Key_Minus):
             self.zoom(-1 if key == Qt.Key.Key_Minus else 1)
-        elif key == Qt.Key.Key_Escape and self.pointed_step != NONE:
-            self.point_at(NONE)
         else:
             super().keyPressEvent(event)
 
@@ -304,7 +263,7 @@ class TimelineView(QWidget):
         """Move the cursor; the screen holds still, and moves where the cursor leaves it."""
         if self.history.end == self.history.first:
             return
-        start = self.end if self.pointed_step == NONE else self.pointed_step
+        start = self.end if self.pointed_index == NONE else self.pointed_index
         target = min(max(start + step, self.history.first), self.history.end - 1)
         self.hold()
         shown_from = self.end - self.num_columns

@@ -35,7 +35,7 @@ from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.controls.frames import scroll_by_keys
 from widgets.controls.lines import ElidedLine
-from widgets.controls.text import untold_text
+from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import PartsBar
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
@@ -73,7 +73,7 @@ class BottleneckPanel(QFrame):
         self._is_live = True
         self._is_measuring = False
         self._why_not = ""
-        self._untold = ""  # why an engine elsewhere has nothing to show
+        self._not_reported = ""  # why an engine elsewhere has nothing to show
         self._shown_at = float("-inf")
         self._build()
         self._show_account()
@@ -161,10 +161,10 @@ class BottleneckPanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the new steps; what is read changes once a second, and while it is seen."""
-        self._untold = untold_text(
+        self._not_reported = not_reported_text(
             snapshot, "Steps", Part.STEPS, instead="So where their time goes cannot be said.",
         )  # fmt: skip
-        if self._untold:
+        if self._not_reported:
             self._show_account()
             return
         had_steps, had_peaks = self.model.has_steps, self.model.peaks is not None
@@ -201,7 +201,7 @@ class BottleneckPanel(QFrame):
         """A model was loaded: nothing is known of it."""
         self.model.clear()
         self._is_open, self._asked, self._is_idle = True, False, False
-        self._is_measuring, self._why_not, self._untold = False, "", ""
+        self._is_measuring, self._why_not, self._not_reported = False, "", ""
         self._shown_at = float("-inf")
         self.peaks_line.setText("")
         self._show_account()
@@ -209,7 +209,7 @@ class BottleneckPanel(QFrame):
     def close_model(self) -> None:
         """No model is loaded."""
         self.model.clear()
-        self._is_open, self._asked, self._is_idle, self._untold = False, False, False, ""
+        self._is_open, self._asked, self._is_idle, self._not_reported = False, False, False, ""
         self._show_account()
 
     def set_recorded(self) -> None:
@@ -289,8 +289,8 @@ class BottleneckPanel(QFrame):
     def _why_empty(self) -> str:
         if not self._is_open:
             return NO_MODEL
-        if self._untold:
-            return self._untold
+        if self._not_reported:
+            return self._not_reported
         if self.model.has_steps:
             return (self._why_not or NO_PEAKS) if self._is_live else NOT_RECORDED
         return EMPTY_TEXT

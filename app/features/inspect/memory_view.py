@@ -14,7 +14,7 @@ from engine.snapshot import EngineSnapshot, GpuFigures, undivided
 from engine.snapshot import Part as SnapshotPart
 from widgets.controls.frames import scroll_by_keys
 from widgets.controls.lines import ElidedLine
-from widgets.controls.text import untold_text
+from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 
@@ -108,7 +108,7 @@ class MemoryPanel(QFrame):
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
         """Take the state; what is read changes twice a second, and while it is seen."""
-        words = untold_text(snapshot, "Memory", SnapshotPart.MEMORY)
+        words = not_reported_text(snapshot, "Memory", SnapshotPart.MEMORY)
         self._empty.setText(words or EMPTY_TEXT)
         if words:
             self.clear()

@@ -172,7 +172,7 @@ class LayersPanel(QWidget):
         self.chart.show_bars([row.bar for row in rows], num_layers)
         if new:
             self._fill_table()
-        self._on_pointed(self.chart.pointed_bar)
+        self._on_pointed(self.chart.pointed_index)
 
     @property
     def words(self) -> str:

@@ -36,7 +36,7 @@ from engine.snapshot import EngineSnapshot, ModelInfo, Part
 from widgets.controls.number_control import NumberControl
 from widgets.controls.paths import PathControl
 from widgets.controls.setting_row import ChoiceControl, HintTone, SettingRow
-from widgets.controls.text import teller
+from widgets.controls.text import server_name
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_3, SPACE_4, theme_notifier, ui_font
 
@@ -468,7 +468,7 @@ class EngineSettingsPanel(QWidget):
         model = self._bridge.model
         if model is None or model.is_described:
             return ""
-        who = teller(model.device)
+        who = server_name(model.device)
         return f"Set where it is started: {who} does not tell its settings."
 
     def _undo_tip(self) -> str:

@@ -23,7 +23,7 @@ from app.units import format_bytes
 from engine.config import SETTINGS, EngineConfig
 from engine.numerics.kv_dtype import kv_words
 from engine.snapshot import EngineSnapshot, ModelInfo, StepRecord
-from widgets.live.figures import several_words
+from widgets.live.figures import parallel_text
 from widgets.speculation import panel as words
 
 Differences = Mapping[str, tuple[Any, Any]]
@@ -195,7 +195,7 @@ class Hints:
     def _device(s: EngineSnapshot) -> str:
         """Its make, and of a GPU how busy and how warm it is."""
         words = [s.model.device_name or s.model.device]
-        if several := several_words(s.model):
+        if several := parallel_text(s.model):
             words.append(several)
         for gpu in s.gpus[:1] if len(s.gpus) == 1 else ():
             if gpu.utilization is not None:

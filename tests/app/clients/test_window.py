@@ -78,19 +78,19 @@ def test_a_window_on_vllm(application: Application, qtbot: QtBot, vllm: Scripted
 
     # what is told, and what is not
     qtbot.waitUntil(lambda: "KV cache 25 %" in strip.text(), timeout=WAIT_MS)
-    assert "Memory not told by vLLM" in strip.text()
+    assert "Memory not reported by vLLM" in strip.text()
     views = window.views
     for view, what in (
-        (views.kv_blocks, "KV blocks: not told by vLLM."),
-        (views.timeline, "Steps: not told by vLLM."),
-        (views.memory, "Memory: not told by vLLM."),
+        (views.kv_blocks, "KV blocks: not reported by vLLM."),
+        (views.timeline, "Steps: not reported by vLLM."),
+        (views.memory, "Memory: not reported by vLLM."),
     ):
         assert what in texts(view)
     assert views.speculation.chart.isVisibleTo(views.speculation)  # drafts it does count
     views.bottleneck_dock.show()
     views.bottleneck_dock.raise_()
-    qtbot.waitUntil(lambda: "not told by vLLM" in texts(views.bottleneck), timeout=WAIT_MS)
-    assert window.charts.memory.empty_text == "Memory: not told by vLLM."
+    qtbot.waitUntil(lambda: "not reported by vLLM" in texts(views.bottleneck), timeout=WAIT_MS)
+    assert window.charts.memory.empty_text == "Memory: not reported by vLLM."
 
     # knobs are the server's own
     settings = window.engine_settings

@@ -448,7 +448,7 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
     views.latency.show_step.click()
     assert views.latency.isHidden() and views.timeline_dock.isVisible()
     timeline = views.timeline.view
-    assert timeline.history.record(timeline.pointed_step) is shown.gaps[0].steps[-1]
+    assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
 
 
 def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application) -> None:
@@ -474,7 +474,7 @@ def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application
     page.latency.popover.chart.point_at(0)
     page.latency.popover.show_step.click()
     timeline = views.timeline.view
-    assert timeline.history.record(timeline.pointed_step) is shown.gaps[0].steps[-1]
+    assert timeline.history.record(timeline.pointed_index) is shown.gaps[0].steps[-1]
     assert views.timeline_dock.isVisible()
     page.latency.show_last()
     assert page.latency.popover.isVisible()

@@ -365,7 +365,7 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
     assert application.bridge.config is not None
     assert application.bridge.config.tensor_parallel_size == 2
     qtbot.waitUntil(lambda: row.hint == what and row.hint_tone == "small", timeout=3000)
-    assert row.value() == 2 and application.window.strip.title.endswith("cpu, 2 ranks, 2 threads")
+    assert row.value() == 2 and application.window.strip.title.endswith("cpu, TP 2, 2 threads")
     panel.choose("speculative_method", "eagle3")
     assert (row.hint, row.hint_tone) == ("an EAGLE-3 head drafts for one rank only", "error")
     panel.undo()

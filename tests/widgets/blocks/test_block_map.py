@@ -99,7 +99,7 @@ def test_the_mouse_reads_blocks(qtbot: QtBot, panel: BlocksPanel) -> None:
     }
     for block, line in said.items():
         qtbot.mouseMove(panel.map, center(panel, block))
-        qtbot.waitUntil(lambda b=block: panel.map.pointed_block == b, timeout=2000)  # type: ignore[misc]
+        qtbot.waitUntil(lambda b=block: panel.map.pointed_index == b, timeout=2000)  # type: ignore[misc]
         assert panel.line.text() == line
         assert panel.map.accessibleDescription() == line
 
@@ -140,11 +140,11 @@ def test_the_keyboard_does_the_same(qtbot: QtBot, panel: BlocksPanel) -> None:
         (Qt.Key.Key_Home, 0), (Qt.Key.Key_Up, 0),
     ):  # fmt: skip
         qtbot.keyClick(panel.map, key)
-        assert panel.map.pointed_block == block
+        assert panel.map.pointed_index == block
     qtbot.keyClick(panel.map, Qt.Key.Key_Return)
     assert panel.map.chosen_owner == "chat-1"
     qtbot.keyClick(panel.map, Qt.Key.Key_Escape)
-    assert panel.map.chosen_owner == "" and panel.map.pointed_block == NONE
+    assert panel.map.chosen_owner == "" and panel.map.pointed_index == NONE
 
 
 def test_a_tooltip_tells_what_has_no_room_below(
@@ -187,7 +187,7 @@ def test_what_is_gone_is_forgotten(panel: BlocksPanel) -> None:
         np.zeros(4, np.bool_), ((0, 1, 2, 3),),
     )  # fmt: skip
     panel.update_snapshot(state(smaller, 11.0))
-    assert panel.map.chosen_owner == "" and panel.map.pointed_block == NONE
+    assert panel.map.chosen_owner == "" and panel.map.pointed_index == NONE
     assert panel.map.grid.num_blocks == 4
 
 

@@ -52,7 +52,7 @@ def color_at(popover: LatencyPopover, x: float, y: float) -> str:
 
 
 def test_it_opens_at_the_slowest_gap_and_says_why(popover: LatencyPopover) -> None:
-    assert popover.isVisible() and popover.chart.pointed_gap == 9
+    assert popover.isVisible() and popover.chart.pointed_index == 9
     assert "512 tokens of “Planning” were prefilled" in popover.line.text()
     assert popover.line.text() in popover.chart.accessibleDescription()
     assert popover.first_token.text().startswith("First token after 13.9 ms: 4.0 ms in the queue")
@@ -72,7 +72,7 @@ def test_colours_are_those_of_stages_and_causes(popover: LatencyPopover) -> None
     run = started()
     run.decode(seconds=0.1)
     popover.show_latency(run.latency())  # the bar that is pointed at has its own colour too
-    assert view.pointed_gap == 9
+    assert view.pointed_index == 9
     assert color_at(popover, 9.4 * view._bar_width, bottom) == theme().value("p99")
 
 
@@ -94,14 +94,14 @@ def test_the_mouse_and_the_arrow_keys_point_at_gaps(
 ) -> None:
     view = popover.chart
     qtbot.mouseMove(view, QPoint(int(2.5 * view._bar_width), view.height() - 9))
-    qtbot.waitUntil(lambda: view.pointed_gap == 2)
+    qtbot.waitUntil(lambda: view.pointed_index == 2)
     assert popover.line.text().endswith("as usual.")
     qtbot.keyClick(view, Qt.Key.Key_Right)
-    assert view.pointed_gap == 3
+    assert view.pointed_index == 3
     for key, place in ((Qt.Key.Key_End, 13), (Qt.Key.Key_Right, 13), (Qt.Key.Key_Home, 0),
                        (Qt.Key.Key_Left, 0)):  # fmt: skip
         qtbot.keyClick(view, key)
-        assert view.pointed_gap == place
+        assert view.pointed_index == place
 
 
 def test_a_step_can_be_seen_among_all_others(qtbot: QtBot, popover: LatencyPopover) -> None:
@@ -115,7 +115,7 @@ def test_a_reply_without_gaps_has_nothing_to_point_at(popover: LatencyPopover) -
     run = Run()
     run.step(prefill("me", 5))
     popover.show_latency(run.latency())
-    assert popover.chart.pointed_gap == NONE and popover.line.text() == ""
+    assert popover.chart.pointed_index == NONE and popover.line.text() == ""
     assert not popover.show_step.isEnabled()
     assert popover.chart.gap_at(10) == NONE
     popover.chart.grab()
@@ -137,7 +137,7 @@ def test_more_gaps_than_pixels_share_bars_and_the_longest_is_seen(
     view = popover.chart
     assert view._per_bar > 1
     slowest = 9 + 1500
-    assert view.pointed_gap == slowest
+    assert view.pointed_index == slowest
     x = (slowest // view._per_bar + 0.5) * view._bar_width + chart._PAD
     assert view.gap_at(x) == slowest
     assert view.gap_at(view.width() + 50) == NONE

@@ -19,7 +19,6 @@ from engine.snapshot import Sample
 from widgets.plot import LatencyChart, RedrawClock, Series, SeriesKind, StackedAreaChart, TimeChart
 from widgets.plot.data import HISTORY_S, MAX_DOTS, MAX_LINE_POINTS
 from widgets.plot.header import ChartHeader
-from widgets.plot.menu import chart_menu, copy_values, save_csv, save_png, show_table
 from widgets.plot.overlay import end_label_rects, is_named
 from widgets.plot.stacked_area import area
 from widgets.theme.theme import SPACE_3, apply_theme, load_theme
@@ -237,7 +236,7 @@ def test_the_values_as_csv(chart: TimeChart, tmp_path: Path) -> None:
     chart.extend("p50", [NOW - 2, NOW - 1], [30.123456, 31.5])
     chart.extend("p99", [NOW - 1], [45.0])
     chart.extend("dots", [NOW - 1, NOW - 1], [1.0, 2.0])  # two samples of one step
-    save_csv(chart, tmp_path / "itl.csv")
+    chart.save_csv(tmp_path / "itl.csv")
     rows = list(csv.reader(io.StringIO((tmp_path / "itl.csv").read_text(encoding="utf-8"))))
     assert rows == [
         ["time (s)", "p50 (ms)", "p99 (ms)", "samples (ms)", "running (ms)"],
@@ -245,17 +244,17 @@ def test_the_values_as_csv(chart: TimeChart, tmp_path: Path) -> None:
         ["-1.000", "31.5", "45", "1", ""],
         ["-1.000", "", "", "2", ""],
     ]
-    copy_values(chart)
+    chart.copy_values()
     assert QGuiApplication.clipboard().text().splitlines()[1] == "-2.000\t30.123456\t\t\t"
 
 
 def test_the_values_as_a_picture_and_a_table(qtbot, chart: TimeChart, tmp_path: Path) -> None:
     fill(chart)
-    save_png(chart, tmp_path / "itl.png")
+    chart.save_png(tmp_path / "itl.png")
     assert QImage(str(tmp_path / "itl.png")).size() == chart.grab().toImage().size()
-    with pytest.raises(OSError, match="cannot be written"):
-        save_png(chart, tmp_path / "missing" / "itl.png")
-    show_table(chart)
+    with pytest.raises(OSError, match=r"itl\.png"):
+        chart.save_png(tmp_path / "missing" / "itl.png")
+    chart.show_table()
     view = chart.findChild(QTableView)
     model = view.model()
     assert model.rowCount() == len(chart.values_table().rows)
@@ -265,15 +264,15 @@ def test_the_values_as_a_picture_and_a_table(qtbot, chart: TimeChart, tmp_path: 
 
 
 def test_the_menu_offers_everything(chart: TimeChart) -> None:
-    menu = chart_menu(chart)
+    menu = chart.make_menu()
     texts = [action.text() for action in menu.actions() if action.text()]
     assert texts == [
         "Copy values", "Copy picture", "Save values as CSV…", "Save picture as PNG…",
-        "Table of values…", "Fit axis to data", "Pause", "Length of time",
+        "Table of values…", "Fit axis to data", "Pause", "Time range",
     ]  # fmt: skip
     next(a for a in menu.actions() if a.text() == "Fit axis to data").trigger()
     assert chart.fits_data
-    lengths = next(a for a in menu.actions() if a.text() == "Length of time").menu()
+    lengths = next(a for a in menu.actions() if a.text() == "Time range").menu()
     next(a for a in lengths.actions() if a.text() == "5 min").trigger()
     assert chart.window_s == 300.0
     menu.deleteLater()

@@ -10,6 +10,7 @@ import pytest
 from PySide6.QtGui import QColor, QFont, QPalette
 from PySide6.QtWidgets import QApplication, QFrame, QLabel, QPushButton, QVBoxLayout, QWidget
 
+from widgets.theme import tables
 from widgets.theme import theme as theme_module
 from widgets.theme.colors import contrast, mix, readable
 from widgets.theme.fonts import figure_font, has_tabular_digits, mono_font, point_size, ui_font
@@ -159,7 +160,7 @@ def test_restyle_applies_a_property_at_once(qtbot, qapp_light: QApplication) -> 
 def test_a_broken_theme_file_is_named(
     tmp_path: Path, change: dict[str, str | None], message: str
 ) -> None:
-    original = theme_module._folder
+    original = tables._folder
     values = json.loads((original / "light.json").read_text(encoding="utf-8"))
     for name, value in change.items():
         if value is None:

@@ -124,7 +124,7 @@ def test_a_step_of_several_ranks_says_what_their_exchange_took() -> None:
 
 def test_pointing_reads_a_step_and_its_batch(qtbot: QtBot, full: TimelinePanel) -> None:
     qtbot.mouseMove(full.view, place(full, 290))
-    qtbot.waitUntil(lambda: full.view.pointed_step == 290, timeout=2000)
+    qtbot.waitUntil(lambda: full.view.pointed_index == 290, timeout=2000)
     assert full.line.text() == (
         "step 290 · 20.0 ms · 1 decode + 64 prefill tokens · 32 cached tokens skipped · 1 waiting"
         " · model 75 % · sampling 25 %"
@@ -168,18 +168,18 @@ def test_the_keyboard_does_the_same(qtbot: QtBot, full: TimelinePanel) -> None:
     view = full.view
     view.setFocus()
     qtbot.keyClick(view, Qt.Key.Key_Left)
-    assert view.pointed_step == 299 and not view.follows
+    assert view.pointed_index == 299 and not view.follows
     for _ in range(view.num_columns):
         qtbot.keyClick(view, Qt.Key.Key_Left)
-    assert view.pointed_step == 299 - view.num_columns  # the screen went with the cursor
-    assert view.end - view.num_columns <= view.pointed_step
+    assert view.pointed_index == 299 - view.num_columns  # the screen went with the cursor
+    assert view.end - view.num_columns <= view.pointed_index
     qtbot.keyClick(view, Qt.Key.Key_Home)
     assert view.end == view.num_columns
     qtbot.keyClick(view, Qt.Key.Key_PageDown)
     assert view.end == 2 * view.num_columns
     qtbot.keyClick(view, Qt.Key.Key_Plus)
     qtbot.keyClick(view, Qt.Key.Key_Escape)
-    assert view.pointed_step == NONE
+    assert view.pointed_index == NONE
     qtbot.keyClick(view, Qt.Key.Key_End)
     assert view.follows
 
@@ -213,4 +213,4 @@ def test_ten_thousand_steps_are_kept_and_no_more(panel: TimelinePanel) -> None:
     assert view.history.end - view.history.first == 10_000
     view.point_at(view.history.first)
     panel.update_snapshot(state(*steps(12_000, 10)))
-    assert view.pointed_step == NONE  # the step that was pointed at is gone
+    assert view.pointed_index == NONE  # the step that was pointed at is gone

@@ -78,7 +78,7 @@ def test_a_draft_is_chosen_shown_changed_and_removed(
     text, drafted = asked(qtbot, application)
     assert text == plain
     qtbot.waitUntil(views.verdict.isVisible, timeout=5000)
-    qtbot.waitUntil(lambda: "tokens a round" in views.acceptance.text(), timeout=5000)
+    qtbot.waitUntil(lambda: "tokens per round" in views.acceptance.text(), timeout=5000)
     assert "Starter draft" in views.source.text() or "draft" in views.source.text()
     tokens = application.pages.chat.tokens.of(drafted.id)
     assert tokens is not None and any(record.is_draft for record in tokens.records)

@@ -1,4 +1,4 @@
-"""Views of an engine that does not tell everything."""
+"""Views of an engine that does not report everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from app.clients.target import Dialect
 from engine.snapshot import EngineSnapshot, Part, Told
 from tests.widgets.synthetic import snapshot
-from widgets.controls.text import untold, untold_text
+from widgets.controls.text import not_reported, not_reported_text, server_name
 from widgets.live.charts import LiveCharts
 from widgets.live.figures import StatFigures, state_words
 from widgets.requests.model import NOTHING, RequestModel
@@ -23,21 +23,19 @@ def elsewhere(*missing: Part, told: Told | None = None, by: str = "TGI") -> Engi
     return dataclasses.replace(given, model=model, missing=frozenset(missing), told=told or Told())
 
 
-def test_the_words() -> None:
+def test_a_text_names_who_does_not_report() -> None:
     given = elsewhere(Part.MEMORY, Part.STEPS)
-    assert untold(given, Part.MEMORY) == "not told by TGI"
-    assert untold(given, Part.MEMORY, Part.STEPS) == "not told by TGI"
-    assert untold(given, Part.MEMORY, Part.KV_USAGE) == ""  # one of them is told
-    assert untold(snapshot(1.0), Part.MEMORY) == ""
-    assert untold_text(given, "Steps", Part.STEPS, instead="Look.") == (
-        "Steps: not told by TGI. Look."
-    )
-    assert untold_text(given, "Blocks", Part.BLOCKS) == ""
+    assert "TGI" in not_reported(given, Part.MEMORY) == not_reported(given, Part.MEMORY, Part.STEPS)
+    assert not_reported(given, Part.MEMORY, Part.KV_USAGE) == ""  # one of them is reported
+    assert not_reported(snapshot(1.0), Part.MEMORY) == ""
+    shown = not_reported_text(given, "Steps", Part.STEPS, instead="Look.")
+    assert shown == f"Steps: {not_reported(given, Part.STEPS)}. Look."
+    assert not_reported_text(given, "Blocks", Part.BLOCKS) == ""
     for unknown in ("", Dialect.OPENAI):
-        assert untold(elsewhere(Part.MEMORY, by=unknown), Part.MEMORY) == "not told by this server"
+        assert server_name(unknown) in not_reported(elsewhere(Part.MEMORY, by=unknown), Part.MEMORY)
 
 
-def test_what_an_engine_before_told_does_not_go_on(qtbot: QtBot) -> None:
+def test_lines_of_the_previous_engine_end(qtbot: QtBot) -> None:
     charts = LiveCharts()
     qtbot.addWidget(charts)
     charts.update_snapshot(snapshot(9.0))
@@ -52,44 +50,44 @@ def test_what_an_engine_before_told_does_not_go_on(qtbot: QtBot) -> None:
     qtbot.waitUntil(lambda: not charts.grab().isNull())  # a gap can be drawn
 
 
-def test_the_strip_shows_no_zeros_for_what_is_not_told() -> None:
+def test_the_strip_shows_no_zeros_for_what_is_not_reported() -> None:
     figures = StatFigures()
-    figures.update(elsewhere(Part.KV_USAGE, Part.PREFIX_CACHE, Part.MEMORY))
+    given = elsewhere(Part.KV_USAGE, Part.PREFIX_CACHE, Part.MEMORY)
+    figures.update(given)
     values = figures.values(10.0)
     for key in ("kv", "hits", "memory"):
-        assert (values[key].text, values[key].why_not) == ("–", "not told by TGI")
-        assert key not in figures._numbers(elsewhere(Part.KV_USAGE, Part.PREFIX_CACHE, Part.MEMORY))
+        assert values[key].text == NOTHING and "TGI" in values[key].why_not
+        assert key not in figures._numbers(given)
     assert values["output"].why_not == ""
 
 
-def test_the_state_is_what_the_server_tells() -> None:
+def test_the_state_is_what_the_server_reports() -> None:
     assert state_words(elsewhere(told=Told(3, 2)))[0] == "3 running · 2 waiting"
     assert state_words(elsewhere(told=Told(0, 0))) == ("Ready", "idle")
 
 
 @pytest.mark.parametrize(
-    ("missing", "chart", "note"),
+    ("missing", "chart"),
     [
-        ((Part.MEMORY,), "memory", "not told by TGI"),
-        ((Part.KV_USAGE, Part.PREFIX_CACHE), "cache", "not told by TGI"),
-        ((Part.KV_USAGE,), "cache", "used: not told by TGI"),
-        ((Part.PREFIX_CACHE,), "cache", "prefix hits: not told by TGI"),
-        ((Part.QUEUE,), "requests", "our own; others not told by TGI"),
-        ((Part.TOKENS,), "tokens", "our own; others not told by TGI"),
+        ((Part.MEMORY,), "memory"),
+        ((Part.KV_USAGE, Part.PREFIX_CACHE), "cache"),
+        ((Part.KV_USAGE,), "cache"),
+        ((Part.PREFIX_CACHE,), "cache"),
+        ((Part.QUEUE,), "requests"),
+        ((Part.TOKENS,), "tokens"),
     ],
 )
-def test_charts_say_it_in_their_headings(
-    qtbot: QtBot, missing: tuple[Part, ...], chart: str, note: str
+def test_charts_note_what_is_not_reported(
+    qtbot: QtBot, missing: tuple[Part, ...], chart: str
 ) -> None:
     charts = LiveCharts()
     qtbot.addWidget(charts)
-    charts.update_snapshot(elsewhere(*missing))
-    shown = getattr(charts, chart)
-    assert shown.note == note
-    assert note in shown.empty_text
+    given = elsewhere(*missing)
+    charts.update_snapshot(given)
+    shown, note = getattr(charts, chart), not_reported(given, *missing)
+    assert note in shown.note and shown.note in shown.empty_text
     charts.update_snapshot(dataclasses.replace(snapshot(20.0)))  # an engine of ours again
-    assert "not told" not in shown.note
-    assert "not told" not in shown.empty_text
+    assert note not in shown.note + shown.empty_text
 
 
 def test_a_request_elsewhere_has_no_blocks_to_count() -> None:
