@@ -51,7 +51,7 @@ _LEAST_WORDS = 200  # pixels that model and state keep before figures give way
 _DOT = 8
 _FIGURE_INTERVAL_S = 0.45
 _LINE_HEIGHT = 11
-_LINE_TIP = f"\nThe line: the last {duration_text(SPAN_S)}"
+_LINE_TIP = f"\nSparkline: last {duration_text(SPAN_S)}"
 
 
 class StatStrip(QFrame):
