@@ -1,20 +1,16 @@
-"""Seeded random weights, for measuring speed at a model's shape without its files."""
+"""Seeded random numbers at the speed of a copy, for models without their files."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
-from engine.errors import LoadCancelled
-from engine.models.materialise import Slots
-
 if TYPE_CHECKING:
     from engine.parallel.share import Share
 
-_POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
+POOL = 4 * 1024 * 1024  # elements: a size that stays in the last-level cache
 
 
 class DummyFiller:
@@ -28,7 +24,7 @@ class DummyFiller:
 
     def __init__(self, seed: int, std: float, dtype: torch.dtype, num_elements: int) -> None:
         self._generator = torch.Generator().manual_seed(seed % 2**63)
-        size = max(1024, min(_POOL, num_elements))
+        size = max(1024, min(POOL, num_elements))
         pool = torch.empty(size).normal_(0.0, std, generator=self._generator)
         self._pool = pool.to(dtype)
         self._near = self._pool  # the same where the last tensor lies
@@ -37,8 +33,8 @@ class DummyFiller:
     def fill(
         self, name: str, tensor: torch.Tensor, share: Share | None = None, piece: int = 0
     ) -> None:
-        """share: of a rank, whose values are its own where the weight is cut, and else the same as
-        every other rank's. piece: of a weight that is filled piece by piece."""
+        """share: of a tensor parallel rank, whose values are its own where the weight is sharded.
+        piece: of a weight that is filled piece by piece."""
         if share is not None:
             rank = 1 + share.rank if share.is_cut(name) else 0
             mixed = zlib.crc32(f"{self._seed} {rank} {name} {piece}".encode())
@@ -70,27 +66,3 @@ class DummyFiller:
             flat[start : start + count].copy_(self._near[offset : offset + count])
             start += count
         return flat
-
-
-def fill_dummy(
-    slots: Slots,
-    tied: frozenset[str],
-    *,
-    seed: int,
-    std: float,
-    dtype: torch.dtype,
-    progress: Callable[[str, int, int], None],
-    cancelled: Callable[[], bool],
-    share: Share | None = None,
-) -> None:
-    """Fill every slot but the tied ones; progress in bytes. Raises LoadCancelled."""
-    views = {name: slot.view() for name, slot in slots.items() if name not in tied}
-    total = sum(view.nbytes for view in views.values())
-    filler = DummyFiller(seed, std, dtype, sum(v.numel() for v in views.values()))
-    done = 0
-    for name, view in views.items():
-        if cancelled():
-            raise LoadCancelled("Loading was cancelled.")
-        filler.fill(name, view, share)
-        done += view.nbytes
-        progress("Filling with random weights", done, total)

@@ -1,8 +1,14 @@
-"""Loads a model: structure first, then its weights straight into their final place."""
+"""Loads a model: its structure first, then the weights straight into their final place.
+
+    source     a checkpoint (`disk_weights`), or random numbers (`weight_source`)
+    prepare    the class of transformers, with faster modules where these compute the same
+    targets    layers that are stored quantized: filled one after the other
+    slots      all other weights: memory, and then the source's values
+"""
 
 from __future__ import annotations
 
-import time
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,21 +16,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from engine.errors import ConfigError
-from engine.formats.tensor_reader import TensorReader
+from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import CPU, make_current
+from engine.kernels import int4
 from engine.kernels.cpu.between import FORMATS
-from engine.kernels.cpu.library import library
+from engine.kernels.cpu.library import library, remedy
 from engine.kernels.registry import Choice, blocked_choices, linear_choices
 from engine.models.architecture import LayerKV, build_on_meta, kv_layout, resolve_class
-from engine.models.arrange import block_weights
 from engine.models.checkpoint import Checkpoint
-from engine.models.dummy import fill_dummy
+from engine.models.disk_weights import DiskWeights
+from engine.models.layers.experts import EXPERTS
 from engine.models.layers.offload import Crossing, carry_between_gpus, crossing_of
-from engine.models.layers.replacement import Swap, keep_what_agrees
-from engine.models.layers.rotary import TABLE, has_rotary, table_swaps
-from engine.models.load_request import Built, Cancelled, LoadRequest, Progress
+from engine.models.layers.replacement import apply_all
+from engine.models.layers.rotary import TABLE, table_swaps
 from engine.models.materialise import (
     DtypePlan,
     allocate,
@@ -34,11 +39,23 @@ from engine.models.materialise import (
     weight_bytes,
 )
 from engine.models.placement import place
-from engine.models.prepare import Prepared, prepare
-from engine.models.quantized_loader import build_few_bits
-from engine.models.quantized_weights import outcome
-from engine.models.streaming import bytes_to_read, left_out_notices, stream, untie_different
-from engine.models.weight_map import map_weights
+from engine.models.prepare import Prepared, kinds_that_agree, prepare
+from engine.models.targets import (
+    Head,
+    block_weights,
+    fill,
+    find_head,
+    hold_head,
+    outcome,
+    targets,
+)
+from engine.models.weight_source import (
+    Cancelled,
+    DummyWeights,
+    LoadRequest,
+    Progress,
+    WeightSource,
+)
 from engine.numerics.scheme import PLAIN, Scheme
 
 if TYPE_CHECKING:
@@ -51,8 +68,8 @@ ATTENTION_NAME = "inferdeck"  # engine.attention.NAME; a literal, so that loadin
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in memory, in eval mode, without gradients. `bytes_on` each of its devices are
-    measured. `crossing`: of a model whose first layers the CPU has. `ranks`: all of them, where
-    there are several; `model` is then the first one's."""
+    measured. `kernels`: what computes what, in words. `crossing`: of a model with CPU offload.
+    `ranks`: of a tensor parallel model, whose `model` is that of the first rank."""
 
     model: nn.Module
     bytes_on: dict[str, int]
@@ -83,12 +100,12 @@ def load_model(
     progress: Progress = lambda stage, done, total: None,
     cancelled: Cancelled = lambda: False,
 ) -> LoadedModel:
-    """Load `checkpoint` in `dtype` onto `device`, but for the first `host_layers` of its layers
-    and what comes before them, which go to the CPU; from the layers of `starts` on onto the
-    devices there; or the `share` that a rank has of it.
+    """Load `checkpoint` in `dtype` onto `device`.
 
     load_format: "auto" reads the safetensors, "dummy" fills with random weights of `seed`.
-    `scheme`: how weights that the checkpoint stores as plain numbers are held.
+    scheme: how weights that the checkpoint stores as plain numbers are quantized.
+    host_layers: the first layers, which go to the CPU with what comes before them. starts: (layer,
+    device) of each further GPU of a pipeline. share: of a tensor parallel rank.
     progress(stage, done, total) counts bytes. Raises UnsupportedModelError, CheckpointError,
     OutOfMemoryError, or LoadCancelled (nothing of the model is kept then).
     """
@@ -101,88 +118,121 @@ def load_model(
     if host_layers or starts:
         device_map = place(build_on_meta(checkpoint.config), device, host_layers, starts)
     request = LoadRequest(
-        checkpoint, dtype, device_map, load_format, seed, max_model_len, progress, cancelled, share
+        checkpoint, dtype, device_map, seed, max_model_len, scheme, progress, cancelled, share
     )
-    stored = checkpoint.quantization
     try:
-        if stored is None and scheme.is_plain:
-            built = _build_plain(request)
-        else:
-            built = build_few_bits(request, scheme, stored)
+        loaded = _load(request, load_format)
     finally:
         make_current(device)
-    model = built.model
+    model = loaded.model
     blocked = block_weights(model, dtype, progress, cancelled)
     each = {name: _linear_outcome(dtype, name, blocked) for name in device_map.devices}
     plain = "; ".join(f"{name}: {text}" if len(each) > 1 else text for name, text in each.items())
-    few_bits = outcome(model)
-    built.kernels["linear"] = f"{few_bits}; others: {plain}" if few_bits else plain
+    quantized = outcome(model)
+    loaded.kernels["linear"] = f"{quantized}; others: {plain}" if quantized else plain
     model.config._attn_implementation = ATTENTION_NAME  # type: ignore[union-attr]
     model.eval().requires_grad_(False)
-    return LoadedModel(
-        model,
-        weight_bytes(model, device_map),
-        device_map,
-        built.notices,
-        built.kernels,
-        built.crossing,
-        kv_layout(build_on_meta(checkpoint.config)),
-    )
+    return dataclasses.replace(loaded, bytes_on=weight_bytes(model, device_map))
 
 
-def _build_plain(request: LoadRequest) -> Built:
-    """The model with its weights as numbers of `request.dtype`."""
-    checkpoint, dtype, device_map = request.checkpoint, request.dtype, request.device_map
-    progress, cancelled = request.progress, request.cancelled
-    notices: list[str] = []
-    if CPU in device_map.devices and dtype in FORMATS:
-        progress("Compiling", 0, 0)  # a few seconds, once on a machine
+def _load(request: LoadRequest, load_format: str) -> LoadedModel:
+    if CPU in request.device_map.devices and (request.is_quantized or request.dtype in FORMATS):
+        request.progress("Compiling", 0, 0)  # a few seconds, once on a machine
         library()
-    # `reference` keeps the class's own names and shapes; `model` gets the replacements
-    reference, share = build_on_meta(checkpoint.config), request.share
-    prepared = prepare(build_on_meta(request.config), device_map=device_map)
+    source: WeightSource
+    source = DummyWeights(request) if load_format == "dummy" else DiskWeights(request)
+    request.progress("Checking", 0, 0)
+    with_experts = any(len(shape) == 3 for shape in source.quantized.values())
+    agreed, kernels = _agreed(request, with_experts)
+    prepared = prepare(
+        build_on_meta(request.config),
+        lambda kind: kind in agreed and (with_experts or kind != EXPERTS),
+        request.device_map,
+    )
     model = prepared.model
-    if request.load_format == "dummy":
-        tied = dict(getattr(reference, "all_tied_weights_keys", {}))
-        allocate(prepared.slots, tied, dtype, device_map, DtypePlan.of(model))
-        fill_dummy(
-            prepared.slots, frozenset(tied), seed=request.seed, std=request.std, dtype=dtype,
-            progress=progress, cancelled=cancelled, share=share,
-        )  # fmt: skip
-        copy_tied(prepared.slots, tied, device_map)
-    else:
-        weights = map_weights(checkpoint, reference)
-        notices += left_out_notices(weights)
-        with TensorReader(bytes_to_read(weights, reference, share), progress, cancelled) as reader:
-            notices += untie_different(weights, reader)
-            allocate(prepared.slots, weights.tied, dtype, device_map, DtypePlan.of(model))
-            stream(weights, prepared.slots, reference, reader, share=share)
-            copy_tied(prepared.slots, weights.tied, device_map)
-    compute_buffers(model, device_map)
+    if with_experts and EXPERTS not in agreed:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} computes its experts in a way that quantized weights cannot "
+            "follow.",
+            "Open it in 16 bits, or choose another model.",
+        )
+    _fill(prepared, source, request)
+    notices = [*source.notices, *_slow_kernels(request)]
+    compute_buffers(model, request.device_map)
     notices += freeze_rotary(model, request.max_model_len)
-    crossing = crossing_of(model, device_map)
-    carry_between_gpus(model, device_map)
-    progress("Checking", 0, 0)
-    kernels = _check(prepared, request.max_model_len, dtype, notices)
-    # with `prepared` go the originals, whose weights are views of those that may be arranged
-    return Built(model, notices, kernels, crossing)
+    crossing = crossing_of(model, request.device_map)
+    carry_between_gpus(model, request.device_map)
+    if TABLE in agreed:
+        apply_all(list(table_swaps(model, request.max_model_len, request.dtype)))
+    layout = kv_layout(build_on_meta(request.checkpoint.config))
+    return LoadedModel(model, {}, request.device_map, notices, kernels, crossing, layout)
 
 
-def _check(
-    prepared: Prepared, max_model_len: int, dtype: torch.dtype, notices: list[str]
-) -> dict[str, str]:
-    """Keep the replacements that agree with what they replace; kind -> outcome."""
-    prepared.bind_originals()
-    tables: list[Swap] = list(table_swaps(prepared.model, max_model_len, dtype))
-    for swap in tables:
-        swap.apply()
-    began = time.perf_counter()
-    _, kernels = keep_what_agrees(prepared.model, [*prepared.swaps, *tables], dtype)
-    if time.perf_counter() - began > 30:
-        notices.append("The check of fused layers took more than 30 seconds on this machine.")
-    if not tables and has_rotary(prepared.model):
-        kernels[TABLE] = "original (computed in each step)"
-    return kernels
+def _agreed(request: LoadRequest, with_experts: bool) -> tuple[frozenset[str], dict[str, str]]:
+    """`kinds_that_agree`, of every device: those that one has, and none refuses."""
+    found = []
+    for name in request.device_map.devices:
+        make_current(name)
+        found.append(
+            kinds_that_agree(
+                request.config, request.max_model_len, request.dtype, name, with_experts
+            )
+        )
+    refused = {k: text for stay, told in found for k, text in told.items() if k not in stay}
+    outcomes = {kind: outcome for _, told in found for kind, outcome in told.items()} | refused
+    return frozenset().union(*(stay for stay, _ in found)) - refused.keys(), outcomes
+
+
+def _fill(prepared: Prepared, source: WeightSource, request: LoadRequest) -> None:
+    """Give the model its memory and its values."""
+    dtype, device_map = request.dtype, request.device_map
+    wanted = targets(prepared, source.quantized)
+    elsewhere = {name for target in wanted for name in target.names}
+    head = _find_head(prepared.model, source, device_map)
+    if head is not None:
+        elsewhere |= {head.head_name, head.embedding_name}
+    slots = {name: slot for name, slot in prepared.slots.items() if name not in elsewhere}
+    with source.open(wanted):
+        tied = {name: other for name, other in source.tied.items() if name in slots}
+        allocate(slots, tied, dtype, device_map, DtypePlan.of(prepared.model))
+        source.fill(slots)
+        copy_tied(slots, tied, device_map)
+        if head is not None:
+            hold_head(prepared.model, head, source.tied, source.rows, dtype, device_map)
+        for target in source.in_order(wanted):
+            if request.cancelled():
+                raise LoadCancelled("Loading was cancelled.")
+            device = device_map.of(target.names[0])
+            make_current(device)  # kernels are measured there
+            fill(target, source.values, source.scheme, dtype, torch.device(device))
+
+
+def _find_head(model: nn.Module, source: WeightSource, device_map: DeviceMap) -> Head | None:
+    """Head and embeddings, where the scheme stores them in int8 and they can be."""
+    if source.scheme.head == "none":
+        return None
+    found = find_head(model, device_map)
+    if isinstance(found, Head):
+        return None if found.head_name in source.quantized else found
+    source.notices.append(f"Output head and embeddings stay plain: {found}.")
+    return None
+
+
+def _slow_kernels(request: LoadRequest) -> list[str]:
+    """What makes products with quantized weights slow here."""
+    notices = []
+    devices, size = request.device_map.devices, request.scheme.group_size
+    if request.scheme.method == "int4" and size not in int4.GROUP_SIZES:
+        on_cpu, on_gpu = library() and size % 2 == 0, size % min(int4.GROUP_SIZES) == 0
+        if not all(on_cpu if name == CPU else on_gpu for name in devices):
+            *sizes, last = map(str, int4.GROUP_SIZES)
+            notices.append(
+                f"Groups of {size} are slow: each product dequantizes the weights. The 4-bit "
+                f"kernels support groups of {', '.join(sizes)} and {last}."
+            )
+    if CPU in devices and request.is_quantized and (why := remedy()):
+        notices.append(f"PyTorch computes quantized products on the CPU, which is slower: {why}.")
+    return notices
 
 
 def _linear_outcome(dtype: torch.dtype, device: str, num_blocked: int) -> str:

@@ -13,7 +13,7 @@ from torch import nn
 from engine.hardware.device_map import DeviceMap
 from engine.kernels.linear import Linear
 from engine.kernels.ops import fuses_residual
-from engine.models.architecture import build_on_meta
+from engine.models.architecture import build_on_meta, without_token
 from engine.models.dummy import DummyFiller
 from engine.models.layers.attention import KIND as ATTENTION
 from engine.models.layers.attention import attention_swaps
@@ -37,7 +37,15 @@ from engine.models.layers.replacement import (
     unchecked_layers,
 )
 from engine.models.layers.rotary import APPLY, TABLE, apply_swaps, has_rotary, table_swaps
-from engine.models.materialise import DtypePlan, Slot, Slots, allocate, compute_buffers, own_slots
+from engine.models.materialise import (
+    DtypePlan,
+    Slot,
+    Slots,
+    allocate,
+    compute_buffers,
+    freeze_rotary,
+    own_slots,
+)
 
 _CPU = DeviceMap("cpu")
 
@@ -52,13 +60,8 @@ class Prepared:
     homes: Slots
     swaps: list[Swap] = field(default_factory=list)
 
-    def bind_originals(self) -> None:
-        """Let the replaced modules see the weights, through views: no second copy."""
-        for name in self.homes:
-            self.bind(name)
-
     def bind(self, name: str) -> None:
-        """`bind_originals` for one parameter."""
+        """Let the replaced module see a weight, through a view: no second copy."""
         slot, home = self.slots[name], self.homes[name]
         if slot.module is not home.module:
             view = slot.view()
@@ -147,12 +150,13 @@ _POOL_NUMBERS = 1 << 18  # a MiB: few against the weights of a layer
 
 
 def kinds_that_agree(
-    config: Any, max_model_len: int, dtype: torch.dtype, device: str = "cpu"
+    config: Any, max_model_len: int, dtype: torch.dtype, device: str, with_experts: bool
 ) -> tuple[frozenset[str], dict[str, str]]:
-    """(kinds of replacements that may stay, kind -> outcome in words), as `device` computes."""
+    """(kinds of replacements that agree with what they replace, kind -> outcome in words), as
+    `device` computes one layer of each structure with random weights."""
     with torch.random.fork_rng(devices=[]):
         small = build_on_meta(_with_small_vocabulary(config))
-        prepared = prepare(small, lambda kind: True, DeviceMap(device))
+        prepared = prepare(small, lambda kind: with_experts or kind != EXPERTS, DeviceMap(device))
         model = prepared.model
         slots = _of_checked_layers(prepared)
         tied = getattr(model, "all_tied_weights_keys", {})
@@ -163,12 +167,12 @@ def kinds_that_agree(
             if name not in tied:
                 filler.fill(name, slot.view())
         compute_buffers(model, DeviceMap(device))
+        freeze_rotary(model, max_model_len)
         for name in slots:
             prepared.bind(name)
         tables: list[Swap] = list(table_swaps(model, max_model_len, dtype))
         swaps = [*prepared.swaps, *tables]
-        for swap in swaps:
-            swap.apply()
+        apply_all(tables)
         stay, outcomes = keep_what_agrees(model, swaps, dtype)
         restore_all(stay)  # a module that holds its own method would keep its memory for a while
     if not tables and has_rotary(model):
@@ -186,5 +190,5 @@ def _with_small_vocabulary(config: Any) -> Any:
     small = copy.deepcopy(config)
     small.vocab_size = _VOCAB_SIZE
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        setattr(small, name, None)
+        without_token(small, name)
     return small

@@ -12,6 +12,7 @@ can be streamed one at a time.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import defaultdict
@@ -19,10 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, InferdeckError
 from engine.formats.safetensors_file import TensorInfo
+from engine.formats.tensor_reader import TensorReader
 from engine.models.checkpoint import Checkpoint
 from engine.numerics.experts import find_part
 
@@ -72,6 +74,23 @@ class Conversion:
     def nbytes(self) -> int:
         return sum(info.nbytes for _, _, info in self.members)
 
+    def compute(self, reference: nn.Module, reader: TensorReader) -> dict[str, Tensor]:
+        """Read the members and convert them; name -> parameter."""
+        converter = copy.deepcopy(self.converter)
+        for disk_name, pattern, info in self.members:
+            converter.add_tensor(self.name, disk_name, pattern, lambda i=info: reader.read(i))
+        try:
+            found = converter.convert(self.name, model=reference, config=reference.config)
+        except InferdeckError:
+            raise
+        except Exception as error:  # whatever an operation raises, these tensors do not fit it
+            raise CheckpointError(
+                f"{self.name} cannot be computed from {len(self.members)} tensors of the "
+                f"checkpoint: {error}",
+                "Check that config.json belongs to these weights.",
+            ) from error
+        return {n: v[0] if isinstance(v, list) else v for n, v in found.items()}
+
 
 @dataclass
 class WeightMap:
@@ -91,6 +110,12 @@ class WeightMap:
             + sum(c.nbytes for c in self.conversions)
             + sum(info.nbytes for info in self.spare_biases.values())
         )
+
+    @property
+    def notices(self) -> list[str]:
+        if not self.left_out:
+            return []
+        return [f"Multimodal checkpoint: {len(self.left_out)} tensors of other parts are not used."]
 
     def placement(self, name: str) -> Placement | None:
         """The single tensor that fills all of `name`, if there is one."""

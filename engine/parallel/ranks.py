@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from engine.attention.interface import LayerSpec, PagedBackend
 from engine.kernels.cpu.library import library
-from engine.models.load_request import Progress
 from engine.models.loader import LoadedModel
+from engine.models.weight_source import Progress
 from engine.parallel.exchange import Exchange
 from engine.parallel.shape import Shape, shape_of
 from engine.parallel.share import Share

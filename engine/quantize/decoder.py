@@ -21,7 +21,6 @@ from engine.formats.tensor_reader import TensorReader
 from engine.hardware.device_map import DeviceMap
 from engine.models.checkpoint import Checkpoint
 from engine.models.materialise import compute_buffers, freeze_rotary
-from engine.models.streaming import convert
 from engine.models.weight_map import Conversion, Placement, WeightMap, is_turned
 from engine.quantize.targets import layer_list
 
@@ -188,7 +187,7 @@ class Decoder:
         return (tensor.mT if is_turned(self.model, placement.name) else tensor)[placement.part]
 
     def _convert(self, conversion: Conversion, names: set[str]) -> None:
-        for name, value in convert(conversion, self.model, self._reader).items():
+        for name, value in conversion.compute(self.model, self._reader).items():
             if name in names:
                 owner, attribute = _owner(self.model, name)
                 getattr(owner, attribute).data.copy_(value)

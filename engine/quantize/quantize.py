@@ -19,7 +19,6 @@ from engine.errors import ConfigError, LoadCancelled, UnsupportedModelError
 from engine.formats.tensor_reader import TensorReader
 from engine.models.architecture import build_on_meta, resolve_class
 from engine.models.checkpoint import Checkpoint
-from engine.models.streaming import left_out_notices
 from engine.models.weight_map import map_weights
 from engine.quantize.calibration import Text, make_sequences
 from engine.quantize.layer_by_layer import LayerByLayer, OnLayer, Progress, is_cancelled
@@ -103,7 +102,7 @@ def _quantize(
             num_tokens=sum(len(s) for s in sequences),
             layers=tuple(layers),
             kept=dict(sorted(targets.reasons.items())),
-            notes=(*left_out_notices(weights), *_notes(recipe, sequences, targets)),
+            notes=(*weights.notices, *_notes(recipe, sequences, targets)),
         )
         folder.write_json("config.json", run.config())
         folder.copy_companions(checkpoint.path)

@@ -14,7 +14,6 @@ import torch
 
 from engine.attention import NAME, register
 from engine.models import loader, materialise
-from engine.models import quantized_loader as few_bits_loader
 from engine.models.checkpoint import Checkpoint
 from engine.numerics import rounding as e4m3
 from engine.numerics.scheme import PLAIN, Scheme
@@ -40,8 +39,7 @@ def test_a_step_stays_on_its_device(
     # what loading asks of real numbers
     monkeypatch.setattr(materialise, "_has_nan", lambda tensor: False)
     monkeypatch.setattr(e4m3, "has_nan", lambda codes: False)
-    monkeypatch.setattr(few_bits_loader, "kinds_that_agree", lambda *_: (frozenset(KINDS), {}))
-    monkeypatch.setattr(loader, "keep_what_agrees", lambda model, swaps, dtype: (swaps, {}))
+    monkeypatch.setattr(loader, "kinds_that_agree", lambda *_: (frozenset(KINDS), {}))
     folder = save(make_model(family, num_hidden_layers=2), tmp_path)
     model: Any = loader.load_model(
         Checkpoint.open(folder, dummy=True), dtype=torch.bfloat16, device="meta",

@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 from engine.kernels import held, ops
 from engine.kernels.int8_rows import HeldEmbedding
 from engine.kernels.rows8 import Int8Rows
-from engine.models import quantized_weights as head
+from engine.models import targets
 from engine.models.checkpoint import Checkpoint
 from engine.models.loader import LoadedModel, load_model
 from engine.numerics.scheme import PLAIN, Scheme
@@ -56,7 +56,7 @@ def test_logits_are_those_of_the_cpu(
     wanted = [logits(expected.model, num_tokens) for num_tokens in lengths]
     with monkeypatch.context() as patch:
         patch.setattr(ops, "_everywhere", True)
-        for module in (held, head):
+        for module in (held, targets):
             patch.setattr(module, "uses_triton", lambda device: True)
         poison(patch)
         found = load(folder, scheme, device)
@@ -71,7 +71,7 @@ def test_logits_are_those_of_the_cpu(
 def test_head_and_embeddings_share_one_copy(
     tmp_path: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (held, head):
+    for module in (held, targets):
         monkeypatch.setattr(module, "uses_triton", lambda device: True)
     folder = save(make_model("llama", tie_word_embeddings=True), tmp_path)
     model: Any = load(folder, Scheme("none", head="int8"), device).model

@@ -15,7 +15,7 @@ from engine.hardware.cpu_threads.search import Search, counts
 from engine.snapshot import ThreadFigures, ThreadsOf
 
 if TYPE_CHECKING:
-    from engine.models.load_request import Progress
+    from engine.models.weight_source import Progress
 
 LARGE = 64
 """Tokens of a step that is computed with all threads that have a core: there is enough to do for

@@ -1,8 +1,8 @@
 """A replacement of a part of a model that can be taken back, and the check that decides.
 
-Replacements are put in before the weights are read, so that the weights are written where the
-replacement wants them. Afterwards each kind of replacement is compared with what it replaces, on
-the model's own weights (the originals then see them through views), and taken out if it differs.
+Before the weights are read, each kind of replacement is compared with what it replaces, on layers
+of the model's shape with random weights. Kinds that agree are put in, so that the weights are
+written where the replacement needs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Fills linear layers whose weights are held in few bits, one layer after the other.
+r"""Fills linear layers that are stored quantized, one layer after the other.
 
     on disk                       one after the other         together       what stays
     q_proj.weight   [Q, H] bf16   plain -> codes  \
@@ -6,29 +6,27 @@ r"""Fills linear layers whose weights are held in few bits, one layer after the 
     v_proj.weight   [V, H] bf16   plain -> codes  /
                                   (or read as codes)
 
-So memory rises by less than the plain form of one decoder layer.
+Peak memory is the result plus less than one plain decoder layer.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from engine.errors import CheckpointError, LoadCancelled
-from engine.formats.safetensors_file import TensorInfo
 from engine.hardware.device_map import DeviceMap
 from engine.hardware.devices import make_current
-from engine.kernels import int8
+from engine.kernels import blocked, int8
 from engine.kernels.cpu.library import library
 from engine.kernels.cpu.weights import NativeWeights
 from engine.kernels.held import hold, hold_expert
 from engine.kernels.int8_rows import (
-    CHUNK_ROWS,
     HeldEmbedding,
     Int8Head,
     Int8Table,
@@ -36,17 +34,16 @@ from engine.kernels.int8_rows import (
     is_plain_embedding,
 )
 from engine.kernels.linear import Linear
-from engine.kernels.registry import uses_triton
+from engine.kernels.registry import blocked_choices, uses_triton
 from engine.kernels.rows8 import Int8Rows
 from engine.models.layers.experts import HeldExperts
-from engine.models.materialise import Slots
 from engine.models.prepare import Prepared
 from engine.numerics.codes import Codes
 from engine.numerics.scheme import Scheme
 
 Values = Callable[[str, int | None], Iterable[Codes | Tensor]]
-"""name (and expert) of a weight -> its parts, row after row: codes as the checkpoint has them, or
-plain tensors [n, in]."""
+Rows = Callable[[str], Iterator[Tensor]]
+"""Of a `WeightSource`."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,9 @@ class Target:
     names: tuple[str, ...]
 
 
-def targets(prepared: Prepared, to_hold: Mapping[str, tuple[int, ...]]) -> list[Target]:
-    """The layers that hold any of the weights `to_hold`, with the names of all that they hold."""
+def targets(prepared: Prepared, quantized: Container[str]) -> list[Target]:
+    """The layers that store any of the weights `quantized`, with the names of all that they
+    store."""
     held_experts = {
         id(swap.original): swap.replacement  # type: ignore[attr-defined]
         for swap in prepared.swaps
@@ -73,19 +71,13 @@ def targets(prepared: Prepared, to_hold: Mapping[str, tuple[int, ...]]) -> list[
             start = slot.rows.start if slot.rows else 0
             linears[id(slot.module)].append((start, name))
             modules[id(slot.module)] = slot.module
-        elif name in to_hold and id(slot.module) in held_experts:
+        elif name in quantized and id(slot.module) in held_experts:
             found.append(Target(held_experts[id(slot.module)], (name,)))
     for key, starts in linears.items():
         names = tuple(name for _, name in sorted(starts))
-        if any(name in to_hold for name in names):
+        if any(name in quantized for name in names):
             found.append(Target(modules[key], names))
     return found
-
-
-def plain_slots(prepared: Prepared, filled: Iterable[Target]) -> Slots:
-    """The slots that get memory of their own: all but those that targets fill."""
-    taken = {name for target in filled for name in target.names}
-    return {name: slot for name, slot in prepared.slots.items() if name not in taken}
 
 
 def fill(
@@ -97,7 +89,12 @@ def fill(
     if isinstance(module, Linear):
         found = itertools.chain.from_iterable(values(name, None) for name in target.names)
         parts = _rounded(found, scheme, device)
-        _check_shape(target, sum(part.shape[0] for part in parts), module.out_features)
+        rows = sum(part.shape[0] for part in parts)
+        if rows != module.out_features:
+            raise CheckpointError(
+                f"{', '.join(target.names)} have {rows} rows; expected {module.out_features}.",
+                "Check that config.json belongs to these weights.",
+            )
         module.hold(hold(parts, dtype, device))
         return
     (name,) = target.names
@@ -108,25 +105,8 @@ def fill(
     module.hold(name.rpartition(".")[2], held)
 
 
-def fill_all(
-    wanted: list[Target],
-    values: Values,
-    scheme: Scheme,
-    dtype: torch.dtype,
-    device_map: DeviceMap,
-    cancelled: Callable[[], bool],
-) -> None:
-    """Raises LoadCancelled between two layers."""
-    for target in wanted:
-        if cancelled():
-            raise LoadCancelled("Loading was cancelled.")
-        name = device_map.of(target.names[0])
-        make_current(name)  # kernels are measured there
-        fill(target, values, scheme, dtype, torch.device(name))
-
-
 def outcome(model: nn.Module) -> str:
-    """Number formats of the layers that hold few bits, with how many there are of each."""
+    """Formats of the quantized layers, and how many layers have each."""
     counts: dict[str, int] = defaultdict(int)
     for module in model.modules():
         if isinstance(module, Linear) and module.held is not None and not module.is_blocked:
@@ -149,46 +129,28 @@ def _rounded(
     return list(map(rounded, parts))  # a loop's variable would keep a part while the next is read
 
 
-def _check_shape(target: Target, found: int, wanted: int) -> None:
-    if found != wanted:
-        raise CheckpointError(
-            f"{', '.join(target.names)} have {found} rows and should have {wanted}.",
-            "Check that config.json belongs to these weights.",
-        )
-
-
-_CPU = DeviceMap("cpu")
-
-Chunks = Callable[[str], Iterator[Tensor]]
-"""name -> plain rows of that weight, CHUNK_ROWS at a time."""
-
-
 @dataclass(frozen=True)
 class Head:
-    """Names of both weights on disk, and the modules that get them."""
+    """Output head and input embeddings, with the names of their weights."""
 
     head: Linear
     head_name: str
     embedding: nn.Module
     embedding_name: str
 
-    def names(self, tied: Mapping[str, str]) -> set[str]:
-        """The weights to read: one of the two where they are tied."""
-        return {self.head_name, self.embedding_name} - set(tied)
 
-
-def find_head(model: nn.Module, device_map: DeviceMap = _CPU) -> Head | str:
-    """Head and embeddings of a model; or why they cannot be held in int8 where they are."""
+def find_head(model: nn.Module, device_map: DeviceMap) -> Head | str:
+    """Head and embeddings of a model; or why they stay plain."""
     device = torch.device(device_map.last)
     if device.type == "cpu" and library() is None and not int8.is_supported():
-        return "this CPU's integer products are not exact"
+        return "this CPU has no exact int8 products"
     if device.type != "cpu" and not uses_triton(device):
-        return "without Triton there are no integer products on a GPU"
+        return "int8 products on a GPU need Triton"
     head = model.get_output_embeddings()  # type: ignore[operator]
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     paths = {id(module): path for path, module in model.named_modules()}
     if not isinstance(head, Linear) or not is_plain_embedding(embedding):
-        return f"{type(embedding).__name__} or its head is more than a lookup and a product"
+        return f"{type(embedding).__name__} or the head does more than a lookup and a product"
     return Head(
         head, f"{paths[id(head)]}.weight", embedding, f"{paths[id(embedding)]}.weight"
     )
@@ -198,22 +160,25 @@ def hold_head(
     model: nn.Module,
     found: Head,
     tied: Mapping[str, str],
-    chunks: Chunks,
+    rows: Rows,
     dtype: torch.dtype,
-    device_map: DeviceMap = _CPU,
+    device_map: DeviceMap,
 ) -> None:
-    """Both are one where they are tied, unless they are on two devices."""
+    """Store head and embeddings in int8; as one where they are tied and on one device."""
     device = torch.device(device_map.of(found.head_name))
     make_current(str(device))
     lookup_device = torch.device(device_map.of(found.embedding_name))
-    is_tied = bool({found.head_name, found.embedding_name} & set(tied))
-    (head_name,) = found.names(tied) if is_tied else (found.head_name,)
-    held = _held(found.head, chunks(head_name), dtype, device)
+    head_name, embedding_name = found.head_name, found.embedding_name
+    is_tied = bool({head_name, embedding_name} & set(tied))
+    if is_tied:  # one of the two names has the values
+        (head_name,) = {head_name, embedding_name} - set(tied)
+        embedding_name = head_name
+    held = _held(found.head, rows(head_name), dtype, device)
     found.head.hold(held)
     source: RowsAndProduct | Int8Table = held
     if not is_tied or lookup_device != device:
-        rows = chunks(head_name if is_tied else found.embedding_name)
-        source = Int8Table((plain.to(lookup_device) for plain in rows), dtype)
+        plain = (chunk.to(lookup_device) for chunk in rows(embedding_name))
+        source = Int8Table(plain, dtype)
     embedding = HeldEmbedding(found.embedding, source, lookup_device)
     model.set_input_embeddings(embedding)  # type: ignore[operator]
 
@@ -229,7 +194,41 @@ def _held(
     return Int8Head(chunks, dtype)
 
 
-def rows_of(info: TensorInfo) -> Iterator[TensorInfo]:
-    """A matrix on disk as pieces of CHUNK_ROWS rows."""
-    for start in range(0, info.shape[0], CHUNK_ROWS):
-        yield info.rows(start, min(start + CHUNK_ROWS, info.shape[0]))
+def block_weights(
+    model: nn.Module,
+    dtype: torch.dtype,
+    progress: Callable[[str, int, int], None],
+    cancelled: Callable[[], bool],
+) -> int:
+    """Put plain weights of linear layers on the CPU in blocks where products are faster with them;
+    how many were.
+
+    One after the other, so that memory rises by one weight at most. A weight that something else
+    reads too (an embedding that the head is tied to) stays as it is, and so does one that blocks
+    would make larger. Raises LoadCancelled.
+    """
+    if not any(p.device.type == "cpu" for p in model.parameters()):
+        return 0  # before anything is measured
+    if not blocked_choices(dtype):
+        return 0
+    uses = Counter(
+        p.data_ptr() for m in model.modules() for p in m.parameters(recurse=False) if p.numel()
+    )
+    chosen = [
+        m
+        for m in model.modules()
+        if isinstance(m, Linear)
+        and m.held is None  # asking what is held for its weight would make it plain
+        and m.weight.dtype is dtype
+        and m.weight.device.type == "cpu"
+        and uses[m.weight.data_ptr()] == 1
+        and blocked.fits(m.weight)
+    ]
+    total, done = sum(m.weight.nbytes for m in chosen), 0
+    for module in chosen:
+        if cancelled():
+            raise LoadCancelled("Loading was cancelled.")
+        progress("Arranging weights", done, total)
+        module.block_weight()
+        done += module.held_bytes
+    return len(chosen)

