@@ -47,7 +47,7 @@ WITHOUT_QT = (
     "app.bench.report", "app.features.models.hub_download", "app.storage.trash",
     "app.cli.evaluate", "app.storage.report_store", "app.storage.report_export",
     "app.cli.serve", "app.server.server", "app.clients.attached", "app.server.attach_hub",
-    "app.wire.merge", "engine.llm_engine", "app.clients.target", "app.clients.engine",
+    "app.wire.snapshots", "engine.llm_engine", "app.clients.target", "app.clients.engine",
     "app.clients.probe", "app.clients.metrics", "app.clients.connection", "app.clients.look",
     "app.server.options", "app.features.serve.addresses", "app.server.call_log",
     "app.cli.docs", "app.documents",

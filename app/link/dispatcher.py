@@ -23,7 +23,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QObject, Qt, QTimer
 
 from app.clients.target import Event
 from app.storage.model_sources import STARTER_TITLE, is_starter
-from app.wire.merge import merge_snapshots
+from app.wire.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot, ModelInfo
 

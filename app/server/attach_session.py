@@ -18,7 +18,7 @@ from contextlib import suppress
 from app.server.attach_state import MAX_STEPS
 from app.wire.codec import EventWriter, Message, WireEvent
 from app.wire.ledger import Ledger
-from app.wire.merge import merge_snapshots
+from app.wire.snapshots import merge_snapshots
 from engine.messages import (
     EngineCrashed,
     Loaded,

@@ -1,7 +1,7 @@
-"""Every command and every event as a kind and bytes, and back. Never pickle: types are checked.
+"""Every command and every event as a kind and bytes, and back. No pickle: types are checked.
 
-The body of a kind is what `msgspec` makes of the records in `engine.messages`; settings go by
-their names, and what comes often goes as an array (`forms`) or as what changed (`snapshots`).
+`event_form` and `event_of` convert between an event and the record that is encoded; recordings use
+them too. Frequent records are arrays (`forms`), snapshots are changes (`snapshots`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from app.wire.protocol import (
-    MAX_ID,
+from app.wire.forms import (
     ArrayForm,
-    ProtocolError,
     asked_config,
     checked_changes,
     config_values,
     told_config,
     wanted_values,
 )
-from app.wire.snapshot_delta import (
+from app.wire.protocol import MAX_ID, ProtocolError
+from app.wire.snapshots import (
     STEP,
     Here,
     SnapshotReader,
@@ -50,12 +49,12 @@ OUTPUT = ArrayForm(m.OutputEvent)
 
 
 class CancelLoad(NamedTuple):
-    """Give up the load under way: `cancel_load` of the engine's thread."""
+    """Cancel the running load: `cancel_load` of the engine's thread."""
 
 
 class History(NamedTuple):
-    """What was before the window came, oldest first, in pieces. The first snapshot follows.
-    `past`: figures alone, of now and then."""
+    """Steps and samples from before the window attached, oldest first, in pieces. The first
+    snapshot follows. `past`: sparse snapshots with figures only."""
 
     steps: tuple[StepRecord, ...] = ()
     ttft: tuple[Sample, ...] = ()
@@ -112,7 +111,7 @@ _COMMANDS: dict[str, Any] = {
     "reconfigure": dict[str, Any], "inspect": m.InspectBlock, "peaks": m.MeasurePeaks,
     "count": m.CountTokens, "cancel": dict[str, Any],
 }  # fmt: skip
-_EVENTS: dict[str, Any] = {
+EVENTS: dict[str, Any] = {
     "progress": m.LoadProgress, "loaded": _Loaded, "load-failed": m.LoadFailed,
     "unloaded": m.Unloaded, "output": OUTPUT.wire, "failed": m.RequestFailed,
     "reconfigured": _Reconfigured, "reconfigure-failed": _ReconfigureFailed,
@@ -122,7 +121,7 @@ _EVENTS: dict[str, Any] = {
 }  # fmt: skip
 _PLAIN: dict[type, str] = {
     kind: name
-    for name, kind in (*_COMMANDS.items(), *_EVENTS.items())
+    for name, kind in (*_COMMANDS.items(), *EVENTS.items())
     if isinstance(kind, type) and kind.__module__ == m.__name__
 }
 """Records that are encoded as they are."""
@@ -131,12 +130,12 @@ _PLAIN: dict[type, str] = {
 def _plainly(value: Any) -> Any:
     if isinstance(value, PackedTokens):
         return tuple(value)
-    raise TypeError(f"nothing is known of {type(value).__name__}")
+    raise TypeError(f"cannot encode {type(value).__name__}")
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plainly).encode
 _command_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in _COMMANDS.items()}
-_event_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in _EVENTS.items()}
+_event_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in EVENTS.items()}
 
 
 # Commands -------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def write_command(command: WireCommand) -> Message:
         case CancelLoad():
             return "cancel", _encode({})
         case m.Stop():
-            raise ValueError("the engine is not stopped over a line")
+            raise ValueError("Stop is never sent to another process")
     return _PLAIN[type(command)], _encode(command)
 
 
@@ -182,19 +181,44 @@ def _prompt(prompt: str | tuple[int | dict[str, str], ...]) -> m.Prompt:
         return prompt  # type: ignore[return-value]
     if all(isinstance(part, Mapping) and set(part) == {"role", "content"} for part in prompt):
         return prompt  # type: ignore[return-value]
-    raise ProtocolError("A prompt is neither a text, nor token ids, nor messages.")
+    raise ProtocolError("A prompt must be text, token ids or messages.")
 
 
 def _check_id(request_id: str) -> None:
     if not 0 < len(request_id) <= MAX_ID or not request_id.isprintable():
-        raise ProtocolError(f"The name of a request has 1 to {MAX_ID} printable characters.")
+        raise ProtocolError(f"A request id must have 1 to {MAX_ID} printable characters.")
 
 
 # Events ---------------------------------------------------------------------------------------
 
 
+def event_form(event: m.Event) -> tuple[str, Any]:
+    """The kind of an event and the record to encode; not for outputs and snapshots."""
+    match event:
+        case m.Loaded(config, model, plan, without_draft):
+            return "loaded", _Loaded(config_values(config), model, plan, without_draft)
+        case m.Reconfigured(config, change, seconds, notices, model, plan):
+            values = config_values(config)
+            return "reconfigured", _Reconfigured(values, change, seconds, notices, model, plan)
+        case m.ReconfigureFailed(config, error):
+            return "reconfigure-failed", _ReconfigureFailed(config_values(config), error)
+    return _PLAIN[type(event)], event
+
+
+def event_of(form: Any) -> m.Event:
+    """The event that `event_form` was given. Raises ProtocolError."""
+    match form:
+        case _Loaded(config, model, plan, without_draft):
+            return m.Loaded(told_config(config), model, plan, without_draft)  # type: ignore[arg-type]
+        case _Reconfigured(config, change, seconds, notices, model, plan):
+            return m.Reconfigured(told_config(config), change, seconds, notices, model, plan)
+        case _ReconfigureFailed(config, error):
+            return m.ReconfigureFailed(told_config(config), error)
+    return form
+
+
 class EventWriter:
-    """For one reader: snapshots go as what changed for it."""
+    """For one reader: snapshots go as changes since the last one that it got."""
 
     def __init__(self) -> None:
         self._snapshots, self._past = SnapshotWriter(), SnapshotWriter()
@@ -205,25 +229,15 @@ class EventWriter:
                 return "snapshot", _encode(self._snapshots.write(snapshot))
             case m.OutputEvent():
                 return "output", _encode(OUTPUT.values(event))
-            case m.Loaded(config, model, plan, without_draft):
-                wire: Any = _Loaded(config_values(config), model, plan, without_draft)
-                return "loaded", _encode(wire)
-            case m.Reconfigured(config, change, seconds, notices, model, plan):
-                values = config_values(config)
-                wire = _Reconfigured(values, change, seconds, notices, model, plan)
-                return "reconfigured", _encode(wire)
-            case m.ReconfigureFailed(config, error):
-                return "reconfigure-failed", _encode(
-                    _ReconfigureFailed(config_values(config), error)
-                )
             case History(steps, ttft, itl, past):
                 before = tuple(map(self._past.write, past))
                 return "history", _encode((tuple(map(STEP.values, steps)), ttft, itl, before))
-        return _PLAIN[type(event)], _encode(event)
+        kind, form = event_form(event)
+        return kind, _encode(form)
 
 
 class EventReader:
-    """Of what one writer wrote, in its order. `here`: the server's clock in ours."""
+    """Reads what one writer wrote, in order. `here`: the server's clock in ours."""
 
     def __init__(self, here: Here = lambda time: time) -> None:
         self._here = here
@@ -237,12 +251,6 @@ class EventReader:
                 return m.SnapshotEvent(self._snapshots.read(wire))
             case OUTPUT.wire() as wire:
                 return _shifted_output(OUTPUT.record(wire), here)
-            case _Loaded(config, model, plan, without_draft):
-                return m.Loaded(told_config(config), model, plan, without_draft)  # type: ignore[arg-type]
-            case _Reconfigured(config, change, seconds, notices, model, plan):
-                return m.Reconfigured(told_config(config), change, seconds, notices, model, plan)
-            case _ReconfigureFailed(config, error):
-                return m.ReconfigureFailed(told_config(config), error)
             case _History(steps, ttft, itl, past):
                 return History(
                     read_steps(steps, here),
@@ -253,8 +261,8 @@ class EventReader:
             case m.BlockInspected(block, details) if details is not None:
                 published = maybe(here, details.published)
                 return m.BlockInspected(block, dataclasses.replace(details, published=published))
-            case event:
-                return event
+            case form:
+                return event_of(form)
 
 
 def _shifted_output(event: m.OutputEvent, here: Here) -> m.OutputEvent:
@@ -265,11 +273,11 @@ def _shifted_output(event: m.OutputEvent, here: Here) -> m.OutputEvent:
 def _decoded(decoders: dict[str, Any], kind: str, body: msgspec.Raw | bytes) -> Any:
     decoder = decoders.get(kind)
     if decoder is None:
-        raise ProtocolError(f"There is no message of the kind {kind[:40]!r}.")
+        raise ProtocolError(f"Unknown kind of message: {kind[:40]!r}.")
     try:
         return decoder.decode(body)
     except InferdeckError as error:
         raise ProtocolError(f"{error.cause} {error.remedy}".strip()) from None
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        # ValueError: a text that is no UTF-8
+        # ValueError: text that is not UTF-8
         raise ProtocolError(f"Cannot read a message {kind!r}: {error}.") from None

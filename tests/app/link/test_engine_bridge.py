@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.link.bridge import EngineBridge, EngineState
 from app.link.dispatcher import Pace
-from app.wire.merge import merge_snapshots
+from app.wire.snapshots import merge_snapshots
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.snapshot import EngineSnapshot, FinishReason

