@@ -236,7 +236,7 @@ class MainWindow(QMainWindow):
         self.session.notice_gone.connect(self.notices.dismiss)
         self.session.notice_gone.connect(self.history.end)
         self.views.bottleneck.accounted.connect(self.engine_settings.show_ceilings)
-        self.views.bottleneck.turned.connect(self.engine_settings.change)
+        self.views.bottleneck.applied.connect(self.engine_settings.change)
         self.views.bottleneck.set_refuse(self.engine_settings.refusal_of)
         self.flight.notice.connect(self.notices.show_notice)
         self.layouts.notice.connect(self.notices.show_notice)

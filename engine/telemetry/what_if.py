@@ -1,4 +1,4 @@
-"""What each knob could win at most, from where the time of the steps goes.
+"""Upper bound of the gain of each setting, from the cost breakdown of recent steps.
 
 Every ceiling is Amdahl's law over the part that the knob touches: the time measured, over the time
 with that part as small as the knob could make it and all else as it is. Pure Python: no torch.
@@ -33,18 +33,17 @@ from engine.telemetry.step_cost import (
 ITEM_BITS: Mapping[str, int] = {"float32": 32, "bfloat16": 16, "float16": 16}
 INT4_BITS = 4.25  # with a 16-bit scale and zero point for each 128 weights
 DRAFT_LENGTH, DRAFT_ACCEPTANCE = 4, 0.8
-"""Of the ceiling of speculation: four of five drafted tokens are accepted, and drafts are free."""
+"""The speculation bound assumes four of five draft tokens accepted and free drafts."""
 WORTH = 1.02
-"""Less than this is nothing that a user could measure."""
+"""Smaller gains are not measurable."""
 
 
 class Ceiling(NamedTuple):
-    """What a knob could win at most.
+    """Upper bound of a setting's gain.
 
-    setting: its name in the engine's configuration; value: what it would be set to. factor: how
-    much less time a step takes, or how many more tokens come in the same time (`gains`). `loose`:
-    the factor if what is unexplained of the model's time shrank with the part that the knob
-    touches; None where that makes no difference. why: how it was derived, in words.
+    setting: its name in EngineConfig; value: what to set. factor: the speed-up of a step, or the
+    growth of throughput (`gains`). loose: the factor if launch and other time shrinks too; None
+    where equal. why: the derivation.
     """
 
     setting: str
@@ -54,6 +53,11 @@ class Ceiling(NamedTuple):
     gains: str
     why: str
     loose: float | None = None
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the setting has one bound per value."""
+        return self.setting == "quantization"
 
     @property
     def is_worth_trying(self) -> bool:
@@ -89,8 +93,8 @@ class Situation:
 
     @cached_property
     def works(self) -> NDArray[np.float64]:
-        """A `Work` in each row. With the two below: hundreds of steps for every knob are too many
-        for a loop that holds the interpreter."""
+        """A `Work` per row. Vectorized, as the two below: a loop over steps and settings would hold
+        the interpreter."""
         return np.array([s.work for s in self.steps]).reshape(-1, len(Work._fields))
 
     @cached_property
@@ -104,7 +108,7 @@ class Situation:
 
 
 def ceilings(situation: Situation) -> list[Ceiling]:
-    """All of them, in the order in which a person would look; none without steps."""
+    """One per setting, most common first; none without steps."""
     if not situation.steps:
         return []
     made = [
@@ -119,7 +123,7 @@ def ceilings(situation: Situation) -> list[Ceiling]:
     return [ceiling for ceiling in made if ceiling is not None]
 
 
-# Knobs that make the counted work smaller -----------------------------------------------------
+# Settings that make the counted work smaller -----------------------------------------------------
 
 
 def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
@@ -134,8 +138,8 @@ def _weights(situation: Situation, name: str, bits: float) -> Ceiling | None:
 
     share = situation.whole.shares().weights
     why = (
-        f"Reading weights is {_percent(share)} of the time; {name} reads {factor:.2f} of their "
-        "bytes, the output layer as it is, and the arithmetic stays."
+        f"Reading weights takes {_percent(share)} of the time. {name} reads {factor:.2f} of the "
+        "bytes; the output layer and the arithmetic stay the same."
     )
     return _of_work(situation, "quantization", "Weights", name, smaller, why)
 
@@ -151,8 +155,8 @@ def _kv_dtype(situation: Situation) -> Ceiling | None:
     factor = narrow / now
     share = situation.whole.shares().kv
     why = (
-        f"Reading the KV cache is {_percent(share)} of the time; 8 bits are {factor:.2f} of its "
-        "bytes (and hold as many more tokens)."
+        f"Reading the KV cache takes {_percent(share)} of the time. 8 bits need {factor:.2f} of "
+        "the bytes and hold more tokens."
     )
 
     def smaller(work: Work) -> Work:
@@ -169,7 +173,7 @@ def _of_work(
     change: Callable[[Work], Work],
     why: str,
 ) -> Ceiling:
-    """The ceiling of a knob that changes the work of every step."""
+    """The bound of a setting that changes the work of every step."""
     splits, floor = situation.splits, np.asarray(situation.splits.floor)
     work = np.stack(change(Work(*situation.works.T)), axis=1)
     changed = least_times(work, situation.peaks) * situation.speeds
@@ -182,18 +186,18 @@ def _of_work(
     return Ceiling(setting, label, value, factor, "faster", why, widest if is_wider else None)
 
 
-# Knobs that change what is computed together --------------------------------------------------
+# Settings that change the batch --------------------------------------------------
 
 
 def _batch_size(situation: Situation) -> Ceiling:
     config: Any = situation.snapshot.config
     places, steps = config.max_num_seqs, situation.decoding.steps
-    label, setting = "Running requests", "max_num_seqs"
+    label, setting = "Max running requests", "max_num_seqs"
     running = fmean([len(s.step.entries) for s in situation.steps])
     waiting = fmean([s.step.num_waiting for s in situation.steps])
     if waiting < 0.5 or not steps:
-        why = f"Nobody waits for a place: {running:.1f} of {places} are in use on average."
-        return Ceiling(setting, label, "more", 1.0, "tokens/s", why)
+        why = f"No request waits: {running:.1f} of {places} batch slots are in use on average."
+        return Ceiling(setting, label, "more slots", 1.0, "throughput", why)
     growth = (running + waiting) / running
 
     def more(work: Work) -> Work:
@@ -204,15 +208,15 @@ def _batch_size(situation: Situation) -> Ceiling:
 
     slower = 1 / _of_work(situation.decoding, setting, label, "", more, "").factor
     why = (
-        f"{waiting:.1f} requests wait on average. If they ran too, a step would take "
-        f"{slower:.2f} times as long for {growth:.2f} times the tokens: the weights are read once."
+        f"{waiting:.1f} requests wait on average. Running them too makes a step "
+        f"{slower:.2f}× as long for {growth:.2f}× the tokens: weights are read once."
     )
     value = f"{round(running + waiting)}"
-    return Ceiling(setting, label, value, max(1.0, growth / slower), "tokens/s", why)
+    return Ceiling(setting, label, value, max(1.0, growth / slower), "throughput", why)
 
 
 def _prefix_caching(situation: Situation) -> Ceiling:
-    """At most all prompt tokens but the last of each prompt are found."""
+    """The bound: every prompt token but the last is cached."""
     config: Any = situation.snapshot.config
     before, after, loose = situation.whole.total, 0.0, 0.0
     for step, is_decode in zip(situation.steps, situation.only_decodes, strict=True):
@@ -229,17 +233,17 @@ def _prefix_caching(situation: Situation) -> Ceiling:
             after += whole
             loose += whole - (step.split.launch * (1 - changed / floor) if floor else 0.0)
     counters = situation.snapshot.counters
-    rate = f" (hits so far: {_percent(counters.prefix_hit_rate)} of prompt tokens)"
+    rate = f", hit rate {_percent(counters.prefix_hit_rate)} so far"
     found = rate if counters.prefix_queries else ""
-    state = "It is on" if config.enable_prefix_caching else "It is off"
+    state = "Enabled" if config.enable_prefix_caching else "Disabled"
     share = 1 - after / before if before else 0.0
     why = (
-        f"{state}{found}. Computing prompt tokens is {_percent(share)} of the time: so much is "
-        "left to win if every one of them had been seen before."
+        f"{state}{found}. Computing prompt tokens takes {_percent(share)} of the time: the gain if "
+        "every prefix were cached."
     )
     factor, widest = _ratio(before, after), _ratio(before, loose)
     return Ceiling(
-        "enable_prefix_caching", "Prefix caching", "all found", factor, "faster", why,
+        "enable_prefix_caching", "Prefix caching", "every prefix cached", factor, "faster", why,
         widest if widest > 1.1 * factor else None,
     )  # fmt: skip
 
@@ -251,9 +255,9 @@ def _without_prompt(entry: StepEntry) -> StepEntry | None:
 
 
 def _chunk_budget(situation: Situation) -> Ceiling:
-    """Chunks that no other request needed would be computed with the next one of their prompt."""
+    """The bound: prefill-only chunks merge with the next step."""
     config: Any = situation.snapshot.config
-    setting, label = "max_num_batched_tokens", "Token budget"
+    setting, label = "max_num_batched_tokens", "Max batched tokens"
     before = situation.whole.total
     saved, count = 0.0, 0
     for step in situation.steps:
@@ -264,15 +268,14 @@ def _chunk_budget(situation: Situation) -> Ceiling:
         saved += split.weights - hidden + split.launch + split.python + split.queue
         count += 1
     if not count:
-        why = f"No step was spent on a part of a prompt alone: {config.max_num_batched_tokens:,} "
-        why += "tokens a step are enough."
-        return Ceiling(setting, label, "larger", 1.0, "faster", why)
+        why = f"No step computed a partial prefill alone: {config.max_num_batched_tokens:,} "
+        why += "tokens per step are enough."
+        return Ceiling(setting, label, "a larger budget", 1.0, "faster", why)
     why = (
-        f"{count} of {len(situation.steps)} steps computed nothing but a part of a prompt. Joined "
-        "with the steps after them they would read the weights once less each; gaps between the "
-        "tokens of other requests would grow."
+        f"{count} of {len(situation.steps)} steps computed a partial prefill alone. Merged with "
+        "the next step, each saves one read of the weights. ITL of other requests grows."
     )
-    return Ceiling(setting, label, "larger", _ratio(before, before - saved), "faster", why)
+    return Ceiling(setting, label, "a larger budget", _ratio(before, before - saved), "faster", why)
 
 
 def _speculation(situation: Situation) -> Ceiling | None:
@@ -287,33 +290,32 @@ def _speculation(situation: Situation) -> Ceiling | None:
     ratio = 1 / _of_work(situation.decoding, setting, label, "", verify, "").factor
     tokens = expected_tokens(DRAFT_ACCEPTANCE, DRAFT_LENGTH)
     why = (
-        f"A draft that costs nothing and is right {_percent(DRAFT_ACCEPTANCE)} of the time gives "
-        f"{tokens:.2f} tokens a step for {DRAFT_LENGTH} drafted; verifying them makes a step of "
-        f"decoding {ratio:.2f} times as long."
+        f"Free drafts with {_percent(DRAFT_ACCEPTANCE)} acceptance give {tokens:.2f} tokens per "
+        f"step for {DRAFT_LENGTH} drafted. Verification makes a decode step {ratio:.2f}× as long."
     )
-    value = f"{DRAFT_LENGTH} drafted"
-    return Ceiling(setting, label, value, max(1.0, tokens / ratio), "decoding", why)
+    value = f"{DRAFT_LENGTH} draft tokens"
+    return Ceiling(setting, label, value, max(1.0, tokens / ratio), "decode speed", why)
 
 
 # Words ----------------------------------------------------------------------------------------
 
 
 def verdict(split: Split) -> str:
-    """What limits the steps, in one line: "memory-bound: weights 71 %"."""
+    """The bottleneck: "memory-bound: weights 71 %"."""
     if split.total <= 0:
         return ""
     shares = split.shares()
     sides = {
         "memory-bound": shares.weights + shares.kv,
-        "bound by arithmetic": shares.arithmetic,
-        "neither memory nor arithmetic": shares.launch,
-        "bound by Python": shares.python,
-        "waiting between steps": shares.queue,
-        "bound by drafting": shares.draft,
+        "compute-bound": shares.arithmetic,
+        "overhead-bound": shares.launch,
+        "CPU-bound in Python": shares.python,
+        "idle between steps": shares.queue,
+        "draft-bound": shares.draft,
     }
     side = max(sides, key=lambda name: sides[name])
-    if side == "neither memory nor arithmetic":
-        return f"{side}: launch and rest {_percent(shares.launch)}"
+    if side == "overhead-bound":
+        return f"{side}: {_percent(shares.launch)} kernel launch and other"
     if side == "memory-bound":
         part, share = max(("weights", shares.weights), ("KV", shares.kv), key=lambda p: p[1])
         return f"{side}: {part} {_percent(share)}"

@@ -1,4 +1,4 @@
-"""`BottleneckPanel`: where the time of a step goes, and the ceiling of every knob."""
+"""`BottleneckPanel`: step time breakdown, and the potential gain of each setting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.features.inspect.step_breakdown import (
     short_ms,
     split_words,
 )
-from app.features.inspect.what_if_table import KnobTable, hint_of
+from app.features.inspect.what_if_table import WhatIfTable, hint_of
 from engine.messages import PeaksMeasured
 from engine.snapshot import EngineSnapshot, Part, StepRecord
 from widgets.controls.frames import scroll_by_keys
@@ -40,31 +40,30 @@ from widgets.plot.parts_bar import PartsBar
 from widgets.theme.fonts import scaled
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, theme_notifier
 
-EMPTY_TEXT = "Where the time of a step goes appears with the first reply: send a message."
-NO_MODEL = "Where the time of a step goes appears when a model is loaded and writes a reply."
-NO_PEAKS = "The machine's peaks are measured as soon as the engine rests: half a second."
-NOT_RECORDED = "The recording has no peaks of its machine, and nothing can be measured now."
-RECORDED = "This is a recording: nothing can be set in it."
-NOT_THERE = "None of the last steps is of this kind."
+EMPTY_TEXT = "The step time breakdown appears with the first reply. Send a message."
+NO_MODEL = "Open a model and send a message to see the step time breakdown."
+NO_PEAKS = "Peak bandwidth and compute are measured when the engine is idle (0.5 s)."
+NOT_RECORDED = "This recording has no peak measurements."
+RECORDED = "Settings of a recording cannot be changed."
+NOT_THERE = "No recent step of this kind."
 _INTERVAL_S, _UNSEEN_INTERVAL_S = 1.0, 5.0
-_SIDE_BY_SIDE = 720  # pixels from which the knobs stand beside the parts, at the usual text size
+_SIDE_BY_SIDE = 720  # pixels: wider panels show parts and table side by side
 _PARTS_WIDTH = 420
 _MOST_PARTS = 0.42  # of the panel's width
 
 
 class BottleneckPanel(QFrame):
-    """`measure_wanted`: the machine's peaks are not known, or should be measured again.
-    `accounted`: what each setting could win at most, in words; also while nobody sees the panel.
-    `turned(changes)`: the user wants a knob turned now.
+    """`measure_wanted`: measure the machine's peaks. `accounted`: potential gain per setting, as
+    text; also while hidden. `applied(changes)`: apply these settings now.
     """
 
     measure_wanted = Signal()
     accounted = Signal(object)  # dict[str, str]
-    turned = Signal(object)  # dict[str, Any]
+    applied = Signal(object)  # dict[str, Any]
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.setAccessibleName("Where a step goes")
+        self.setAccessibleName("Step time breakdown")
         self.model = StepAccount()
         self._config: Any = None
         self._is_open = False  # a model is loaded
@@ -73,7 +72,7 @@ class BottleneckPanel(QFrame):
         self._is_live = True
         self._is_measuring = False
         self._why_not = ""
-        self._not_reported = ""  # why an engine elsewhere has nothing to show
+        self._not_reported = ""  # why a remote engine has nothing to show
         self._shown_at = float("-inf")
         self._build()
         self._show_account()
@@ -90,9 +89,9 @@ class BottleneckPanel(QFrame):
         self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides.setSpacing(SPACE_4)
         self._left = self._make_left()
-        self.table, self.why = KnobTable(), _wrapped()
+        self.table, self.why = WhatIfTable(), _wrapped()
         self.table.itemSelectionChanged.connect(self._show_why)
-        self.table.turned.connect(self.turned)
+        self.table.applied.connect(self.applied)
         right = QVBoxLayout()
         right.setSpacing(SPACE_1)
         right.addWidget(self.table, 1)
@@ -101,7 +100,7 @@ class BottleneckPanel(QFrame):
         self._sides.addLayout(right, 1)
         self._area = QScrollArea()
         self._area.setProperty("bare", True)
-        self._area.setAccessibleName("Where a step goes")
+        self._area.setAccessibleName("Step time breakdown")
         self._area.setWidgetResizable(True)
         self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._area.setWidget(content)
@@ -118,14 +117,13 @@ class BottleneckPanel(QFrame):
         self.counted, self.peaks_line = _wrapped(), _wrapped()
         self.chosen = QComboBox()
         self.chosen.addItems([kind.value.capitalize() for kind in Chosen])
-        self.chosen.setAccessibleName("Steps that count")
-        self.chosen.setToolTip("Steps that only decode make ITL, steps with prefill make TTFT")
+        self.chosen.setAccessibleName("Step filter")
+        self.chosen.setToolTip("Decode-only steps determine ITL, steps with prefill TTFT")
         self.chosen.currentIndexChanged.connect(lambda index: self._show_account())
-        self.bar = PartsBar("Where the time of a step goes")
+        self.bar = PartsBar("Step time breakdown")
         self.measure = QPushButton("Measure again")
         self.measure.setToolTip(
-            "Measure how fast this machine reads memory and computes: half a second, while the "
-            "engine rests"
+            "Measure peak memory bandwidth and compute (0.5 s, while the engine is idle)"
         )
         self.measure.clicked.connect(self._measure)
         head = QHBoxLayout()
@@ -160,18 +158,18 @@ class BottleneckPanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take the new steps; what is read changes once a second, and while it is seen."""
+        """Take the new steps; text changes once a second."""
         self._not_reported = not_reported_text(
-            snapshot, "Steps", Part.STEPS, instead="So where their time goes cannot be said.",
-        )  # fmt: skip
+            snapshot, "Steps", Part.STEPS, instead="Step times need an engine that reports them."
+        )
         if self._not_reported:
             self._show_account()
             return
         had_steps, had_peaks = self.model.has_steps, self.model.peaks is not None
         self.model.update(snapshot)
-        if had_peaks and self.model.peaks is None:  # other devices: theirs are to be measured
+        if had_peaks and self.model.peaks is None:  # other devices have other peaks
             self._asked = False
-        if had_steps and not self.model.has_steps:  # what was said of them is over, at once
+        if had_steps and not self.model.has_steps:  # show the change at once
             self._shown_at = float("-inf")
         self._config = snapshot.config
         self._is_idle = not snapshot.requests
@@ -180,7 +178,7 @@ class BottleneckPanel(QFrame):
         if snapshot.time - self._shown_at >= interval or (self._is_idle and snapshot.steps):
             self._shown_at = snapshot.time
             account = self.model.account()
-            self._tell_ceilings(account)
+            self._emit_gains(account)
             self._show_account(account)
 
     def show_peaks(self, event: PeaksMeasured) -> None:
@@ -189,7 +187,7 @@ class BottleneckPanel(QFrame):
         self.measure.setEnabled(self._is_live)
         if event.peaks is None:
             self._asked = False  # asked again when the engine rests
-            self._why_not = f"The machine's peaks are not measured now. {event.why_not}"
+            self._why_not = f"Peaks not measured. {event.why_not}"
             self.peaks_line.setText(self._why_not)
             self._show_account()
             return
@@ -198,7 +196,7 @@ class BottleneckPanel(QFrame):
         self._show_account()
 
     def open_model(self) -> None:
-        """A model was loaded: nothing is known of it."""
+        """Reset for a new model."""
         self.model.clear()
         self._is_open, self._asked, self._is_idle = True, False, False
         self._is_measuring, self._why_not, self._not_reported = False, "", ""
@@ -213,13 +211,13 @@ class BottleneckPanel(QFrame):
         self._show_account()
 
     def set_recorded(self) -> None:
-        """What is shown was recorded: nothing can be measured."""
+        """Show a recording: measuring and applying are off."""
         self._is_live = False
         self.measure.hide()
         self.set_refuse(lambda name, value: RECORDED)
 
     def set_refuse(self, refuse: Callable[[str, Any], str]) -> None:
-        """Why a setting cannot have a value now, in words; "" where it can."""
+        """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
         self.table.refuse = refuse
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -235,12 +233,12 @@ class BottleneckPanel(QFrame):
         if self._is_live:
             self._asked = self._is_measuring = True
             self.measure.setEnabled(False)
-            self.peaks_line.setText("Measuring how fast this machine reads and computes")
+            self.peaks_line.setText("Measuring peak bandwidth and compute…")
             self.measure_wanted.emit()
 
     # Showing -----------------------------------------------------------------------------------
 
-    def _tell_ceilings(self, account: Account | None) -> None:
+    def _emit_gains(self, account: Account | None) -> None:
         words: dict[str, str] = {}
         for one in account.ceilings if account is not None else ():
             before = words.get(one.setting)
@@ -248,12 +246,12 @@ class BottleneckPanel(QFrame):
         self.accounted.emit(words)
 
     def step_words(self, step: StepRecord) -> str:
-        """Where the time of one step went: "weights 71 %, KV 9 %"; "" without peaks."""
+        """ "weights 71 %, KV 9 %" of one step; "" without peaks."""
         split = self.model.split(step)
         return "" if split is None else split_words(split)
 
     def _show_account(self, of_all: Account | None = None) -> None:
-        """`of_all`: the account of all steps, where it is known already."""
+        """`of_all`: the breakdown of all steps, where already computed."""
         if not self.isVisible():
             return
         chosen = list(Chosen)[self.chosen.currentIndex()]

@@ -1,5 +1,4 @@
-"""The views of the engine that lie beside the live charts: block map, step timeline, requests,
-where a step goes, memory."""
+"""`EngineViews`: docks with block map, step timeline, requests, bottleneck and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ LONGEST_NAME = 48
 
 
 class EngineViews(QObject):
-    """Makes the views and their docks, feeds them, and lets one lead to another."""
+    """Builds the views and docks, feeds them, and links them."""
 
     def __init__(self, bridge: EngineBridge, clock: RedrawClock, parent: QObject) -> None:
         super().__init__(parent)
@@ -74,20 +73,20 @@ class EngineViews(QObject):
         bridge.loaded.connect(self._on_loaded)
 
     def set_names(self, name: Callable[[str], str]) -> None:
-        """How the user knows a request: by the title of its chat, say."""
+        """Display name of a request, e.g. its chat's title."""
         self.kv_blocks.name = name
         self.timeline.set_names(name)
         self.requests.set_names(name)
         self.latency.name = name
 
     def show_blocks_of(self, request_id: str) -> None:
-        """Light up the blocks of a request in the map, and bring the map to the front."""
+        """Highlight a request's blocks in the map, and show the map."""
         self.blocks_dock.show()
         self.blocks_dock.raise_()
         self.kv_blocks.map.choose(request_id)
 
     def show_latency_of(self, request_id: str) -> None:
-        """Open the account of where a request's time went so far, above the table of requests."""
+        """Open the latency breakdown of a request, above the table of requests."""
         times = self.requests.model.times[request_id]
         steps = self.steps_between(times.arrival, times.tokens[-1].time)
         latency = reply_latency(request_id, times, steps)
@@ -96,22 +95,22 @@ class EngineViews(QObject):
         self.latency.toggle_at(self.requests.latency_button)
 
     def show_requests(self) -> None:
-        """Bring the requests to the front."""
+        """Show the requests."""
         self.requests_dock.show()
         self.requests_dock.raise_()
 
     def steps_between(self, start: float, end: float) -> list[StepRecord]:
-        """The steps that the timeline keeps of this stretch of the engine's clock."""
+        """The timeline's steps within a time range."""
         return self.timeline.view.history.between(start, end)
 
     def show_step(self, index: int) -> None:
-        """Point at a step in the timeline, and bring the timeline to the front."""
+        """Point at a step in the timeline, and show the timeline."""
         self.timeline_dock.show()
         self.timeline_dock.raise_()
         self.timeline.show_step(index)
 
     def clear(self) -> None:
-        """Forget everything, as before the first model."""
+        """Reset every view."""
         self._on_state(EngineState.EMPTY)
         self.timeline.clear()
         self.requests.clear()

@@ -45,11 +45,11 @@ from widgets.theme.theme import (
     theme_notifier,
 )
 
-EMPTY_TEXT = "What the program does is written here: models, settings, faults with their cause."
-NO_MATCH = "No line matches: choose another level or text."
+EMPTY_TEXT = "The log is empty. It records models, settings and errors."
+NO_MATCH = "No matching lines. Change the level or the filter."
 LEVELS = (("All levels", logging.NOTSET), ("Warnings and errors", logging.WARNING),
           ("Errors", logging.ERROR))  # fmt: skip
-_COLUMNS = ("Time", "Level", "From", "Message")
+_COLUMNS = ("Time", "Level", "Source", "Message")
 _SAMPLES = ("00:00:00.000", "CRITICAL", "app.features.models.session")
 _COLORS = {logging.WARNING: "warning", logging.ERROR: "danger", logging.CRITICAL: "danger"}
 _DETAILS_HEIGHT = 110
@@ -57,7 +57,7 @@ Index = QModelIndex | QPersistentModelIndex
 
 
 class LogModel(QAbstractTableModel):
-    """The last `MAX_LINES` lines, the newest at the end."""
+    """The last `MAX_LINES` lines, newest last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class LogModel(QAbstractTableModel):
 
 
 class LogFilter(QSortFilterProxyModel):
-    """Lines of at least a level in which every word of a text occurs."""
+    """Filters by least level and words."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class LogFilter(QSortFilterProxyModel):
 
 
 class LogPanel(QFrame):
-    """Follows the log while the newest line is in view, or the user says so."""
+    """The log; follows new lines while the last one is in view or Follow is on."""
 
     _arrived = Signal()
 
@@ -142,23 +142,23 @@ class LogPanel(QFrame):
     def _build(self) -> None:
         self.level = QComboBox()
         self.level.addItems([text for text, _ in LEVELS])
-        self.level.setAccessibleName("Levels that are shown")
-        self.level.setToolTip("Levels that are shown")
+        self.level.setAccessibleName("Level filter")
+        self.level.setToolTip("Level filter")
         self.text = QLineEdit()
         self.text.setPlaceholderText("Filter by text")
         self.text.setAccessibleName("Filter by text")
-        self.text.setToolTip("Lines in which every one of these words occurs")
+        self.text.setToolTip("Show lines that contain all of these words")
         self.text.setClearButtonEnabled(True)
         self.level.currentIndexChanged.connect(lambda index: self._choose())
         self.text.textChanged.connect(lambda text: self._choose())
         self.note = ElidedLine("text_muted")
         self.copy = QPushButton("Copy")
-        self.copy.setToolTip("Copy the selected lines, or all that are shown (Ctrl+C)")
+        self.copy.setToolTip("Copy the selected lines, or all visible lines (Ctrl+C)")
         self.copy.clicked.connect(self.copy_lines)
         self.follow = QPushButton("Follow")
         self.follow.setCheckable(True)
         self.follow.setChecked(True)
-        self.follow.setToolTip("Keep the newest line in view")
+        self.follow.setToolTip("Scroll to new lines")
         self.follow.toggled.connect(lambda on: self._scroll() if on else None)
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
@@ -171,7 +171,7 @@ class LogPanel(QFrame):
         self.table.selectionModel().selectionChanged.connect(lambda *_: self._show_details())
         self.details = QPlainTextEdit()
         self.details.setReadOnly(True)
-        self.details.setAccessibleName("The selected line in full")
+        self.details.setAccessibleName("Selected line")
         self.details.setFont(mono_font("small"))
         self.details.setMaximumHeight(_DETAILS_HEIGHT)
         self.details.hide()

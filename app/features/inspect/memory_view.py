@@ -1,4 +1,4 @@
-"""`MemoryPanel`: memory predicted before loading against measured after, by category."""
+"""`MemoryPanel`: predicted and measured memory by category."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from widgets.controls.text import not_reported_text
 from widgets.plot.parts_bar import Part, PartsBar
 from widgets.theme.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 
-EMPTY_TEXT = "Memory, predicted and measured, appears when a model is loaded."
+EMPTY_TEXT = "Open a model to see its predicted and measured memory."
 _INTERVAL_S = 0.5
 _SIDE_BY_SIDE = 680  # pixels
-_NOT_YET = "not yet"
-_PROGRAM = "Program, libraries and texts"
+_NOT_YET = "pending"
+_PROGRAM = "Program and libraries"
 _TIPS = {
-    "Weights": "measured: the tensors of the loaded model",
-    "KV cache": "measured: the tensors of the cache, touched or not",
-    "Activations": "predicted: what one step at the token budget allocates; measured: the most by "
-    "which the engine's process has grown while it computed steps, cache aside",
-    _PROGRAM: "this process less what the model has: Python, its libraries, and texts that are "
-    "written, read or counted as tokens",
+    "Weights": "measured: tensors of the loaded model",
+    "KV cache": "measured: tensors of the cache, used or not",
+    "Activations": "predicted: one step with max batched tokens; measured: largest growth of the "
+    "process during steps, without the cache",
+    _PROGRAM: "this process without the model: Python, libraries, text",
 }
 
 
 _RAM_TIPS = {
-    "Weights": "measured: the tensors of the layers that the CPU computes, and of the embeddings",
-    "KV cache": "measured: the tensors of these layers' part of the cache",
-    "Activations": "predicted: what one step allocates in RAM; not measured by itself",
+    "Weights": "measured: tensors of the offloaded layers and the embeddings",
+    "KV cache": "measured: cache tensors of the offloaded layers",
+    "Activations": "predicted: RAM of one step; not measured separately",
 }
 
 
 class MemoryPanel(QFrame):
-    """Feed it with every snapshot, and with the GPUs where there are any."""
+    """Takes every snapshot, and the GPUs' figures."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,25 +52,25 @@ class MemoryPanel(QFrame):
         self._empty.setProperty("role", "small")
         self._empty.setWordWrap(True)
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self.plan = PartsBar("The model, in bytes", ("predicted", "measured", "error"))
-        self.machine = PartsBar("The machine, in bytes", ("now",))
+        self.plan = PartsBar("Model memory", ("predicted", "measured", "error"))
+        self.machine = PartsBar("Machine memory", ("now",))
         self.cache_line, self.error_line = ElidedLine("text_muted"), ElidedLine()
         self.machine_line = ElidedLine("text_muted")
         self.gpu_title, self.gpu_line = _title("GPU", SPACE_2), ElidedLine("text_muted")
-        self.gpus = PartsBar("GPU memory", ("", "of it ours", ""))
+        self.gpus = PartsBar("GPU memory", ("used", "this process", ""))
         content = QWidget()
         content.setProperty("bare", True)
         self._sides = QBoxLayout(QBoxLayout.Direction.LeftToRight, content)
         self._sides.setContentsMargins(SPACE_3, 0, SPACE_3, SPACE_2)
         self._sides.setSpacing(SPACE_6)
-        self._plan_title, self._ram_title = _title("The model"), _title("In RAM", SPACE_2)
-        self.ram = PartsBar("The model in RAM, in bytes", ("predicted", "measured", "error"))
+        self._plan_title, self._ram_title = _title("Model"), _title("In RAM", SPACE_2)
+        self.ram = PartsBar("Model memory in RAM", ("predicted", "measured", "error"))
         self.ram_line, self.ram_cache_line = ElidedLine("text_muted"), ElidedLine("text_muted")
         self._add(
             self._plan_title, self.plan, self.error_line, self.cache_line, self._ram_title,
             self.ram, self.ram_cache_line, self.ram_line,
         )  # fmt: skip
-        self._machine_title = _title("The machine")
+        self._machine_title = _title("Machine")
         self._add(
             self._machine_title, self.machine, self.machine_line, self.gpu_title, self.gpus,
             self.gpu_line,
@@ -107,7 +106,7 @@ class MemoryPanel(QFrame):
     # Feeding -----------------------------------------------------------------------------------
 
     def update_snapshot(self, snapshot: EngineSnapshot) -> None:
-        """Take the state; what is read changes twice a second, and while it is seen."""
+        """Take a snapshot; text changes twice a second while visible."""
         words = not_reported_text(snapshot, "Memory", SnapshotPart.MEMORY)
         self._empty.setText(words or EMPTY_TEXT)
         if words:
@@ -128,7 +127,7 @@ class MemoryPanel(QFrame):
                 self._show_gpus()
 
     def clear(self) -> None:
-        """No model is loaded, or another one."""
+        """Reset for another model."""
         self.model.clear()
         self._shown_at = float("-inf")
         self._show_figures()
@@ -153,31 +152,31 @@ class MemoryPanel(QFrame):
         self._machine_title.setText(figures.place)
         self.machine.show_parts(_machine_parts(figures))
         self.machine_line.set_text(
-            f"the engine may use {format_bytes(figures.limit)} of {format_bytes(figures.total)}; "
-            f"{format_bytes(figures.free_at_load)} were free when it was planned"
+            f"Engine limit {format_bytes(figures.limit)} of {format_bytes(figures.total)}; "
+            f"{format_bytes(figures.free_at_load)} free at load"
         )
 
     def _show_ram(self, figures: MemoryFigures) -> None:
-        """The part of a model that is divided, beside that of the GPU."""
+        """The CPU-offloaded part of the model."""
         ram = figures.in_ram
         for widget in (self._ram_title, self.ram, self.ram_line, self.ram_cache_line):
             widget.setVisible(ram is not None)
-        title = "The model"
+        title = "Model"
         if figures.num_gpus > 1:
-            title = f"The model on {figures.device}, one of {figures.num_gpus} GPUs"
+            title = f"Model on {figures.device}, one of {figures.num_gpus} GPUs"
         if ram is not None:
             own = ram.num_layers - ram.layers
-            title = f"The model on {figures.device}, {own} of {ram.num_layers} layers"
+            title = f"Model on {figures.device}, {own} of {ram.num_layers} layers"
             layers = "1 layer" if ram.layers == 1 else f"{ram.layers} layers"
-            self._ram_title.setText(f"The model in RAM, {layers} that the CPU computes")
+            self._ram_title.setText(f"CPU offload, {layers}")
             self.ram.show_parts(_ram_parts(ram))
             self.ram_cache_line.set_text(
-                f"KV cache there now: {format_bytes(ram.kv_used)} used · "
-                f"{format_bytes(ram.kv_cached)} cached, in the same blocks"
+                f"KV cache in RAM: {format_bytes(ram.kv_used)} used · "
+                f"{format_bytes(ram.kv_cached)} cached"
             )
             self.ram_line.set_text(
-                f"the engine may use {format_bytes(ram.limit)} of RAM; "
-                f"{format_bytes(ram.free_at_load)} were free when it was planned"
+                f"Engine limit {format_bytes(ram.limit)} of RAM; "
+                f"{format_bytes(ram.free_at_load)} free at load"
             )
         self._plan_title.setText(title)
 
@@ -257,11 +256,11 @@ def _machine_parts(figures: MemoryFigures) -> list[Part]:
 
 
 def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
-    """The bar is that of all together; one row for each."""
+    """One bar for all GPUs, a row for each."""
     total = max(1, sum(gpu.total for gpu in gpus))
     rows = []
     for gpu in gpus:
-        own = "not known" if gpu.own is None else format_bytes(gpu.own)
+        own = "not reported" if gpu.own is None else format_bytes(gpu.own)
         others = "" if gpu.own is None else f"other programs {format_bytes(gpu.others)}"
         used = f"{format_bytes(gpu.used)} of {format_bytes(gpu.total)}"
         rows.append(Part(gpu.name, "preempted", gpu.used / total, (used, own, others)))
@@ -269,19 +268,19 @@ def _gpu_parts(gpus: Sequence[GpuFigures]) -> list[Part]:
 
 
 def _process_words(gpus: Sequence[GpuFigures]) -> str:
-    """Which other programs hold how much."""
+    """GPU memory of other programs."""
     held = [process for gpu in gpus for process in gpu.processes]
     if any(gpu.own is None for gpu in gpus):
-        return "The driver does not tell which program holds what."
-    return "Others: " + (
-        " · ".join(f"{p.name} {format_bytes(p.used)}" for p in held) or "no program"
+        return "GPU memory by program: not reported by the driver."
+    return "Other programs: " + (
+        " · ".join(f"{p.name} {format_bytes(p.used)}" for p in held) or "none"
     )
 
 
 def _error_words(figures: MemoryFigures) -> str:
     whole = figures.sum
     if whole.error is None:
-        return "Activations are measured with the first reply."
+        return "Activations are measured during the first reply."
     side = "more" if whole.error > 0 else "less"
     difference = format_bytes(abs((whole.measured or 0) - whole.predicted))
     return f"{difference} {side} than predicted, {abs(whole.error):.1%}".replace("%", " %")
@@ -294,8 +293,8 @@ def _cache_words(figures: MemoryFigures) -> str:
     words = [
         f"KV cache{name} now: {format_bytes(figures.kv_used)} used",
         f"{format_bytes(figures.kv_cached)} cached", f"{format_bytes(free)} free",
-        f"{format_bytes(figures.wasted)} lost in partly filled blocks",
-        f"{format_bytes(figures.untouched)} never touched yet",
+        f"{format_bytes(figures.wasted)} unused in partly filled blocks",
+        f"{format_bytes(figures.untouched)} not yet touched",
     ]  # fmt: skip
     return " · ".join(words)
 
@@ -305,7 +304,7 @@ def _error_text(row: Compared) -> str:
 
 
 class _Unit:
-    """One unit for a column, so that it can be compared at a glance."""
+    """One unit per column."""
 
     def __init__(self, largest: int) -> None:
         self._factor, self._name = (2**30, "GiB") if largest >= 2**30 else (2**20, "MiB")

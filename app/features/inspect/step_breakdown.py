@@ -1,4 +1,4 @@
-"""The last steps of the engine, and where their time went. No Qt."""
+"""Time breakdown of the engine's recent steps. No Qt."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from engine.telemetry.what_if import Ceiling, Situation, ceilings, verdict
 from widgets.plot.parts_bar import Part
 
 MOST_STEPS = 200
-"""Of which the account is the mean: seconds of a large model, one second of a small one."""
+"""Steps that are averaged: seconds of a large model, one second of a small one."""
 MOST_ENTRIES = 8192
-"""Of them together: where hundreds of requests run, fewer steps say as much."""
+"""Requests over all these steps: large batches need fewer steps."""
 
 PRECISION = (
     "dtype", "quantization", "quantization_group_size", "quantization_head", "kv_cache_dtype",
@@ -33,10 +33,10 @@ PRECISION = (
 
 
 class Chosen(StrEnum):
-    """Which of the steps count."""
+    """Which steps are averaged."""
 
     ALL = "all steps"
-    DECODE = "steps that only decode"
+    DECODE = "decode-only steps"
     PREFILL = "steps with prefill"
 
     def takes(self, step: StepRecord) -> bool:
@@ -48,11 +48,10 @@ class Chosen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of `num_steps` steps: the mean split in seconds, the median of a step's time (which one
-    disturbed step does not move), the mean work of one in bytes and operations, what limits them
-    in words, and what each knob could win. speed: how much of the time that was counted the
-    model's operations took; below 1 the peaks are too low for them. exchange: of the model's time,
-    the mean seconds in which the first rank of several waited for the others and added up."""
+    """Of `num_steps` steps: mean split in seconds, median step time, mean work of a step, the
+    bottleneck, and the potential gain per setting. speed: measured over predicted time of the
+    model's operations; below 1 the peaks are too low. exchange: mean seconds per step of
+    communication between tensor-parallel ranks."""
 
     num_steps: int
     split: Split
@@ -65,7 +64,7 @@ class Account:
 
 
 class StepAccount:
-    """Feed it with every snapshot; `account` works it out when somebody looks."""
+    """Takes every snapshot; `account` computes on demand."""
 
     def __init__(self) -> None:
         self.peaks: Peaks | None = None
@@ -79,9 +78,8 @@ class StepAccount:
         return bool(self._steps)
 
     def update(self, snapshot: EngineSnapshot) -> None:
-        """Steps in another precision, of other devices or of another number of ranks or stages say
-        nothing of those of now: they are forgotten, with those that came with the news of it, and
-        peaks that are not theirs."""
+        """Steps and peaks of another precision, device or parallel size are dropped, with the steps
+        of the snapshot that reports the change."""
         before, self._snapshot = self._snapshot, snapshot
         machine = snapshot.model.device_name
         has_moved = before is not None and before.model.device_name != machine
@@ -95,26 +93,26 @@ class StepAccount:
         self._drop_oldest()
 
     def clear(self) -> None:
-        """Another model: steps of the one before say nothing of it."""
+        """Reset for another model."""
         self._steps.clear()
         self._known = {}
         self._snapshot = None
         self.peaks = None
 
     def split(self, step: StepRecord) -> Split | None:
-        """Where the time of one step went; None without peaks."""
+        """Breakdown of one step; None without peaks."""
         if self._snapshot is None or self.peaks is None:
             return None
         return cost_step(step, 0.0, model_cost(self._snapshot), self.peaks).split
 
     def _drop_oldest(self) -> None:
-        """Keep as many of the last steps as MOST_ENTRIES allows; one at least."""
+        """Keep as many steps as MOST_ENTRIES allows; at least one."""
         over = sum(len(step.entries) for step in self._steps) - MOST_ENTRIES
         while over > 0 and len(self._steps) > 1:
             over -= len(self._steps.popleft().entries)
 
     def _costed(self, model: ModelCost, peaks: Peaks) -> list[CostedStep]:
-        """The newest steps. What was worked out the last time is not worked out again."""
+        """Costs of the newest steps, cached."""
         known = self._known if self._known_for == (model, peaks) else {}
         made: dict[int, CostedStep] = {}
         before: StepRecord | None = None
@@ -150,8 +148,8 @@ class StepAccount:
 
 
 def _made_of(snapshot: EngineSnapshot) -> tuple[object, ...]:
-    """Ranks, stages and precision."""
-    config = snapshot.config  # an engine elsewhere, or a recording, may not tell all of it
+    """Parallel sizes and precision."""
+    config = snapshot.config  # remote engines and recordings may lack some
     several = snapshot.model.num_ranks, snapshot.model.num_stages
     return *several, *(getattr(config, name, None) for name in PRECISION)
 
@@ -162,22 +160,21 @@ def _mean_work(costed: list[CostedStep]) -> Work:
 
 
 PARTS = (
-    ("Reading weights", "weights", "weights", "bytes of the weights that a step reads, at peak"),
-    ("Reading KV", "kv_used", "kv", "keys and values of all requests of the step, at peak"),
-    ("Arithmetic", "arithmetic", "arithmetic", "beyond what is hidden behind the reading"),
-    ("Launch and rest", "launch", "launch",
-     "the model's measured time less what was counted: starting operations, small ones, and "
-     "reading or computing slower than the peaks"),
+    ("Reading weights", "weights", "weights", "weight bytes per step at peak bandwidth"),
+    ("Reading KV", "kv_used", "kv", "KV bytes of all requests at peak bandwidth"),
+    ("Arithmetic", "arithmetic", "arithmetic", "compute time not hidden behind memory reads"),
+    ("Launch and other", "launch", "launch",
+     "remaining model time: kernel launches, small operations, and time below the peaks"),
     ("Python", "python", "python", "scheduling, sampling and commit, measured"),
-    ("Drafting", "draft", "draft", "the draft model or lookup proposes tokens, measured"),
-    ("Between steps", "queued", "queue", "requests wait for the next step, measured"),
+    ("Drafting", "draft", "draft", "draft model or lookup, measured"),
+    ("Between steps", "queued", "queue", "idle time before the next step, measured"),
 )  # fmt: skip
 _SHORT = (("weights", "weights"), ("KV", "kv"), ("arithmetic", "arithmetic"),
-          ("launch and rest", "launch"), ("Python", "python"))  # fmt: skip
+          ("launch and other", "launch"), ("Python", "python"))  # fmt: skip
 _TRUSTED = 0.9
 FASTER = (
-    ". The steps are faster than that: their weights stay in the processor's cache, or something "
-    "else kept the machine busy while it was measured"
+    ". Steps run faster than these peaks: weights stay in the CPU cache, or the machine was busy "
+    "during the measurement"
 )
 
 
@@ -193,17 +190,17 @@ def parts_of(split: Split) -> list[Part]:
 
 
 def counted_words(account: Account) -> str:
-    """What was counted, and how near the peak the reading came."""
+    """Bytes and operations per step, and the achieved bandwidth."""
     work, split = account.work, account.split
     model_s = split.floor + split.launch
     rate = (work.weights + work.kv) / model_s / 1e9 if model_s else 0.0
     words = (
-        f"a step reads {_bytes(work.weights)} weights and {_bytes(work.kv)} KV "
-        f"({rate:.1f} GB/s) for {_operations(work)}"
+        f"Per step: {_bytes(work.weights)} weights, {_bytes(work.kv)} KV "
+        f"({rate:.1f} GB/s), {_operations(work)}"
     )
     if account.exchange <= 0:
         return words
-    return f"{words}; of the model's time {short_ms(account.exchange)} exchange between ranks"
+    return f"{words}, {short_ms(account.exchange)} communication between ranks"
 
 
 def _operations(work: Work) -> str:
@@ -230,19 +227,19 @@ def peaks_words(peaks: Peaks, speed: float) -> str:
     when = f"today {day:%H:%M}" if day.date() == date.today() else f"{day:%Y-%m-%d}"
     faster = "" if speed > _TRUSTED else FASTER
     return (
-        f"peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "
+        f"Peaks: {peaks.read_bytes_per_s / 1e9:.1f} GB/s, {peaks.flops_per_s / 1e9:,.0f} GFLOP/s "
         f"in {peaks.dtype}, {peaks.num_threads} threads, measured {when}{faster}"
     )
 
 
 def short_ms(seconds: float) -> str:
-    """With three digits: for a sentence, where nothing has to line up."""
+    """With three digits, for running text."""
     value = seconds * 1e3
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f} ms"
 
 
 def split_words(split: Split) -> str:
-    """ "weights 71 %, KV 9 %, launch and rest 12 %": what is less than 1 % is left out."""
+    """ "weights 71 %, KV 9 %, launch and other 12 %"; shares below 1 % are omitted."""
     shares = split.shares()
     parts = ((short, getattr(shares, key)) for short, key in _SHORT)
     return ", ".join(f"{short} {100 * share:.0f} %" for short, share in parts if share >= 0.005)

@@ -1,5 +1,4 @@
-"""What turning a knob of the bottleneck would be as settings of the engine, or why it would do
-nothing. No Qt."""
+"""`WhatIfTable`: settings that may relieve the bottleneck, their potential gain and why."""
 
 from __future__ import annotations
 
@@ -20,17 +19,16 @@ from engine.config import SETTINGS, Change
 from engine.telemetry.what_if import DRAFT_LENGTH, WORTH, Ceiling
 from widgets.theme.theme import SPACE_2, figure_font, theme, theme_notifier
 
-IS_ON, NOTHING, NOT_OURS = "on already", "nothing to win", "not in this engine"
+ENABLED, NO_GAIN, UNSUPPORTED = "Enabled", "No gain", "Not supported"
 _COSTS = {
-    Change.LIVE: "from the next step on",
-    Change.CACHE_REBUILD: "the cache is rebuilt; requests pause and resume",
-    Change.RELOAD: "the model is loaded again; requests pause and resume",
+    Change.LIVE: "Takes effect with the next step",
+    Change.CACHE_REBUILD: "Rebuilds the KV cache; requests pause and resume",
+    Change.RELOAD: "Reloads the model; requests pause and resume",
 }
 
 
-class Turn(NamedTuple):
-    """`changes`: what to set, in the words of the engine's settings; none where `refusal` says in
-    full, and `short` in a word or two, why not."""
+class WhatIf(NamedTuple):
+    """`changes`: settings to apply, by name. Without any, `short` and `refusal` say why not."""
 
     changes: Mapping[str, Any]
     short: str = ""
@@ -38,76 +36,76 @@ class Turn(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What pressing the button does."""
+        """Tooltip of the button."""
         order = list(Change)
         cost = max((SETTINGS[name].change for name in self.changes), key=order.index)
-        words = ", ".join(f"{SETTINGS[n].label} {_value(v)}" for n, v in self.changes.items())
-        return f"Set {words}: {_COSTS[cost]}. Undo leads back."
+        values = ", ".join(f"{SETTINGS[n].label} {_value(v)}" for n, v in self.changes.items())
+        return f"Set {values}. {_COSTS[cost]}. You can undo this."
 
 
-def turn_of(one: Ceiling, config: Any, refuse: Callable[[str, Any], str]) -> Turn:
-    """`refuse(setting, value)`: why the window cannot set it now; "" where it can."""
+def what_if(one: Ceiling, config: Any, refuse: Callable[[str, Any], str]) -> WhatIf:
+    """`refuse(setting, value)`: why it cannot be set now; "" where it can."""
     if not hasattr(config, one.setting):
-        return Turn({}, NOT_OURS, "This engine does not have it yet.")
-    turn = _TURNS[one.setting](one, config)
-    if turn.refusal:
-        return turn
+        return WhatIf({}, UNSUPPORTED, "This engine does not support it.")
+    found = _CHANGES[one.setting](one, config)
+    if found.refusal:
+        return found
     if not one.is_worth_trying:
-        return Turn({}, NOTHING, "There is nothing to win with it.")
-    for name, value in turn.changes.items():
+        return WhatIf({}, NO_GAIN, "No gain expected.")
+    for name, value in found.changes.items():
         if reason := refuse(name, value):
-            return Turn({}, "not now", reason)
-    return turn
+            return WhatIf({}, "Unavailable", reason)
+    return found
 
 
-def _weights(one: Ceiling, config: Any) -> Turn:
+def _weights(one: Ceiling, config: Any) -> WhatIf:
     if config.quantization == one.value:
-        return Turn({}, IS_ON, f"The weights are held as {one.value} already.")
-    return Turn({"quantization": one.value})
+        return WhatIf({}, ENABLED, f"Weights are already {one.value}.")
+    return WhatIf({"quantization": one.value})
 
 
-def _kv(one: Ceiling, config: Any) -> Turn:
+def _kv(one: Ceiling, config: Any) -> WhatIf:
     if config.kv_cache_dtype == "int8":
-        return Turn({}, IS_ON, "Keys and values are held as int8 already.")
-    return Turn({"kv_cache_dtype": "int8"})
+        return WhatIf({}, ENABLED, "The KV cache is already int8.")
+    return WhatIf({"kv_cache_dtype": "int8"})
 
 
-def _places(one: Ceiling, config: Any) -> Turn:
+def _batch_slots(one: Ceiling, config: Any) -> WhatIf:
     if not one.value.isdigit():
-        return Turn({}, NOTHING, "Nobody waits for a place: more would stay empty.")
+        return WhatIf({}, NO_GAIN, "No request waits for a batch slot.")
     wanted = min(int(one.value), int(SETTINGS["max_num_seqs"].maximum or 1024))
     if wanted <= config.max_num_seqs:
-        reason = "Places are free: what waits, waits for blocks of the cache or for its batch."
-        return Turn({}, "places are free", reason)
-    return Turn({"max_num_seqs": wanted})
+        reason = "Batch slots are free; requests are waiting for KV blocks."
+        return WhatIf({}, NO_GAIN, reason)
+    return WhatIf({"max_num_seqs": wanted})
 
 
-def _prefixes(one: Ceiling, config: Any) -> Turn:
+def _prefixes(one: Ceiling, config: Any) -> WhatIf:
     if config.enable_prefix_caching:
-        reason = "It is on: more is found only where more prompts begin alike."
-        return Turn({}, IS_ON, reason)
-    return Turn({"enable_prefix_caching": True})
+        reason = "Enabled: the hit rate grows only with more shared prefixes."
+        return WhatIf({}, ENABLED, reason)
+    return WhatIf({"enable_prefix_caching": True})
 
 
-def _budget(one: Ceiling, config: Any) -> Turn:
+def _budget(one: Ceiling, config: Any) -> WhatIf:
     most = int(SETTINGS["max_num_batched_tokens"].maximum or 2**17)
     wanted = min(2 * config.max_num_batched_tokens, most)
     if wanted <= config.max_num_batched_tokens:
-        return Turn({}, "at its most", f"{most:,} tokens a step are the most.")
-    return Turn({"max_num_batched_tokens": wanted})
+        return WhatIf({}, "Maximum", f"{most:,} tokens per step is the maximum.")
+    return WhatIf({"max_num_batched_tokens": wanted})
 
 
-def _drafts(one: Ceiling, config: Any) -> Turn:
-    """Drafts from the text itself need no other model."""
+def _drafts(one: Ceiling, config: Any) -> WhatIf:
+    """n-gram lookup needs no draft model."""
     if config.speculative_method != SETTINGS["speculative_method"].default:
-        return Turn({}, IS_ON, f"Drafts come from {config.speculative_method} already.")
-    return Turn({"speculative_method": "ngram", "num_speculative_tokens": DRAFT_LENGTH})
+        return WhatIf({}, ENABLED, f"Speculation already uses {config.speculative_method}.")
+    return WhatIf({"speculative_method": "ngram", "num_speculative_tokens": DRAFT_LENGTH})
 
 
-_TURNS: Mapping[str, Callable[[Ceiling, Any], Turn]] = {
+_CHANGES: Mapping[str, Callable[[Ceiling, Any], WhatIf]] = {
     "quantization": _weights,
     "kv_cache_dtype": _kv,
-    "max_num_seqs": _places,
+    "max_num_seqs": _batch_slots,
     "enable_prefix_caching": _prefixes,
     "max_num_batched_tokens": _budget,
     "speculative_method": _drafts,
@@ -120,24 +118,23 @@ def _value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value}"
 
 
-CHOOSE = "Choose a knob to read how its ceiling was derived."
-NO_WINDOW = "Nothing can be set here."
+CHOOSE = "Select a setting to see how its potential gain was derived."
+NO_WINDOW = "Settings cannot be changed here."
 _APPLY, _WHY = 3, 4
-_COLUMNS = ("Knob", "Set to", "At most", "Try", "Because")
+_COLUMNS = ("Setting", "Value", "Potential gain", "Apply", "Why")
 
 
-class KnobTable(QTableWidget):
-    """A row for each knob: what it could win, why not more, and a button that turns it.
-    `turned(changes)`: it was pressed; the changes in the words of the engine's settings."""
+class WhatIfTable(QTableWidget):
+    """A row per setting, with a button to apply it. `applied(changes)`: settings by name."""
 
-    turned = Signal(object)
+    applied = Signal(object)
 
     def __init__(self) -> None:
         super().__init__(0, len(_COLUMNS))
         self._ceilings: tuple[Ceiling, ...] = ()
-        self._turns: list[Turn] = []
+        self._what_ifs: list[WhatIf] = []
         self.refuse: Callable[[str, Any], str] = lambda name, value: NO_WINDOW
-        self.setAccessibleName("The most that each knob could win")
+        self.setAccessibleName("Potential gain per setting")
         self.setHorizontalHeaderLabels(_COLUMNS)
         self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -162,26 +159,25 @@ class KnobTable(QTableWidget):
         self.verticalHeader().setDefaultSectionSize(self.fontMetrics().height() + SPACE_2)
 
     def show_ceilings(self, ceilings: tuple[Ceiling, ...], config: Any) -> None:
-        """`config`: of the engine, to know which of the knobs it has."""
+        """`config`: of the engine; settings that it lacks are not supported."""
         self._ceilings = ceilings
-        self._turns = [turn_of(one, config, self.refuse) for one in ceilings]
+        self._what_ifs = [what_if(one, config, self.refuse) for one in ceilings]
         self.setRowCount(len(ceilings))
         for row, one in enumerate(ceilings):
             why = one.why
             if one.loose is not None:
-                why += f" {_factor(one.loose)}: if launch and rest shrank with it."
-            turn = self._turns[row]
-            if turn.refusal:
-                why += f" {turn.refusal}"
-            for column, text in enumerate((one.label, one.value, _gain(one), turn.short, why)):
-                self._put(row, column, text, turn.refusal if column == _APPLY else why)
-            self._show_button(row, one, turn)
+                why += f" {_factor(one.loose)} if launch and other time shrinks too."
+            found = self._what_ifs[row]
+            if found.refusal:
+                why += f" {found.refusal}"
+            for column, text in enumerate((one.label, one.value, _gain(one), found.short, why)):
+                self._put(row, column, text, found.refusal if column == _APPLY else why)
+            self._show_button(row, one, found)
         self.paint_factors()
 
-    def _show_button(self, row: int, one: Ceiling, turn: Turn) -> None:
-        """Where the knob can be turned; its name says so to those who only hear it."""
+    def _show_button(self, row: int, one: Ceiling, found: WhatIf) -> None:
         button = self.cellWidget(row, _APPLY)
-        if turn.refusal:
+        if found.refusal:
             if button is not None:
                 self.removeCellWidget(row, _APPLY)
             return
@@ -189,14 +185,14 @@ class KnobTable(QTableWidget):
             button = QPushButton("Apply")
             button.setProperty("kind", "link")
             button.setCursor(Qt.CursorShape.PointingHandCursor)
-            button.clicked.connect(lambda _=False, row=row: self._turn(row))
+            button.clicked.connect(lambda _=False, row=row: self._apply(row))
             self.setCellWidget(row, _APPLY, button)
-        button.setToolTip(turn.text)
+        button.setToolTip(found.text)
         button.setAccessibleName(f"Apply {one.label} {one.value}")
 
-    def _turn(self, row: int) -> None:
-        if row < len(self._turns) and not self._turns[row].refusal:
-            self.turned.emit(dict(self._turns[row].changes))
+    def _apply(self, row: int) -> None:
+        if row < len(self._what_ifs) and not self._what_ifs[row].refusal:
+            self.applied.emit(dict(self._what_ifs[row].changes))
 
     def _put(self, row: int, column: int, text: str, tip: str) -> None:
         item = self.item(row, column)
@@ -209,7 +205,7 @@ class KnobTable(QTableWidget):
             item.setToolTip(tip)
 
     def paint_factors(self) -> None:
-        """What is worth trying stands out."""
+        """Mute the rows without a gain."""
         for row, one in enumerate(self._ceilings):
             color = QBrush(theme().color("text" if one.is_worth_trying else "text_muted"))
             for column in range(_WHY):
@@ -218,22 +214,23 @@ class KnobTable(QTableWidget):
                     item.setForeground(color)
 
     def why(self) -> str:
-        """The chosen knob's derivation in full: its column is seldom wide enough."""
+        """The full derivation of the selected row."""
         chosen = self.selectionModel().selectedRows()
         item = self.item(chosen[0].row(), _WHY) if chosen else None
         return item.text() if item is not None else CHOOSE
 
 
 def hint_of(ceiling: Ceiling) -> str:
-    """Under a knob: short, and without the range."""
+    """The second line below a setting: short, without the range."""
     if ceiling.factor < WORTH:
-        return f"{ceiling.value}: nothing to win"
-    return f"{ceiling.value}: at most {_factor(ceiling.factor)} {ceiling.gains}"
+        return f"{ceiling.value}: no gain expected" if ceiling.is_choice else "No gain expected"
+    preposition = "at" if ceiling.value.isdigit() else "with"
+    return f"Up to {_factor(ceiling.factor)} {ceiling.gains} {preposition} {ceiling.value}"
 
 
 def _gain(ceiling: Ceiling) -> str:
     if max(ceiling.factor, ceiling.loose or 0.0) < 1.005:
-        return "nothing"
+        return "No gain expected"
     widest = f" to {_factor(ceiling.loose)}" if ceiling.loose is not None else ""
     return f"{_factor(ceiling.factor)}{widest} {ceiling.gains}"
 

@@ -11,7 +11,7 @@ from PySide6.QtCore import QEvent, QObject
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.features.inspect.what_if_table import KnobTable
+from app.features.inspect.what_if_table import WhatIfTable
 from app.features.tune.setting_list import SettingList
 from app.main.start import Application
 from app.window.docks import DockArea
@@ -23,7 +23,7 @@ from widgets.requests.panel import RequestTable
 __all__ = ["application", "script"]  # fixtures
 
 OPENS = "/models/tiny"
-STILL = (PartsBar, KnobTable, SettingList, RequestTable)
+STILL = (PartsBar, WhatIfTable, SettingList, RequestTable)
 """Panels that change with what is told alone, not with the time."""
 
 
