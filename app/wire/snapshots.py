@@ -243,9 +243,7 @@ def _request(r: RequestSnapshot, known: int) -> WireRequest:
     )  # fmt: skip
 
 
-def merge_snapshots(
-    snapshots: Sequence[EngineSnapshot], most: int | None = None
-) -> EngineSnapshot:
+def merge_snapshots(snapshots: Sequence[EngineSnapshot], most: int | None = None) -> EngineSnapshot:
     """The last snapshot with the steps and samples of all, at most the newest `most` of each."""
     first = 0 if most is None else -most
     return dataclasses.replace(

@@ -10,8 +10,8 @@ from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSlider, QWidget
 
 from app.link.bridge import EngineState
-from app.wire.snapshots import merge_snapshots
 from app.wire.recording import Frame
+from app.wire.snapshots import merge_snapshots
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from widgets.controls.buttons import IconButton

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from app.wire.blocks import BlockReader, BlockWriter
 from app.wire.codec import (
     CancelLoad,
     EventReader,
@@ -22,7 +23,6 @@ from app.wire.codec import (
     write_command,
 )
 from app.wire.protocol import ProtocolError, read_answer, read_frame, read_hello
-from app.wire.blocks import BlockReader, BlockWriter
 from engine import messages as m
 from engine.config import EngineConfig
 from engine.snapshot import (
