@@ -11,7 +11,7 @@ from typing import Any
 
 from app.bench.client import ClientRun, run_client
 from app.bench.runner import WARMUP_OUTPUT, Plan, Progress
-from app.bench.server_metrics import add_told, client_figures
+from app.bench.server_metrics import add_reported, client_figures
 from app.bench.workload import TEXT, BenchRequest, stand_in_ids, text_of
 from app.clients.address import parse_address
 from app.clients.calls import TAKES_IDS, Call, make_call
@@ -85,7 +85,7 @@ class RemoteBench:
                 changes.append(Change(before, now))
             peaks += _usages(map(watch.read, pages))
         figures = client_figures(runs)
-        add_told(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
+        add_reported(figures, changes, max(peaks, default=None), self.probe.round_trip_s)
         return figures
 
     async def _run(self, streamer: Streamer, variant: str) -> ClientRun:

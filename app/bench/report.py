@@ -1,25 +1,29 @@
-"""What a benchmark run comes to: one flat record. Milliseconds, bytes, fractions 0 to 1."""
+"""Results of a benchmark: one flat record. Milliseconds, bytes, fractions 0 to 1."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.bench.load import LoadResult
 from app.bench.monitor import Observed
 from app.units import format_bytes
+from engine.snapshot.metrics import METRICS
 from engine.telemetry.metrics import Summary
+
+if TYPE_CHECKING:
+    from app.bench.client import ClientRun
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What the figures need to know of the engine and the machine. Sizes in bytes.
+    """Sizes and bandwidth of the engine and the machine. Sizes in bytes.
 
     weights_per_step: read by one decode step; None where it depends on the tokens (experts).
-    read_bandwidth: measured bytes per second; None where there was no memory to measure it, or
-    where a model is divided between a GPU's memory and RAM.
+    read_bandwidth: measured bytes per second; None without memory to measure it, or with CPU
+    offload.
     """
 
     weights_bytes: int
@@ -31,25 +35,10 @@ class EngineFacts:
 
 def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
     """The figures of one or more runs of the same work, their samples pooled."""
-    requests = [request for run in runs for request in run.requests]
     seen = [run.observed for run in runs]
-    duration = sum(run.duration_s for run in runs)
-    num_output = sum(run.num_output_tokens for run in runs)
-    num_total = num_output + sum(run.num_prompt_tokens for run in runs)
     waste = [value for one in seen for value in one.waste]
     decode = decode_bandwidth(runs, facts)
-    return {
-        "completed": len(requests),
-        "failed": sum(run.num_failed for run in runs),
-        "error": next((str(run.error) for run in runs if run.error), None),
-        "duration_s": duration,
-        "output_tokens_per_s": _rate(num_output, duration),
-        "total_tokens_per_s": _rate(num_total, duration),
-        "requests_per_s": _rate(len(requests), duration),
-        "ttft_ms": latency([r.ttft_s for r in requests]),
-        "tpot_ms": latency([r.tpot_s for r in requests]),
-        "itl_ms": latency([gap for r in requests for gap in r.itl_s]),
-        "e2e_ms": latency([r.e2e_s for r in requests]),
+    return request_figures(runs) | {
         "peak_kv_usage": max(one.peak_kv_usage for one in seen),
         "kv_waste": {
             "mean": math.fsum(waste) / len(waste) if waste else None,
@@ -57,15 +46,15 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
             "num_samples": len(waste),
         },
         "max_concurrent_requests": max(one.max_concurrent_requests for one in seen),
-        "prefix_cache_hit_rate": _rate(
+        "prefix_cache_hit_rate": ratio(
             sum(one.prefix_hits for one in seen), sum(one.prefix_queries for one in seen)
         ),
         "preemptions": sum(one.preemptions for one in seen),
-        "acceptance_length": _rate(
+        "acceptance_length": ratio(
             sum(one.draft_rounds + one.accepted for one in seen),
             sum(one.draft_rounds for one in seen),
         ),
-        "acceptance_rate": _rate(
+        "acceptance_rate": ratio(
             sum(one.accepted for one in seen), sum(one.drafted for one in seen)
         ),
         "mean_step_threads": _mean_threads(seen),
@@ -73,9 +62,28 @@ def figures(runs: Sequence[LoadResult], facts: EngineFacts) -> dict[str, Any]:
         "kv_cache_bytes": facts.kv_cache_bytes,
         "decode_bytes_per_s": decode,
         "memory_read_bytes_per_s": facts.read_bandwidth,
-        "memory_bandwidth_utilization": (
-            decode / facts.read_bandwidth if decode and facts.read_bandwidth else None
-        ),
+        "memory_bandwidth_utilization": ratio(decode, facts.read_bandwidth),
+    }
+
+
+def request_figures(runs: Sequence[LoadResult] | Sequence[ClientRun]) -> dict[str, Any]:
+    """What the requests' own times tell; of a client, all that it can measure."""
+    requests = [request for run in runs for request in run.requests]
+    duration = sum(run.duration_s for run in runs)
+    num_output = sum(run.num_output_tokens for run in runs)
+    num_total = num_output + sum(run.num_prompt_tokens for run in runs)
+    return {
+        "completed": len(requests),
+        "failed": sum(run.num_failed for run in runs),
+        "error": next((str(run.error) for run in runs if run.error), None),
+        "duration_s": duration,
+        "output_tokens_per_s": ratio(num_output, duration),
+        "total_tokens_per_s": ratio(num_total, duration),
+        "requests_per_s": ratio(len(requests), duration),
+        "ttft_ms": latency([r.ttft_s for r in requests]),
+        "tpot_ms": latency([r.tpot_s for r in requests]),
+        "itl_ms": latency([gap for r in requests for gap in r.itl_s]),
+        "e2e_ms": latency([r.e2e_s for r in requests]),
     }
 
 
@@ -97,23 +105,21 @@ def decode_bandwidth(runs: Sequence[LoadResult], facts: EngineFacts) -> float | 
 def _mean_threads(seen: Iterable[Observed]) -> float | None:
     """Threads that computed the steps, by the time that these took; None on a GPU."""
     steps = [step for one in seen for step in one.steps if step.num_threads]
-    return _rate(
+    return ratio(
         math.fsum(step.num_threads * step.duration for step in steps),
         math.fsum(step.duration for step in steps),
     )
 
 
-def _rate(amount: float, per: float) -> float | None:
-    return amount / per if per else None
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """None where there is nothing to divide by, or either is not known."""
+    return part / whole if part is not None and whole else None
 
 
 Figures = Mapping[str, Any]
-LATENCIES = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("ITL", "itl_ms"), ("End to end", "e2e_ms"))
+LATENCIES = tuple((METRICS[key].title, f"{key}_ms") for key in ("ttft", "tpot", "itl", "e2e"))
 STATISTICS = ("mean", "p50", "p90", "p99", "max")
-
-
-NOT_TOLD = "not told"
-"""What a client cannot know of a server, and its metrics do not say."""
+NOT_REPORTED = "not reported"
 
 
 def _number(value: float | None, unit: str = "") -> str:
@@ -138,22 +144,22 @@ def _bytes(value: int | None) -> str:
 ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
     ("Completed", lambda f: f"{f['completed']}" + (f", {f['failed']} failed" * bool(f["failed"]))),
     ("Duration", lambda f: _number(f["duration_s"], " s")),
-    ("Output tokens per second", lambda f: _number(f["output_tokens_per_s"])),
-    ("Total tokens per second", lambda f: _number(f["total_tokens_per_s"])),
-    ("Requests per second", lambda f: _number(f["requests_per_s"])),
-    ("Requests at once, at most", lambda f: str(f["max_concurrent_requests"])),
-    ("KV cache in use, peak", lambda f: _share(f["peak_kv_usage"])),
-    ("KV places wasted, mean", lambda f: _share(f["kv_waste"]["mean"])),
-    ("KV places wasted, most", lambda f: _share(f["kv_waste"]["max"])),
-    ("Prefix cache hits", lambda f: _share(f["prefix_cache_hit_rate"])),
-    ("Preemptions", lambda f: _whole(f["preemptions"])),
-    ("Acceptance length", lambda f: _number(f["acceptance_length"])),
-    ("Drafts accepted", lambda f: _share(f["acceptance_rate"])),
-    ("Threads of a step, mean", lambda f: _number(f.get("mean_step_threads"))),
-    ("Weights", lambda f: _bytes(f["weights_bytes"])),
-    ("KV cache", lambda f: _bytes(f["kv_cache_bytes"])),
-    ("Read while decoding", lambda f: _number(_giga(f["decode_bytes_per_s"]), " GB/s")),
-    ("Of memory bandwidth", lambda f: _share(f["memory_bandwidth_utilization"])),
+    (METRICS["output"].heading, lambda f: _number(f["output_tokens_per_s"])),
+    (METRICS["throughput"].heading, lambda f: _number(f["total_tokens_per_s"])),
+    (METRICS["request_rate"].heading, lambda f: _number(f["requests_per_s"])),
+    ("Max concurrent requests", lambda f: str(f["max_concurrent_requests"])),
+    (f"{METRICS['kv_usage'].title}, peak", lambda f: _share(f["peak_kv_usage"])),
+    ("Unused KV slots, mean", lambda f: _share(f["kv_waste"]["mean"])),
+    ("Unused KV slots, max", lambda f: _share(f["kv_waste"]["max"])),
+    (METRICS["prefix_hit_rate"].title, lambda f: _share(f["prefix_cache_hit_rate"])),
+    (METRICS["preemptions"].title, lambda f: _whole(f["preemptions"])),
+    (METRICS["acceptance_length"].title, lambda f: _number(f["acceptance_length"])),
+    (METRICS["acceptance_rate"].title, lambda f: _share(f["acceptance_rate"])),
+    ("Compute threads, mean", lambda f: _number(f.get("mean_step_threads"))),
+    (METRICS["weights"].title, lambda f: _bytes(f["weights_bytes"])),
+    (METRICS["kv_cache"].title, lambda f: _bytes(f["kv_cache_bytes"])),
+    ("Decode reads", lambda f: _number(_giga(f["decode_bytes_per_s"]), " GB/s")),
+    ("Memory bandwidth used", lambda f: _share(f["memory_bandwidth_utilization"])),
 )
 
 
@@ -176,8 +182,8 @@ def _or(text: str, unknown: str) -> str:
 
 
 def beside_server(figures: Figures) -> str:
-    """The client's latencies, the server's own, its engine's part, and the client's less the
-    server's; "" where it tells none."""
+    """Latencies measured by the client, the server and its engine, and the difference between
+    client and server; "" where the server reports none."""
     server = figures.get("server")
     if server is None or not server["client_less_server_ms"]:
         return ""
@@ -195,8 +201,7 @@ def beside_server(figures: Figures) -> str:
 
 
 def table(columns: Mapping[str, Figures], unknown: str = "-") -> str:
-    """The figures side by side, numbers aligned to the right. unknown: what stands for one that is
-    not known."""
+    """The figures side by side, numbers aligned to the right. `unknown` replaces a missing one."""
     rows = [
         [title, *(_or(cell(figures), unknown) for figures in columns.values())]
         for title, cell in ROWS

@@ -113,7 +113,7 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     """As `_run_here`, on a server."""
     from app.bench.load import Pace
     from app.bench.remote import RemoteBench, describe_probe
-    from app.bench.report import NOT_TOLD, beside_server, table
+    from app.bench.report import NOT_REPORTED, beside_server, table
     from app.bench.runner import Plan
     from app.clients.target import Target
     from app.server.options import KEY_VARIABLE
@@ -156,7 +156,7 @@ def _run_elsewhere(args: argparse.Namespace) -> int:
     print(_work_line(workload, pace))
     print(f"Prompts sent as {bench.prompts}; tokens counted by {_counted(columns)}.")
     print()
-    print(table(columns, NOT_TOLD))
+    print(table(columns, NOT_REPORTED))
     for name, figures in columns.items():
         beside = beside_server(figures)
         if beside:

@@ -19,8 +19,13 @@ from engine.errors import CheckpointError, InvalidRequestError
 from engine.messages import Prompt
 from engine.sampling_params import SamplingParams
 from engine.snapshot import ModelInfo
-from engine.telemetry.metric_registry import Metric, MetricKind
-from engine.telemetry.metrics import METRICS, HistogramSnapshot, MetricsSnapshot
+from engine.telemetry.metrics import (
+    EXPORTED,
+    Exported,
+    HistogramSnapshot,
+    MetricKind,
+    MetricsSnapshot,
+)
 from engine.text.prompts import EncodedPrompt, encode_prompt
 from engine.text.tokenizer import Tokenizer
 
@@ -38,7 +43,7 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Family]:
         now = self._now
         common = [self._model_name, "0"]
-        for metric in METRICS.values():
+        for metric in EXPORTED.values():
             if metric.kind is MetricKind.HISTOGRAM:
                 yield _histogram(metric, common, now.histograms[metric.name])
                 continue
@@ -49,7 +54,9 @@ class EngineCollector(Collector):
             yield family
 
 
-def _histogram(metric: Metric, common: list[str], now: HistogramSnapshot) -> HistogramMetricFamily:
+def _histogram(
+    metric: Exported, common: list[str], now: HistogramSnapshot
+) -> HistogramMetricFamily:
     bounds = [*(f"{bound:g}" if bound < 1e6 else str(bound) for bound in now.buckets), "+Inf"]
     buckets = list(zip(bounds, map(float, now.cumulative), strict=True))
     family = HistogramMetricFamily(metric.exported_name, metric.help, labels=COMMON_LABELS)
@@ -57,7 +64,7 @@ def _histogram(metric: Metric, common: list[str], now: HistogramSnapshot) -> His
     return family
 
 
-def _base_name(metric: Metric) -> str:
+def _base_name(metric: Exported) -> str:
     """Without the _total that the format adds to a counter's samples."""
     return metric.exported_name.removesuffix("_total")
 

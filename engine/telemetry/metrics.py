@@ -1,5 +1,7 @@
-"""Figures of latency and throughput: percentiles, a time window of samples, and what the engine
-accumulates for the metrics of `engine.telemetry.metric_registry`. Pure Python: no torch.
+"""The exported metrics, what the engine accumulates for them, and summaries of samples.
+
+Names and types are vLLM's, so that dashboards made for vLLM read them. Titles, units and
+descriptions are those of `engine.snapshot.metrics`. Pure Python: no torch.
 
 Times are seconds of `time.perf_counter()`. Fractions, percentiles among them, are 0 to 1.
 """
@@ -8,59 +10,127 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.snapshot import (
     Counters,
     EngineSnapshot,
     FinishReason,
     RequestTimes,
-    Sample,
     SpeculationSnapshot,
     StepRecord,
 )
-from engine.telemetry.metric_registry import METRICS, Metric, MetricKind
-
-__all__ = [
-    "METRICS",
-    "EngineMetrics",
-    "HistogramSnapshot",
-    "LatencyWindow",
-    "Metric",
-    "MetricKind",
-    "MetricsSnapshot",
-    "Summary",
-    "percentile",
-]
+from engine.snapshot.metrics import METRICS, Metric
 
 MIN_SAMPLES_FOR_P99 = 100
 
 
-def percentile(values: Iterable[float], q: float) -> float:
-    """The q-quantile (0 to 1), linear between the nearest ranks (numpy's default method).
-    Raises ValueError without values or for a q outside [0, 1]."""
-    return _of_sorted(sorted(values), q)
+class MetricKind(StrEnum):
+    """How Prometheus stores a metric."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    INFO = "info"  # a gauge that is always 1; its labels carry the values
 
 
-def _of_sorted(ordered: Sequence[float], q: float) -> float:
-    if not ordered:
-        raise ValueError("no values to take a percentile of")
-    if not 0 <= q <= 1:
-        raise ValueError(f"q is {q}, not in [0, 1]")
-    rank = q * (len(ordered) - 1)
-    low = math.floor(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+class Exported(NamedTuple):
+    """A metric under its Prometheus name. `buckets`: upper bounds of a histogram, without +Inf."""
+
+    metric: Metric
+    name: str
+    kind: MetricKind
+    buckets: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+    prefix: str = "vllm"  # "inferdeck": what vLLM does not have
+
+    @property
+    def help(self) -> str:
+        return f"{self.metric.description}."
+
+    @property
+    def exported_name(self) -> str:
+        """vLLM's name; a counter's samples end in _total."""
+        name = self.name
+        if self.kind is MetricKind.COUNTER:
+            name = f"{name.removesuffix('_total')}_total"
+        return f"{self.prefix}:{name}"
+
+
+# vLLM's ITL buckets start at 10 ms, which small and quantized models are below.
+_ITL_BUCKETS = (
+    *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075),
+    *(0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0),
+)
+_TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0),
+)
+_REQUEST_BUCKETS = (
+    *(0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0),
+)
+_LENGTH_BUCKETS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+_STEP_TOKEN_BUCKETS = tuple(float(2**power) for power in range(15))
+_CACHE_LABELS = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "gpu_memory_utilization")
+
+
+def _gauge(key: str, name: str) -> Exported:
+    return Exported(METRICS[key], name, MetricKind.GAUGE)
+
+
+def _counter(key: str, name: str, labels: tuple[str, ...] = ()) -> Exported:
+    return Exported(METRICS[key], name, MetricKind.COUNTER, labels=labels)
+
+
+def _histogram(key: str, name: str, buckets: tuple[float, ...], prefix: str = "vllm") -> Exported:
+    return Exported(METRICS[key], name, MetricKind.HISTOGRAM, buckets, prefix=prefix)
+
+
+_DECLARED = (
+    _gauge("running", "num_requests_running"),
+    _gauge("waiting", "num_requests_waiting"),
+    _gauge("kv_usage", "kv_cache_usage_perc"),
+    Exported(
+        METRICS["cache_config"], "cache_config_info", MetricKind.INFO, labels=_CACHE_LABELS
+    ),
+    _counter("prefix_queries", "prefix_cache_queries"),
+    _counter("prefix_hits", "prefix_cache_hits"),
+    _counter("preemptions", "num_preemptions"),
+    _counter("prompt_tokens", "prompt_tokens"),
+    _counter("generation_tokens", "generation_tokens"),
+    _counter("finished", "request_success", ("finished_reason",)),
+    _histogram("ttft", "time_to_first_token_seconds", _TTFT_BUCKETS),
+    _histogram(
+        "engine_ttft", "engine_time_to_first_token_seconds", _TTFT_BUCKETS, prefix="inferdeck"
+    ),
+    _histogram("itl", "inter_token_latency_seconds", _ITL_BUCKETS),
+    _histogram("tpot", "request_time_per_output_token_seconds", _ITL_BUCKETS),
+    _histogram("e2e", "e2e_request_latency_seconds", _REQUEST_BUCKETS),
+    _histogram("queue", "request_queue_time_seconds", _REQUEST_BUCKETS),
+    _histogram("prefill", "request_prefill_time_seconds", _REQUEST_BUCKETS),
+    _histogram("decode", "request_decode_time_seconds", _REQUEST_BUCKETS),
+    _histogram("request_prompt", "request_prompt_tokens", _LENGTH_BUCKETS),
+    _histogram("request_output", "request_generation_tokens", _LENGTH_BUCKETS),
+    _counter("draft_rounds", "spec_decode_num_drafts"),
+    _counter("drafted", "spec_decode_num_draft_tokens"),
+    _counter("accepted", "spec_decode_num_accepted_tokens"),
+    _counter("accepted_at", "spec_decode_num_accepted_tokens_per_pos", ("position",)),
+    _histogram("step_tokens", "iteration_tokens_total", _STEP_TOKEN_BUCKETS),
+)
+
+EXPORTED: dict[str, Exported] = {exported.name: exported for exported in _DECLARED}
+"""Every exported metric by its name without prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a report says of a set of samples, in the samples' own unit. All None without samples;
-    p99 is None under 100 samples, where it would be little else than the maximum."""
+    """Mean and percentiles of samples, in their unit. All None without samples; p99 is None under
+    100 samples."""
 
     mean: float | None = None
     p50: float | None = None
@@ -76,9 +146,9 @@ class Summary:
             return cls()
         return cls(
             mean=math.fsum(ordered) / len(ordered),
-            p50=_of_sorted(ordered, 0.5),
-            p90=_of_sorted(ordered, 0.9),
-            p99=_of_sorted(ordered, 0.99) if len(ordered) >= MIN_SAMPLES_FOR_P99 else None,
+            p50=_percentile(ordered, 0.5),
+            p90=_percentile(ordered, 0.9),
+            p99=_percentile(ordered, 0.99) if len(ordered) >= MIN_SAMPLES_FOR_P99 else None,
             max=ordered[-1],
             num_samples=len(ordered),
         )
@@ -87,48 +157,12 @@ class Summary:
         return asdict(self)
 
 
-class LatencyWindow:
-    """The samples of the last `horizon_s` seconds, at most `max_samples` of them (the newest)."""
-
-    def __init__(self, horizon_s: float, max_samples: int = 8192) -> None:
-        self.horizon_s = horizon_s
-        self._samples: deque[Sample] = deque(maxlen=max_samples)
-        self._summary: Summary | None = None
-
-    def extend(self, samples: Iterable[Sample]) -> None:
-        """Add samples, in order of time."""
-        self._samples.extend(samples)
-        self._summary = None
-        if self._samples:
-            self.forget_before(self._samples[-1].time - self.horizon_s)
-
-    def advance(self, now: float) -> None:
-        """Drop what is older than the horizon at `now`."""
-        self.forget_before(now - self.horizon_s)
-
-    def forget_before(self, time: float) -> None:
-        while self._samples and self._samples[0].time < time:
-            self._samples.popleft()
-            self._summary = None
-
-    @property
-    def samples(self) -> tuple[Sample, ...]:
-        return tuple(self._samples)
-
-    @property
-    def summary(self) -> Summary:
-        """Computed when asked for and kept until the samples change."""
-        if self._summary is None:
-            self._summary = Summary.of(sample.value for sample in self._samples)
-        return self._summary
-
-    @property
-    def p50(self) -> float | None:
-        return self.summary.p50
-
-    @property
-    def p99(self) -> float | None:
-        return self.summary.p99
+def _percentile(ordered: Sequence[float], q: float) -> float:
+    """The q-quantile (0 to 1), linear between the nearest ranks (numpy's default method)."""
+    rank = q * (len(ordered) - 1)
+    low = math.floor(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +209,7 @@ class MetricsSnapshot:
 
 
 class EngineMetrics:
-    """Accumulates what the engine reports. Every event costs the same at any uptime.
+    """Accumulates the exported metrics; constant cost per event.
 
     Feed it each EngineSnapshot once (`observe_snapshot`), and each finished request.
     """
@@ -183,12 +217,12 @@ class EngineMetrics:
     def __init__(self) -> None:
         self._values: dict[str, dict[Labels, float]] = {
             m.name: {} if m.labels else {(): 0.0}
-            for m in METRICS.values()
+            for m in EXPORTED.values()
             if m.kind is not MetricKind.HISTOGRAM
         }
         self._histograms = {
             m.name: _Histogram(m.buckets)
-            for m in METRICS.values()
+            for m in EXPORTED.values()
             if m.kind is MetricKind.HISTOGRAM
         }
         for reason in FinishReason:
@@ -224,11 +258,11 @@ class EngineMetrics:
         self._histograms["iteration_tokens_total"].observe(num_tokens)
 
     def observe_first_token(self, seconds: float) -> None:
-        """A request's first token is on its way to whoever asked, so long after it arrived."""
+        """Seconds from a request's arrival until its first token was sent."""
         self._histograms["time_to_first_token_seconds"].observe(seconds)
 
     def observe_finished(self, times: RequestTimes, reason: FinishReason) -> None:
-        """A request has ended. What it never reached (a first token, say) is not counted."""
+        """Times of a finished request; those that it never reached are not counted."""
         self._values["request_success"][(reason.value,)] += 1
         first, scheduled = times.first_token, times.first_scheduled
         last = times.tokens[-1].time if times.tokens else None
@@ -252,7 +286,8 @@ class EngineMetrics:
         self._set("spec_decode_num_draft_tokens", drafts.drafted)
         self._set("spec_decode_num_accepted_tokens", drafts.accepted)
         self._values["spec_decode_num_accepted_tokens_per_pos"] = {
-            (str(place),): float(count) for place, count in enumerate(drafts.accepted_per_position)
+            (str(position),): float(count)
+            for position, count in enumerate(drafts.accepted_per_position)
         }
 
     def snapshot(self) -> MetricsSnapshot:
@@ -277,4 +312,4 @@ def _cache_labels(snapshot: EngineSnapshot) -> Labels:
         "enable_prefix_caching": config.enable_prefix_caching,
         "gpu_memory_utilization": config.gpu_memory_utilization,
     }
-    return tuple(str(known[label]) for label in METRICS["cache_config_info"].labels)
+    return tuple(str(known[label]) for label in _CACHE_LABELS)

@@ -14,6 +14,7 @@ from PySide6.QtCore import QPointF, QRectF
 from PySide6.QtGui import QColor, QPainter, QPen, QPolygonF
 
 from engine.snapshot import EngineSnapshot, MemoryPlan, ModelInfo, Part, RequestState, Sample
+from engine.snapshot.metrics import METRICS, Metric
 from widgets.controls.text import not_reported
 from widgets.plot.series import FEWEST_FOR_P99, Floats, RingBuffer, figure, number, percentiles
 
@@ -101,31 +102,43 @@ TREND_SPAN_S = 5.0
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One figure. Its width fits `template` or the widest value so far: it grows but never jumps.
-    Narrow windows drop the highest `drop` first. `top`: least upper end of the sparkline."""
+    Narrow windows drop the highest `drop` first. `top`: least upper end of the sparkline.
+    `statistic` and `span` add to the metric's title and description."""
 
     key: str
-    label: str
-    unit: str
+    metric: Metric
     template: str
     drop: int
     color: str
     top: float
-    tip: str
+    statistic: str = ""
+    span: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.metric.title} {self.statistic}".rstrip()
+
+    @property
+    def unit(self) -> str:
+        return self.metric.unit
+
+    @property
+    def tip(self) -> str:
+        return self.metric.description + self.span
 
 
 FIGURES = (
-    Figure("output", "Output", "tok/s", "000", 3, "tokens_out", 1.0,
-           "generated tokens per second"),
-    Figure("ttft", "TTFT p50", "ms", "0,000", 2, "p50", 1.0,
-           "arrival to first token: median of the last 2 minutes"),
-    Figure("itl", "ITL p50 / p99", "ms", "00 / 00", 1, "p50", 1.0,
-           "gap between output tokens: median and 99th percentile of the last 2 minutes\n"
-           f"(p99 needs {FEWEST_FOR_P99} gaps)"),
-    Figure("kv", "KV cache", "%", "100", 5, "kv_usage", 100.0, "KV blocks in use by requests"),
-    Figure("hits", "Prefix hits", "%", "100", 6, "prefix_hits", 100.0,
-           "prompt tokens served from the prefix cache since engine start"),
-    Figure("memory", "Memory", "GiB", "0.0 / 0.0", 4, "other", 0.1,
-           "memory of this process / limit of the engine"),
+    Figure("output", METRICS["output"], "000", 3, "tokens_out", 1.0),
+    Figure("ttft", METRICS["ttft"], "0,000", 2, "p50", 1.0, "p50",
+           ", median of the last 2 minutes"),
+    Figure("itl", METRICS["itl"], "00 / 00", 1, "p50", 1.0, "p50 / p99",
+           ", of the last 2 minutes\n"
+           f"({NOTHING}: fewer than {FEWEST_FOR_P99} gaps)"),
+    Figure("kv", METRICS["kv_usage"], "100", 5, "kv_usage", 100.0),
+    Figure("hits", METRICS["prefix_hit_rate"], "100", 6, "prefix_hits", 100.0,
+           span=" since the engine started"),
+    Figure("memory", METRICS["memory"], "0.0 / 0.0", 4, "other", 0.1,
+           span=" / memory budget of the engine"),
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from PySide6.QtCore import (
 )
 
 from engine.snapshot import FinishReason, RequestSnapshot, RequestState, RequestTimes
+from engine.snapshot.metrics import METRICS
 
 ENDS = {
     FinishReason.STOP: "finished",
@@ -102,6 +103,10 @@ class Column(NamedTuple):
     digits: int = 0
 
 
+def _latency(key: str, read: Callable[[RequestRecord], Any]) -> Column:
+    return Column(METRICS[key].heading, METRICS[key].description, read, digits=1)
+
+
 COLUMNS = (
     Column("Request", "The chat, or the id, of the request", lambda r: r.request_id, False),
     Column("State", "What it does now, or how it ended", lambda r: r.state, False),
@@ -109,9 +114,9 @@ COLUMNS = (
     Column("Cached", "Prompt tokens that the prefix cache had", lambda r: r.num_cached),
     Column("Output", "Tokens generated so far", lambda r: r.num_output),
     Column("Blocks", "KV blocks that it holds", lambda r: r.num_blocks),
-    Column("Queue, ms", "Arrival to its first step", lambda r: r.queue_ms, digits=1),
-    Column("TTFT, ms", "Arrival to first token", lambda r: r.ttft_ms, digits=1),
-    Column("ITL, ms", "Mean gap between output tokens", lambda r: r.itl_ms, digits=1),
+    _latency("queue", lambda r: r.queue_ms),
+    _latency("ttft", lambda r: r.ttft_ms),
+    _latency("itl", lambda r: r.itl_ms),
     Column("Preempted", "How often it gave its blocks back and began again",
            lambda r: r.num_preemptions),
 )  # fmt: skip

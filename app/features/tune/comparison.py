@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from engine.snapshot import EngineSnapshot, Sample
+from engine.snapshot.metrics import METRICS, Metric
 from widgets.plot.series import FEWEST_FOR_P99, MINUS, Floats, Mark, RingBuffer, figure, number
 
 _TTFT_KEPT, _ITL_KEPT, _STATES_KEPT = 16_384, 262_144, 262_144
@@ -62,12 +63,12 @@ class TuneHistory:
         return max(float(times[0]), self.complete_since) if len(times) else math.inf
 
     def figures(self, start: float, end: float) -> dict[str, Figures]:
-        """Of the stretch from `start` to `end`: "ttft" and "itl" in ms, "tokens" generated per
-        second in its whole seconds, "kv_usage" in percent at every step and state."""
+        """Of the stretch from `start` to `end`: "ttft" and "itl" in ms, "output" in tokens per
+        second of its whole seconds, "kv_usage" in percent at every step and state."""
         return {
             "ttft": Figures.of(self._ttft.between(start, end)),
             "itl": Figures.of(self._itl.between(start, end)),
-            "tokens": Figures.of(self._tokens_per_second(start, end)),
+            "output": Figures.of(self._tokens_per_second(start, end)),
             "kv_usage": Figures.of(self._states(start, end)),
         }
 
@@ -98,22 +99,8 @@ LITTLE_PERCENT = 3.0
 NOTHING = "–"
 
 
-class Metric(NamedTuple):
-    """`better`: -1 where less is better, 1 where more is, 0 where neither."""
-
-    key: str
-    label: str
-    unit: str
-    better: int
-    tip: str
-
-
-METRICS = (
-    Metric("ttft", "TTFT", "ms", -1, "Arrival to first token"),
-    Metric("itl", "ITL", "ms", -1, "Gap between output tokens, pooled over all requests"),
-    Metric("tokens", "Output", "tok/s", 1, "Tokens generated in each whole second"),
-    Metric("kv_usage", "KV usage", "%", 0, "Blocks that requests hold, at every step"),
-)
+BETTER = {"ttft": -1, "itl": -1, "output": 1, "kv_usage": 0}
+"""The compared metrics: -1 where less is better, 1 where more is, 0 where neither."""
 
 
 class Stretch(NamedTuple):
@@ -152,7 +139,7 @@ def change(before: float | None, after: float | None) -> float | None:
 def compare(history: TuneHistory, a: Stretch, b: Stretch) -> list[Row]:
     """All metrics in stretch `a` and in stretch `b`."""
     first, second = history.figures(*a), history.figures(*b)
-    return [Row(metric, first[metric.key], second[metric.key]) for metric in METRICS]
+    return [Row(METRICS[key], first[key], second[key]) for key in BETTER]
 
 
 def around(mark: Mark, marks: Sequence[Mark], began: float, now: float) -> tuple[Stretch, Stretch]:
@@ -181,15 +168,16 @@ def change_text(percent: float | None) -> str:
 
 def tone(metric: Metric, percent: float | None) -> str:
     """Role of the text: "better", "worse", or "" where it is neither."""
-    if percent is None or not metric.better or abs(percent) < LITTLE_PERCENT:
+    better = BETTER[metric.key]
+    if percent is None or not better or abs(percent) < LITTLE_PERCENT:
         return ""
-    return "better" if percent * metric.better > 0 else "worse"
+    return "better" if percent * better > 0 else "worse"
 
 
 def in_brief(rows: Sequence[Row]) -> str:
     """The medians in one line: "TTFT 84 → 151 ms (+80 %) · ..."."""
     return " · ".join(
-        f"{row.metric.label} {value_text(row.a.p50)} → {value_text(row.b.p50)} {row.metric.unit} "
+        f"{row.metric.title} {value_text(row.a.p50)} → {value_text(row.b.p50)} {row.metric.unit} "
         f"({change_text(row.p50_change)})"
         for row in rows
         if row.a.p50 is not None or row.b.p50 is not None
@@ -202,7 +190,7 @@ def as_text(rows: Sequence[Row], a: Stretch, b: Stretch) -> str:
     lines = [f"A {a.seconds:.1f} s, B {b.seconds:.1f} s", "\t".join(head)]
     for row in rows:
         cells = (
-            row.metric.label, row.metric.unit,
+            row.metric.title, row.metric.unit,
             value_text(row.a.p50), value_text(row.b.p50), change_text(row.p50_change),
             value_text(row.a.p99), value_text(row.b.p99), change_text(row.p99_change),
             str(row.a.num_samples), str(row.b.num_samples),

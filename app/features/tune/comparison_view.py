@@ -24,9 +24,8 @@ from PySide6.QtWidgets import (
 )
 
 from app.features.tune.comparison import (
-    METRICS,
+    BETTER,
     Figures,
-    Metric,
     Row,
     Stretch,
     TuneHistory,
@@ -38,6 +37,7 @@ from app.features.tune.comparison import (
     tone,
     value_text,
 )
+from engine.snapshot.metrics import METRICS, Metric
 from widgets.controls.combo import ElidedCombo
 from widgets.controls.lines import ElidedLine, title_line
 from widgets.plot.marks import MarkLog, Span, SpanLog
@@ -74,7 +74,7 @@ class CompareTable(QWidget):
         self._grid.setHorizontalSpacing(SPACE_3)
         self._grid.setVerticalSpacing(1)
         self._make_heads()
-        for line, metric in enumerate(METRICS, 2):
+        for line, metric in enumerate((METRICS[key] for key in BETTER), 2):
             self._make_line(line, metric)
         for gap in _GAPS:
             self._grid.setColumnMinimumWidth(gap, SPACE_6 - SPACE_3)
@@ -96,15 +96,15 @@ class CompareTable(QWidget):
             self._grid.addWidget(_small(text), 1, _column(index))
 
     def _make_line(self, line: int, metric: Metric) -> None:
-        name, unit = QLabel(metric.label), QLabel(metric.unit)
-        name.setToolTip(metric.tip)
+        name, unit = QLabel(metric.title), QLabel(metric.unit)
+        name.setToolTip(metric.description)
         unit.setProperty("role", "small")
         self._grid.addWidget(name, line, 0)
         self._grid.addWidget(unit, line, 1)
         cells = [QLabel() for _ in _HEADS]
         for index, cell in enumerate(cells):
             cell.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-            cell.setAccessibleName(f"{metric.label} {_group(index)} {_HEADS[index]}")
+            cell.setAccessibleName(f"{metric.title} {_group(index)} {_HEADS[index]}")
             self._grid.addWidget(cell, line, _column(index))
         self.cells[metric.key] = cells
 

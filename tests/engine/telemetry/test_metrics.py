@@ -1,4 +1,4 @@
-"""Percentiles, the sample window, and the metrics registry."""
+"""Summaries of samples, and the metrics registry."""
 
 from __future__ import annotations
 
@@ -28,28 +28,13 @@ from engine.snapshot import (
     TokenEvent,
 )
 from engine.telemetry.metrics import (
-    METRICS,
+    EXPORTED,
     EngineMetrics,
-    LatencyWindow,
     MetricKind,
     Summary,
-    percentile,
 )
 
 numbers = st.floats(-1e6, 1e6)
-
-
-@settings(deadline=None)
-@given(st.lists(numbers, min_size=1, max_size=300), st.floats(0, 1))
-def test_percentile_is_numpys(values, q):
-    assert percentile(values, q) == pytest.approx(float(np.quantile(values, q)), abs=1e-6)
-
-
-def test_percentile_refuses_what_it_cannot_answer():
-    with pytest.raises(ValueError, match="no values"):
-        percentile([], 0.5)
-    with pytest.raises(ValueError, match="99"):
-        percentile([1.0], 99)
 
 
 class TestSummary:
@@ -60,6 +45,8 @@ class TestSummary:
         assert summary.num_samples == len(values)
         assert summary.max == max(values)
         assert summary.mean == pytest.approx(float(np.mean(values)), abs=1e-6)
+        for q, found in ((0.5, summary.p50), (0.9, summary.p90), (0.99, summary.p99)):
+            assert found is None or found == pytest.approx(float(np.quantile(values, q)), abs=1e-6)
         assert (summary.p99 is None) == (len(values) < 100)
 
     def test_of_nothing(self):
@@ -71,29 +58,6 @@ class TestSummary:
             "max": None,
             "num_samples": 0,
         }
-
-
-class TestLatencyWindow:
-    def test_keeps_the_horizon(self):
-        window = LatencyWindow(10.0)
-        window.extend(Sample(float(t), t / 10) for t in range(30))
-        assert [s.time for s in window.samples] == [float(t) for t in range(19, 30)]
-        assert window.p50 == pytest.approx(2.4)
-        assert window.p99 is None
-        window.advance(35.0)
-        assert [s.time for s in window.samples] == [float(t) for t in range(25, 30)]
-        assert window.p50 == pytest.approx(2.7)
-        window.advance(1000.0)
-        assert window.samples == () and window.p50 is None
-
-    def test_is_bounded(self):
-        window = LatencyWindow(1e9, max_samples=500)
-        window.extend(Sample(float(t), 1.0) for t in range(2000))
-        assert len(window.samples) == 500
-        assert window.samples[-1].time == 1999.0
-        assert window.p99 == 1.0
-        window.extend([Sample(2000.0, 9.0)])
-        assert window.summary.max == 9.0
 
 
 def engine_snapshot(**changes) -> EngineSnapshot:
@@ -212,7 +176,7 @@ class TestEngineMetrics:
 
 class TestRegistry:
     def test_names_are_those_that_a_vllm_dashboard_reads(self):
-        exported = {m.exported_name for m in METRICS.values()}
+        exported = {m.exported_name for m in EXPORTED.values()}
         assert exported >= {
             "vllm:num_requests_running",
             "vllm:kv_cache_usage_perc",
@@ -227,7 +191,7 @@ class TestRegistry:
 
     def test_everything_declared_is_kept_and_described(self):
         now = EngineMetrics().snapshot()
-        for name, metric in METRICS.items():
+        for name, metric in EXPORTED.items():
             assert metric.name == name and metric.help.endswith(".")
             is_histogram = metric.kind is MetricKind.HISTOGRAM
             assert (name in now.histograms) == is_histogram == bool(metric.buckets)

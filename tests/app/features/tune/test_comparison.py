@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.features.tune.comparison import (
-    METRICS,
+    BETTER,
     REACH_S,
     Figures,
     Stretch,
@@ -25,10 +25,9 @@ from app.features.tune.comparison import (
     tone,
 )
 from engine.snapshot import Sample, StepRecord
+from engine.snapshot.metrics import METRICS
 from tests.widgets.synthetic import snapshot
 from widgets.plot.series import Mark
-
-METRIC = {metric.key: metric for metric in METRICS}
 
 
 def fed(ttft: list[Sample], itl: list[Sample], until: float = 20.0) -> TuneHistory:
@@ -58,10 +57,10 @@ def test_p99_needs_a_hundred_samples() -> None:
 def test_every_token_counts_once_in_the_second_in_which_it_came() -> None:
     itl = [Sample(2.0 + n / 40, 0.025) for n in range(1, 100)]
     history = fed([Sample(2.0, 0.1)], itl)
-    tokens = history.figures(2.0, 5.0)["tokens"]
+    tokens = history.figures(2.0, 5.0)["output"]
     assert tokens.num_samples == 3  # whole seconds
     assert tokens.p50 == 40 and tokens.largest == 40
-    assert history.figures(2.0, 2.9)["tokens"] == Figures()  # not a whole one
+    assert history.figures(2.0, 2.9)["output"] == Figures()  # not a whole one
 
 
 @given(st.lists(st.floats(0.001, 9.999), max_size=60), st.integers(1, 9))
@@ -116,9 +115,9 @@ def test_changes_are_written_with_their_sign_and_judged_by_their_metric() -> Non
     assert [change_text(p) for p in (80.4, -3.44, 0.01, 1198)] == [
         "+80 %", "−3.4 %", "0 %", "+1,198 %",
     ]  # fmt: skip
-    assert tone(METRIC["ttft"], 50) == "worse" and tone(METRIC["ttft"], -50) == "better"
-    assert tone(METRIC["tokens"], 50) == "better" and tone(METRIC["kv_usage"], 50) == ""
-    assert tone(METRIC["itl"], 1.0) == ""  # too little to be called anything
+    assert tone(METRICS["ttft"], 50) == "worse" and tone(METRICS["ttft"], -50) == "better"
+    assert tone(METRICS["output"], 50) == "better" and tone(METRICS["kv_usage"], 50) == ""
+    assert tone(METRICS["itl"], 1.0) == ""  # too little to be called anything
 
 
 def test_the_copied_table_has_a_line_a_metric() -> None:
@@ -126,6 +125,6 @@ def test_the_copied_table_has_a_line_a_metric() -> None:
     a, b = Stretch(0.0, 10.0), Stretch(10.0, 20.0)
     rows = compare(history, a, b)
     lines = as_text(rows, a, b).splitlines()
-    assert lines[0] == "A 10.0 s, B 10.0 s" and len(lines) == 2 + len(METRICS)
+    assert lines[0] == "A 10.0 s, B 10.0 s" and len(lines) == 2 + len(BETTER)
     assert lines[2].split("\t")[:5] == ["TTFT", "ms", "100", "200", "+100 %"]
     assert "TTFT 100 → 200 ms (+100 %)" in in_brief(rows)

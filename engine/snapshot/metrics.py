@@ -1,0 +1,70 @@
+"""What the engine measures: key, title, unit and description of each metric, once.
+
+The exported metrics (`engine.telemetry.metrics`), the charts, the tables and the reports of
+benchmarks are made from this table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """`description`: one sentence, without its period where it follows a title."""
+
+    key: str
+    title: str
+    unit: str
+    description: str
+
+    @property
+    def heading(self) -> str:
+        """Of a column: "TTFT, ms"."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+
+_METRICS = (
+    Metric("running", "Running", "requests", "Requests in the running batch"),
+    Metric("waiting", "Waiting", "requests", "Requests waiting for a batch slot or KV blocks"),
+    Metric("kv_usage", "KV usage", "%", "KV blocks in use by requests"),
+    Metric("cache_config", "KV cache settings", "", "Settings of the KV cache, as labels"),
+    Metric("prefix_queries", "Prefix queries", "tokens", "Tokens looked up in the prefix cache"),
+    Metric("prefix_hits", "Prefix tokens found", "tokens", "Tokens found in the prefix cache"),
+    Metric("prefix_hit_rate", "Prefix hits", "%", "Prompt tokens found in the prefix cache"),
+    Metric("preemptions", "Preemptions", "", "Requests preempted for KV blocks"),
+    Metric(
+        "prompt_tokens", "Prompt tokens", "tokens",
+        "Prefill tokens, computed or cached; those of a resumed request count again",
+    ),
+    Metric("generation_tokens", "Generated tokens", "tokens", "Tokens generated"),
+    Metric("finished", "Finished", "requests", "Finished requests"),
+    Metric("ttft", "TTFT", "ms", "Arrival to first token"),
+    Metric("engine_ttft", "Engine TTFT", "ms", "Arrival to the end of the first token's step"),
+    Metric("itl", "ITL", "ms", "Gap between output tokens; n tokens at once count n times gap / n"),
+    Metric("tpot", "TPOT", "ms", "Per request: (end to end - TTFT) / (tokens - 1)"),
+    Metric("e2e", "End to end", "ms", "Arrival to finish"),
+    Metric("queue", "Queue", "ms", "Arrival to first scheduled step"),
+    Metric("prefill", "Prefill", "ms", "First scheduled step to first token"),
+    Metric("decode", "Decode", "ms", "First token to last token"),
+    Metric("request_prompt", "Prompt", "tokens", "Prompt tokens of a request"),
+    Metric("request_output", "Output", "tokens", "Tokens generated for a request"),
+    Metric("step_tokens", "Step tokens", "tokens", "Tokens computed in one step"),
+    Metric("draft_rounds", "Draft rounds", "drafts", "Drafts verified"),
+    Metric("drafted", "Drafted tokens", "tokens", "Tokens drafted"),
+    Metric("accepted", "Accepted tokens", "tokens", "Drafted tokens accepted"),
+    Metric(
+        "accepted_at", "Accepted by position", "tokens",
+        "Drafted tokens accepted, by position in the draft",
+    ),
+    Metric("acceptance_rate", "Acceptance rate", "%", "Drafted tokens accepted"),
+    Metric("acceptance_length", "Acceptance length", "tokens", "Tokens per verified draft"),
+    Metric("output", "Output", "tok/s", "Tokens generated per second"),
+    Metric("throughput", "Total", "tok/s", "Prompt and generated tokens per second"),
+    Metric("request_rate", "Requests", "req/s", "Requests finished per second"),
+    Metric("memory", "Memory", "GiB", "Memory of this process"),
+    Metric("weights", "Weights", "", "Memory of the model's weights"),
+    Metric("kv_cache", "KV cache", "", "Memory of the KV cache"),
+)  # fmt: skip
+
+METRICS: dict[str, Metric] = {metric.key: metric for metric in _METRICS}
+"""Every metric by its key."""
