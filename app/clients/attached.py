@@ -27,7 +27,7 @@ from engine.errors import ErrorInfo
 
 if TYPE_CHECKING:
     from app.link.bridge import EngineBridge
-    from app.link.engine_seat import EngineThreadLike
+    from app.link.engine_handle import EngineThreadLike
 
 
 log = logging.getLogger(__name__)

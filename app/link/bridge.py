@@ -21,7 +21,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.clients.target import Event, LinkChanged, LinkState, Past, Remark
 from app.link.dispatcher import Deliveries, titled
-from app.link.engine_seat import EngineSeat, EngineThreadLike, ThreadFactory, engine_thread
+from app.link.engine_handle import EngineHandle, EngineThreadLike, ThreadFactory, engine_thread
 from app.link.row_names import event_by_row
 from engine import messages
 from engine.config import EngineConfig
@@ -70,7 +70,7 @@ class EngineBridge(QObject):
 
     def __init__(self, make_thread: ThreadFactory = engine_thread, parent: QObject | None = None):
         super().__init__(parent)
-        self._seat = EngineSeat(make_thread, self.on_event)
+        self._handle = EngineHandle(make_thread, self.on_event)
         self._closed = False
         self._listeners: tuple[Callable[[messages.Event], None], ...] = ()
         self._requests: set[str] = set()  # that have not ended
@@ -84,29 +84,29 @@ class EngineBridge(QObject):
     def beside(self) -> EngineBridge:
         """Another engine of our own, with nothing loaded. Whoever asks for it ends it by
         `shutdown`."""
-        return EngineBridge(self._seat.make_own)
+        return EngineBridge(self._handle.make_own)
 
     # Which engine ----------------------------------------------------------------------------
 
     @property
     def is_remote(self) -> bool:
         """Whether the engine runs elsewhere."""
-        return self._seat.is_remote
+        return self._handle.is_remote
 
     @property
     def engine(self) -> EngineThreadLike | None:
         """What stands for the engine now: a remote one tells more of itself."""
-        return self._seat.engine
+        return self._handle.engine
 
     @property
     def has_next(self) -> bool:
         """Whether the next model is opened by an engine of our own of another kind."""
-        return self._seat.make_next is not None
+        return self._handle.make_next is not None
 
     def make_next(self, make_thread: ThreadFactory) -> None:
         """Engines of our own are of this kind, from the next model on. What runs goes on; a
         comparison beside it has an engine of the kind that runs."""
-        self._seat.make_next = None if make_thread is self._seat.make_own else make_thread
+        self._handle.make_next = None if make_thread is self._handle.make_own else make_thread
         if self.engine is None:
             self.turn_to_next()
 
@@ -114,15 +114,15 @@ class EngineBridge(QObject):
         """The engine of `make_next` takes the place of the one before, if there is one to."""
         if not self.has_next or self.is_remote:
             return
-        self._seat.use_next()
+        self._handle.use_next()
         if self.engine is not None:
-            self._turn_to(self._seat.make_own)
+            self._turn_to(self._handle.make_own)
 
     @property
     def offers(self) -> tuple[str, ...] | None:
         """Names of the models that an engine elsewhere opens; None where the engine reads the
         folders of this machine."""
-        return self._seat.offers
+        return self._handle.offers
 
     @property
     def gives_back(self) -> Mapping[str, int]:
@@ -137,32 +137,32 @@ class EngineBridge(QObject):
     @property
     def place(self) -> str:
         """Where an engine elsewhere is, as people say it; "" for one of our own."""
-        return self._seat.place
+        return self._handle.place
 
     @property
     def look_only(self) -> str:
         """Why this window may not open models or change settings there; "" where it may."""
-        return self._seat.look_only
+        return self._handle.look_only
 
     def attach(self, make_thread: ThreadFactory) -> None:
         """Leave the engine for another, whose events tell what it has loaded."""
         self._turn_to(make_thread)
-        self._seat.start()
+        self._handle.start()
         self.take_answer(LinkChanged(LinkState.CONNECTING, time.perf_counter()))
 
     def attach_again(self) -> None:
         """The engine elsewhere on a new line, after the one before ended for good."""
         if self.is_remote:
-            self.attach(self._seat.maker)
+            self.attach(self._handle.maker)
 
     def detach(self) -> None:
         """Back to an engine of our own, with nothing loaded."""
         if self.is_remote:
-            self._turn_to(self._seat.make_own)
+            self._turn_to(self._handle.make_own)
             self.link_changed.emit(None)
 
     def _turn_to(self, make_thread: ThreadFactory) -> None:
-        self._seat.leave(make_thread)
+        self._handle.leave(make_thread)
         self._deliveries.keep_written()  # it stays; what else was said is not true any more
         self.link = None
         words = ErrorInfo("The window turned to another engine; the reply was stopped.")
@@ -236,13 +236,13 @@ class EngineBridge(QObject):
         """End the engine's thread and hand on what it said last. The one call that waits."""
         self._closed = True
         self._deliveries.stop_waking()
-        self._seat.end(timeout)
+        self._handle.end(timeout)
         self._deliveries.close()
 
     def _submit(self, command: messages.Command) -> None:
         if self._closed:
             return
-        self._seat.start().submit(command)
+        self._handle.start().submit(command)
 
     # The engine's thread ---------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the driver tells of this machine's NVIDIA GPUs, as signals."""
+"""GPU figures as signals, and the measured peaks of this machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from app.link.bridge import EngineBridge, EngineState
 from app.paths import data_dir
 from engine import messages
 from engine.config import EngineConfig
-from engine.hardware.nvml import GpuWatch
+from engine.hardware.nvml import GpuWatch, visible
 from engine.hardware.peaks import Peaks
-from engine.snapshot import GpuFigures, ModelInfo
+from engine.snapshot import EngineSnapshot, GpuFigures, ModelInfo
 
 
 class GpuMonitor(QObject):
-    """`figures` once a second: time (`time.perf_counter`), tuple[GpuFigures, ...]. The driver is
-    asked on a thread of its own. Silent where there is none."""
+    """NVIDIA GPUs of this machine: `figures` once a second, with the time (`time.perf_counter`) and
+    tuple[GpuFigures, ...]. Polls the driver on its own thread; silent without a driver."""
 
     figures = Signal(float, object)
 
@@ -41,6 +41,34 @@ class GpuMonitor(QObject):
 
     def _on_figures(self, time: float, found: tuple[GpuFigures, ...]) -> None:
         self.figures.emit(time, found)  # from the watch's thread: Qt queues it
+
+
+class GpuFeed(QObject):
+    """GPUs of the machine that runs the engine: this one, or that of a remote engine's snapshots.
+    `figures`: time, all GPUs, and those that CUDA can use."""
+
+    figures = Signal(float, object, object)
+
+    def __init__(self, monitor: GpuMonitor, bridge: EngineBridge, parent: QObject) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self._remote: tuple[GpuFigures, ...] | None = None  # None: the engine runs here
+        monitor.figures.connect(self._on_own)
+        bridge.snapshot.connect(self._on_snapshot)
+
+    def _on_own(self, at: float, gpus: tuple[GpuFigures, ...]) -> None:
+        if not self._bridge.is_remote:
+            self.figures.emit(at, gpus, visible(gpus))
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        """After a change of machine this also clears the figures, if the new one has no GPU."""
+        gpus = snapshot.gpus if self._bridge.is_remote else None
+        if gpus != self._remote:
+            self._remote = gpus
+            gpus = gpus or ()
+            # remote engines do not report which parts of a partitioned GPU CUDA can use
+            usable = tuple(gpu for gpu in gpus if not gpu.part_of)
+            self.figures.emit(snapshot.time, gpus, usable)
 
 
 log = logging.getLogger(__name__)

@@ -1,97 +1,98 @@
-"""What the window can do, as data: menus, shortcuts and their overview are made from this."""
+"""The main window's own commands. Menus, shortcuts and their overview are made from them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QDockWidget
 
+from app.features.models.session import ModelSession
+from app.features.tune.engine_settings import EngineSettingsPanel
+from app.link.bridge import EngineBridge
+from app.main.dialogs import PALETTE, Dialogs
+from app.main.main_window import MainWindow
 from app.window.commands import Command
 from app.window.documentation import show_documentation
-from app.window.settings_store import ThemeMode
-
-if TYPE_CHECKING:
-    from app.main.main_window import MainWindow
+from app.window.program_settings import PREFERENCES, Preferences
+from widgets.live.charts import LiveCharts
 
 
-PALETTE = "help.palette"
-THEMES: tuple[tuple[ThemeMode, str], ...] = (
-    ("light", "Light"),
-    ("dark", "Dark"),
-    ("system", "As the system"),
-)
-
-
-def window_commands(window: MainWindow) -> list[Command]:
-    """The commands of the window itself; pages add their own."""
-    return [*_file(window), *_view(window), *_tune(window), *_help(window)]
-
-
-def _file(window: MainWindow) -> list[Command]:
-    def has_model() -> bool:
-        return window.bridge.is_ready
-
+def file_commands(
+    window: MainWindow, dialogs: Dialogs, session: ModelSession, bridge: EngineBridge
+) -> list[Command]:
     return [
         Command(
-            "model.open", "Open model…", window.show_open_model, "File", "Ctrl+O",
-            "folder", "model",
+            "model.open", "Open model…", dialogs.open_model, "File", "Ctrl+O", "folder", "model"
         ),
         Command(
-            "model.unload", "Unload model", window.session.unload, "File", section="unload",
-            is_enabled=has_model, why_not=lambda: window.bridge.look_only,
+            "model.unload", "Unload model", session.unload, "File", section="unload",
+            is_enabled=lambda: bridge.is_ready, why_not=lambda: bridge.look_only,
         ),
         Command("app.quit", "Quit", window.close, "File", "Ctrl+Q", section="quit"),
     ]  # fmt: skip
 
 
-def _view(window: MainWindow) -> list[Command]:
+def view_commands(
+    window: MainWindow, preferences: Preferences, charts: Sequence[LiveCharts]
+) -> list[Command]:
+    """`charts`: those that pause together."""
+
+    def pause() -> None:
+        is_paused = charts[0].is_paused
+        for each in charts:
+            each.set_paused(not is_paused)
+
+    def set_theme(mode: str) -> None:
+        preferences.set("theme", mode)
+        window.commands.refresh()
+
+    def is_theme(mode: str) -> bool:
+        return bool(preferences.get("theme") == mode)
+
+    def is_page(index: int) -> bool:
+        return window.page_index == index
+
     pages = [
         Command(
             f"page.{page.name.lower()}", page.name, partial(window.show_page, index),
             "View", f"Ctrl+{index + 1}", page.icon, "pages", choice="page",
-            is_checked=partial(_is_page, window, index),
+            is_checked=partial(is_page, index),
         )
         for index, page in enumerate(window.pages)
     ]  # fmt: skip
     docks = [
         Command(
-            f"dock.{dock.objectName()}", dock.windowTitle(),
-            partial(_toggle, dock), "View", shortcut, section="docks",
-            is_checked=partial(_is_open, dock),
+            f"dock.{dock.objectName()}", dock.windowTitle(), partial(_toggle, dock), "View",
+            shortcut, section="docks", is_checked=partial(_is_open, dock),
         )
-        for dock, shortcut in window.dock_shortcuts()
+        for dock, shortcut in window.dock_shortcuts
     ]  # fmt: skip
     themes = [
         Command(
-            f"theme.{mode}", text, partial(window.set_theme, mode), "View",
-            section="theme", choice="theme", is_checked=partial(_is_theme, window, mode),
+            f"theme.{mode}", text, partial(set_theme, mode), "View", section="theme",
+            choice="theme", is_checked=partial(is_theme, mode),
         )
-        for mode, text in THEMES
+        for mode, text in PREFERENCES["theme"].choices
     ]  # fmt: skip
     return [
         *pages,
         *docks,
+        Command("docks.reset", "Reset panels", window.docks.reset, "View", section="docks"),
         Command(
-            "docks.reset", "Panels back to their places", window.docks.reset, "View",
-            section="docks",
-        ),
-        Command(
-            "charts.pause", "Hold the charts still", window.toggle_charts, "View", "Ctrl+Shift+J",
-            section="charts", is_checked=lambda: window.charts_paused,
+            "charts.pause", "Pause charts", pause, "View", "Ctrl+Shift+J", section="charts",
+            is_checked=lambda: charts[0].is_paused,
         ),
         *themes,
     ]  # fmt: skip
 
 
-def _tune(window: MainWindow) -> list[Command]:
-    panel = window.engine_settings
-
+def tune_commands(panel: EngineSettingsPanel, bridge: EngineBridge) -> list[Command]:
     def has_model() -> bool:
         return panel.model.applied is not None
 
     def why_not() -> str:
-        return window.bridge.look_only
+        return bridge.look_only
 
     return [
         Command(
@@ -103,45 +104,39 @@ def _tune(window: MainWindow) -> list[Command]:
             is_enabled=lambda: panel.model.can_redo, why_not=why_not,
         ),
         Command(
-            "tune.defaults", "Settings back to their defaults", panel.reset, "Tune",
-            section="history", is_enabled=lambda: bool(panel.model.chosen), why_not=why_not,
+            "tune.defaults", "Reset engine settings", panel.reset, "Tune", section="history",
+            is_enabled=lambda: bool(panel.model.chosen), why_not=why_not,
         ),
         Command(
-            "tune.save_profile", "Save settings as a profile…", panel.profiles.ask_name, "Tune",
+            "tune.save_profile", "Save settings as profile…", panel.profiles.ask_name, "Tune",
             section="profiles", is_enabled=has_model,
         ),
         Command(
-            "tune.server_command", "Settings as a server's command line…", panel.show_command,
-            "Tune", "Ctrl+Alt+C", section="profiles", is_enabled=has_model,
+            "tune.server_command", "Copy settings as server command…", panel.show_command, "Tune",
+            "Ctrl+Alt+C", section="profiles", is_enabled=has_model,
         ),
     ]  # fmt: skip
 
 
-def _help(window: MainWindow) -> list[Command]:
+def help_commands(window: MainWindow, dialogs: Dialogs) -> list[Command]:
     return [
         Command(
             "help.documentation", "Documentation", partial(show_documentation, window), "Help",
             "F1", "book", "help",
         ),
         Command(
-            PALETTE, "Find a command or setting", window.show_palette, "Help", "Ctrl+Shift+P",
+            PALETTE, "Find command or setting", dialogs.show_palette, "Help", "Ctrl+Shift+P",
             "search", "help",
         ),
         Command(
-            "help.shortcuts", "Keyboard shortcuts", window.show_shortcuts, "Help", "Ctrl+/",
+            "help.shortcuts", "Keyboard shortcuts", dialogs.show_shortcuts, "Help", "Ctrl+/",
             "keyboard", "help",
         ),
-        Command("help.about", "About Inferdeck", window.show_about, "Help", icon="info",
-                section="about"),
+        Command(
+            "help.about", "About Inferdeck", dialogs.show_about, "Help", icon="info",
+            section="about",
+        ),
     ]  # fmt: skip
-
-
-def _is_page(window: MainWindow, index: int) -> bool:
-    return window.page_index == index
-
-
-def _is_theme(window: MainWindow, mode: ThemeMode) -> bool:
-    return window.settings.theme == mode
 
 
 def _is_open(dock: QDockWidget) -> bool:
@@ -149,7 +144,7 @@ def _is_open(dock: QDockWidget) -> bool:
 
 
 def _toggle(dock: QDockWidget) -> None:
-    """Open it, or bring it to the front of its tabs; close it where it is seen already."""
+    """Open a dock or bring it to the front; close it when it is already visible."""
     is_seen = not dock.isHidden() and not dock.visibleRegion().isEmpty()
     dock.setVisible(not is_seen)
     if not is_seen:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from PySide6.QtCore import QSize
 
-from app.main.start import Application, make_application
+from app.main.application import Application
+from app.main.start import make_application
 from app.paths import starter_model
 from app.screenshot.camera import Camera
 from app.screenshot.scenes import take_all

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.features.chat.suggestions import long_prompts, suggestions_for
 from app.features.models.session import LOAD
 from app.link.bridge import EngineState
-from app.main.start import Application
+from app.main.application import Application
 from app.window.settings_store import ThemeMode
 from engine.errors import InferdeckError
 
@@ -45,7 +45,7 @@ class Camera:
             lambda: bridge.state is not EngineState.LOADING, LOAD_TIMEOUT_S, "loading did not end"
         )
         if not bridge.is_ready:
-            notice = self.window.notices.notice(LOAD)
+            notice = self.application.notices.notice(LOAD)
             cause = notice.cause if notice is not None else "The model was not loaded."
             raise ScreenshotError(cause, notice.remedy if notice is not None else "")
 
@@ -92,7 +92,7 @@ class Camera:
 
     def in_both_modes(self, name: str, widget: QWidget) -> Iterator[Path]:
         for mode in MODES:
-            self.window.set_theme(mode)
+            self.window.commands.run(f"theme.{mode}")
             pause(300)  # one redraw of the charts
             file = self.output / f"{name}-{mode}.png"
             if not widget.grab().save(str(file)):

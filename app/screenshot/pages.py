@@ -22,7 +22,7 @@ from app.features.quantize.texts import STARTER, TextChoice, builtin_text
 from app.features.serve.addresses import next_free_port
 from app.features.serve.page import OTHERS, SERVE
 from app.link.dispatcher import StatePace
-from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
+from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import starter_model
 from app.screenshot.camera import (
     ESTIMATE_TIMEOUT_S,
@@ -93,12 +93,12 @@ PROMPT = "Tell me a story about a fox and a lamp."
 
 def take_broadcast(camera: Camera) -> Iterator[Path]:
     """Nine replies in four places: the batch waits for its longest reply."""
-    bridge, views = camera.application.bridge, camera.window.views
+    bridge, views = camera.application.bridge, camera.application.views
     before = bridge.config
     assert before is not None
     bridge.reconfigure(batching="static", max_num_seqs=PLACES)
     camera.wait(lambda: _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed")
-    manager = camera.window.broadcast
+    manager = camera.application.broadcast
     manager.show()
     window = manager.window
     assert window is not None
@@ -120,7 +120,7 @@ def take_broadcast(camera: Camera) -> Iterator[Path]:
         views.timeline.show_step(history.record(idle[-1]).index)
     yield from camera.in_both_modes("timeline-static", camera.window)
     views.timeline.view.follow()
-    camera.window.charts_dock.raise_()
+    camera.application.charts_dock.raise_()
     window.close()
     bridge.reconfigure(batching=before.batching, max_num_seqs=before.max_num_seqs)
     camera.wait(lambda: not _is_static(camera), LOAD_TIMEOUT_S, "the policy was not changed back")
@@ -261,9 +261,9 @@ SECTIONS = (
 
 def take_settings(camera: Camera) -> Iterator[Path]:
     """Yields each file when it is saved."""
-    window = camera.window
-    window.preferences.show()
-    dialog = window.preferences.dialog
+    application = camera.application
+    application.preferences.show()
+    dialog = application.preferences.dialog
     assert dialog is not None
     for title, name in SECTIONS:
         dialog.show_section(title)
@@ -276,7 +276,7 @@ def take_settings(camera: Camera) -> Iterator[Path]:
 
 def _layouts(camera: Camera) -> Iterator[Path]:
     """Each that comes with the program, and the notifications of all this."""
-    window = camera.window
+    application, window = camera.application, camera.window
     for name in ("tuning", "presentation"):
         window.commands.run(f"layout.{name}")
         window.show_page(0)
@@ -286,8 +286,7 @@ def _layouts(camera: Camera) -> Iterator[Path]:
     yield from camera.in_both_modes("layout-presentation-small", window)
     window.resize(size)
     window.commands.run("layout.chat")
-    window.history_dock.show()
-    window.history_dock.raise_()
+    application.history_dock.bring_to_front()
     yield from camera.in_both_modes("notifications", window)
-    window.history_dock.hide()
-    window.charts_dock.raise_()
+    application.history_dock.hide()
+    application.charts_dock.raise_()

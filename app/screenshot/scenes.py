@@ -10,7 +10,7 @@ from app.features.chat.suggestions import long_prompts, suggestions_for
 from app.features.tune.server_dialog import ServerDialog
 from app.link.bridge import EngineBridge
 from app.link.dispatcher import StatePace
-from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
+from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
 from app.paths import resources_dir, starter_draft, starter_model
 from app.screenshot.camera import (
     ESTIMATE_TIMEOUT_S,
@@ -38,7 +38,7 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     """Yields each file when it is saved."""
     camera.application.show()
     camera.window.resize(camera.size)
-    camera.application.open_first_model({"model": model})
+    camera.application.startup.open_first_model({"model": model})
     yield from camera.in_both_modes("loading", camera.window)
     camera.wait_for_model()
     yield from camera.in_both_modes("empty", camera.window)
@@ -63,24 +63,24 @@ def take_all(camera: Camera, model: str) -> Iterator[Path]:
     yield from take_elsewhere(camera, model)
     yield from _palette(camera)
     yield from take_settings(camera)
-    yield from camera.in_both_modes("engine-settings", camera.window.settings_dock)
+    yield from camera.in_both_modes("engine-settings", camera.application.settings_dock)
     yield from _open_model(camera)
     camera.window.resize(SMALL)
     yield from camera.in_both_modes("small", camera.window)
-    for dock in (camera.window.views.bottleneck_dock, camera.window.views.memory_dock):
+    for dock in (camera.application.views.bottleneck_dock, camera.application.views.memory_dock):
         dock.raise_()
         yield from camera.in_both_modes(f"small-{dock.objectName()}", camera.window)
 
 
 def _docks(camera: Camera) -> Iterator[Path]:
     """What lies behind the live charts, while the replies are written."""
-    log = camera.window.log_dock
+    log = camera.application.log_dock
     log.show()
-    for dock in (*(dock for dock, _ in camera.window.views.docks), log):
+    for dock in (*(dock for dock, _ in camera.application.views.docks), log):
         dock.raise_()
         yield from camera.in_both_modes(dock.objectName(), camera.window)
     log.hide()
-    camera.window.charts_dock.raise_()
+    camera.application.charts_dock.raise_()
 
 
 def _pages(camera: Camera) -> Iterator[Path]:
@@ -145,14 +145,15 @@ def _tokens(camera: Camera) -> Iterator[Path]:
 
 def _recording(camera: Camera) -> Iterator[Path]:
     """What the flight recorder kept of all this, opened again."""
-    flight = camera.window.flight
+    flight = camera.application.recordings
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "2026-11-21-1304.inferdeck-flight"
         flight.save(path)
-        camera.wait(lambda: "recording" in camera.window.notices.keys, 30.0, "nothing was saved")
+        notices = camera.application.notices
+        camera.wait(lambda: "recording" in notices.keys, 30.0, "nothing was saved")
         flight.open(path)
         camera.wait(lambda: bool(flight.windows), 30.0, "the recording did not open")
-    camera.window.notices.dismiss("recording")
+    camera.application.notices.dismiss("recording")
     window = flight.windows[0]
     camera.wait(lambda: window.player.position > 0, 30.0, "the recording did not begin")
     camera.wait(lambda: not window.player.is_jumping, 30.0, "the recording was not read")
@@ -164,7 +165,7 @@ def _recording(camera: Camera) -> Iterator[Path]:
 
 def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     """Keys and values in 8 bits: where their precision is named, and what a token takes."""
-    bridge, views = camera.application.bridge, camera.window.views
+    bridge, views = camera.application.bridge, camera.application.views
     wanted = "k=int8,v=fp8"
     bridge.reconfigure(kv_cache_dtype=wanted)
     camera.wait(lambda: _kv_dtype(bridge) == wanted, LOAD_TIMEOUT_S, "the cache was not rebuilt")
@@ -178,7 +179,7 @@ def _kv_precision(camera: Camera, model: str) -> Iterator[Path]:
     camera.wait_for_replies()
     bridge.reconfigure(kv_cache_dtype="auto")
     camera.wait(lambda: _kv_dtype(bridge) == "auto", LOAD_TIMEOUT_S, "the cache was not rebuilt")
-    camera.window.charts_dock.raise_()
+    camera.application.charts_dock.raise_()
 
 
 def _speculation(camera: Camera, model: str) -> Iterator[Path]:
@@ -195,9 +196,9 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
     camera.start_chats(model)
     camera.wait_for_replies()
     pause(2 * SNAPSHOT_INTERVAL_MS)
-    camera.window.views.speculation_dock.raise_()
+    camera.application.views.speculation_dock.raise_()
     yield from camera.in_both_modes("speculation", camera.window)
-    camera.window.charts_dock.raise_()
+    camera.application.charts_dock.raise_()
     camera.ask("Tell me a story about a fox and a lamp.", MAX_TOKENS)
     camera.wait_for_replies()
     page.tokens.show_last()
@@ -208,7 +209,7 @@ def _speculation(camera: Camera, model: str) -> Iterator[Path]:
 
 def _precision(camera: Camera) -> Iterator[Path]:
     """A reply that goes on in int8, and both precisions side by side; then back."""
-    bridge, panel = camera.application.bridge, camera.window.engine_settings
+    bridge, panel = camera.application.bridge, camera.application.engine_settings
     known = lambda: panel.precision.checkpoint is not None
     camera.wait(known, ESTIMATE_TIMEOUT_S, "the checkpoint was not looked at")
     row = panel.rows["quantization"]
@@ -227,7 +228,7 @@ def _precision(camera: Camera) -> Iterator[Path]:
 
 
 def _comparison(camera: Camera) -> Iterator[Path]:
-    desk = camera.window.compare
+    desk = camera.application.compare
     desk.show()
     window = desk.window
     assert window is not None
@@ -251,7 +252,7 @@ def _tune(camera: Camera) -> Iterator[Path]:
     page.load_bar.toggle()
     done = lambda: page.load.counts.completed
     camera.wait(lambda: done() >= LOAD_REQUESTS, REPLY_TIMEOUT_S, "the load was not served")
-    panel = camera.window.engine_settings
+    panel = camera.application.engine_settings
     panel.rows["max_num_seqs"].control.set_value(LOAD_CONCURRENCY // 2)
     panel.rows["max_num_seqs"].value_changed.emit("max_num_seqs", LOAD_CONCURRENCY // 2)
     until = done() + LOAD_REQUESTS
@@ -272,16 +273,16 @@ def _tune(camera: Camera) -> Iterator[Path]:
 
 def _palette(camera: Camera) -> Iterator[Path]:
     """Everything that the window can do."""
-    palette = camera.window.command_palette
-    camera.window.show_palette()
+    palette = camera.application.dialogs.palette
+    camera.application.dialogs.show_palette()
     palette.field.setText("ch")
     yield from camera.in_both_modes("commands", camera.window)
     palette.close_and_return()
 
 
 def _open_model(camera: Camera) -> Iterator[Path]:
-    camera.window.show_open_model()
-    dialog = camera.window.open_dialog
+    camera.application.dialogs.open_model()
+    dialog = camera.application.dialogs.model_dialog
     assert dialog is not None
     dialog.choose(shape_sources()[0])
     camera.wait(lambda: dialog.can_open, ESTIMATE_TIMEOUT_S, "the estimate did not come")

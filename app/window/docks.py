@@ -64,6 +64,11 @@ class PanelDock(QDockWidget):
         self.setTitleBarWidget(_TitleBar(self))
         self.setWidget(Contained(content))  # what a panel writes moves no other
 
+    def bring_to_front(self) -> None:
+        """Open it, in front of the other tabs."""
+        self.show()
+        self.raise_()
+
 
 class CardDock(PanelDock):
     """A dock that looks like the panels of the page: one rounded card, its title inside."""

@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QInputDialog, QWidget
 
 from app.window.commands import Command, CommandRegistry
-from app.window.dock_keeper import DockKeeper
+from app.window.dock_layouts import DockLayouts
 from app.window.layouts import BUILT_IN, Layout, LayoutError, LayoutStore
 from app.window.notices import Notice, error_notice
 from app.window.settings_store import SettingsStore
@@ -19,41 +19,38 @@ OWN_TEXT = "layout-text"
 """Flag: the size of the text is that of the layout, and not that of the settings."""
 
 
-class LayoutDesk(QObject):
-    """`notice(Notice)`; `text_size_changed`: see `text_size`. `page` names the page that is shown,
+class LayoutController(QObject):
+    """`text_size_changed`: see `text_size`. `page` is the name of the current page, and
     `show_page` shows another."""
 
-    notice = Signal(object)
+    notice = Signal(object)  # Notice
     text_size_changed = Signal()
 
     def __init__(
         self,
         store: LayoutStore,
         settings: SettingsStore,
+        docks: DockLayouts,
+        commands: CommandRegistry,
         page: Callable[[], str],
         show_page: Callable[[str], object],
         window: QWidget,
     ) -> None:
+        """Adds a command for each layout to `commands`."""
         super().__init__(window)
         self.store, self._settings, self._window = store, settings, window
+        self._docks, self._registry = docks, commands
         self._page, self._show_page = page, show_page
-        self._docks: DockKeeper | None = None
-        self._registry: CommandRegistry | None = None
-
-    def start(self, docks: DockKeeper, registry: CommandRegistry) -> None:
-        """The window is put together: take its docks, and name what can be done."""
-        self._docks, self._registry = docks, registry
         docks.unreadable.connect(self._on_unreadable)
-        registry.add(*self._commands())
-        for layout in self.store.own:
-            registry.add(self._choice(layout))
+        commands.add(*self._commands())
+        for layout in store.own:
+            commands.add(self._choice(layout))
 
     # What there is -----------------------------------------------------------------------------
 
     @property
     def current(self) -> Layout:
-        """The one that was chosen last; the first where that is gone."""
-        return self.store.find(self._settings.layout) or BUILT_IN[0]
+        return self.store.current(self._settings.layout)
 
     @property
     def text_size(self) -> int | None:
@@ -100,7 +97,7 @@ class LayoutDesk(QObject):
     def choose(self, name: str) -> None:
         """Put page, panels and text as the layout has them."""
         layout = self.store.find(name)
-        if layout is None or self._docks is None:
+        if layout is None:
             return
         self._settings.layout = layout.name
         self._settings.set_flag(OWN_TEXT, layout.text_size is not None)
@@ -116,8 +113,6 @@ class LayoutDesk(QObject):
 
     def save_as(self, name: str) -> None:
         """Keep what is seen now under `name`."""
-        if self._docks is None:
-            return
         base = self.current.base
         layout = Layout(name, base, self._page(), self.text_size, self._docks.states())
         known = self.store.find(name)
@@ -127,7 +122,7 @@ class LayoutDesk(QObject):
             self._say(error)
             return
         if known is None:
-            self._registered.add(self._choice(kept))
+            self._registry.add(self._choice(kept))
         elif known.name != kept.name:
             self._take_name(known, kept)
         self._settings.layout = kept.name
@@ -159,7 +154,7 @@ class LayoutDesk(QObject):
         except LayoutError as error:
             self._say(error)
             return
-        self._registered.remove(_id(gone))
+        self._registry.remove(_id(gone))
         self._settings.layout = base
         self._refresh()
         undo = ("Undo", partial(self._bring_back, gone))
@@ -171,8 +166,8 @@ class LayoutDesk(QObject):
         except LayoutError as error:
             self._say(error)
             return
-        if _id(layout) not in self._registered:
-            self._registered.add(self._choice(layout))
+        if _id(layout) not in self._registry:
+            self._registry.add(self._choice(layout))
         self._settings.layout = layout.name
         self._refresh()
 
@@ -198,22 +193,17 @@ class LayoutDesk(QObject):
 
     # -------------------------------------------------------------------------------------------
 
-    @property
-    def _registered(self) -> CommandRegistry:
-        assert self._registry is not None
-        return self._registry
-
     def _take_name(self, before: Layout, after: Layout) -> None:
         """The command under its new name, with the keys that it had."""
-        keys = self._registered.keymap.keys(_id(before))
-        self._registered.remove(_id(before))
-        self._registered.add(self._choice(after))
+        keys = self._registry.keymap.keys(_id(before))
+        self._registry.remove(_id(before))
+        self._registry.add(self._choice(after))
         if keys:
-            self._registered.keymap.bind(_id(after), keys)
-            self._registered.take_keys()
+            self._registry.keymap.bind(_id(after), keys)
+            self._registry.take_keys()
 
     def _refresh(self) -> None:
-        self._registered.refresh()
+        self._registry.refresh()
 
     def _say(self, error: LayoutError) -> None:
         self.notice.emit(error_notice(NOTICE, "", error.info()))

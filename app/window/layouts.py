@@ -83,6 +83,10 @@ class LayoutStore:
         wanted = clean_name(name).casefold()
         return next((x for x in (*BUILT_IN, *self._own) if x.name.casefold() == wanted), None)
 
+    def current(self, name: str) -> Layout:
+        """The layout of this name; the first one if it was deleted."""
+        return self.find(name) or BUILT_IN[0]
+
     def save(self, layout: Layout) -> Layout:
         """Keep it, in place of one of the user's of the same name; as it is kept."""
         named = replace(layout, name=_checked(layout.name))

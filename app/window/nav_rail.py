@@ -51,12 +51,12 @@ class NavRail(QFrame):
         self._pages.addWidget(button)
 
     def add_action(
-        self, text: str, icon: str, tip: str, command: str, do: Callable[[], object]
+        self, text: str, icon: str, tip: str, command: str, run: Callable[[str], object]
     ) -> QToolButton:
-        """`command`: whose keys the tooltip names."""
+        """A button that runs a command; its tooltip names the command's keys."""
         button = _nav_button(text, icon)
         set_key_tip(button, tip, command)
-        button.clicked.connect(lambda: do())
+        button.clicked.connect(lambda: run(command))
         self._actions.addWidget(button)
         return button
 

@@ -1,4 +1,4 @@
-"""`WindowDesk`: keeps a window of which there is one, beside the main window."""
+"""`SingleWindow`: keeps a window of which there is one, beside the main window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.window.commands import Command
 Window = TypeVar("Window", bound=QDialog)
 
 
-class WindowDesk(QObject, Generic[Window]):
+class SingleWindow(QObject, Generic[Window]):
     """`window` is None until it is opened, and again when it was closed. `make` makes it and
     connects its `closed` to `forget`."""
 

@@ -43,7 +43,7 @@ from app.features.serve.address_book import KeyDesk
 from app.features.serve.controller import KEY as SERVER_KEY
 from app.link.child_process import LogSender, Ready, parse_ready, parse_record, ready_line
 from app.link.hardware_monitor import PeaksStore
-from app.main.start import Application
+from app.main.application import Application
 from app.storage import NEW, ChatStore
 from app.storage.report_export import as_csv, as_json, as_markdown
 from app.storage.report_metrics import METRICS
@@ -700,7 +700,7 @@ def test_the_window_opens_with_all_of_it(
     qtbot: QtBot, application: Application, older: Path
 ) -> None:
     window, pages, commands = application.window, application.pages, application.window.commands
-    assert window.history.records == []  # nothing is said of files that could not be read
+    assert application.history.records == []  # nothing is said of files that could not be read
 
     page, chat = pages.chat_page, pages.chat
     assert [record.title for record in page.list.records] == [  # the pinned one first
@@ -715,22 +715,22 @@ def test_the_window_opens_with_all_of_it(
     assert chat.current.sampling.temperature == 0.35
     assert chat.tokens.has(chat.current.path()[1].id)
 
-    assert window.layouts.current.name == "On stage" and window.layouts.text_size == 130
+    assert application.layouts.current.name == "On stage" and application.layouts.text_size == 130
     assert window.page.name == "Chat" and theme().is_dark
-    assert not window.log_dock.isHidden() and window.settings_dock.isHidden()
+    assert not application.log_dock.isHidden() and application.settings_dock.isHidden()
     stage = point_size("body")
     commands.run("layout.own.night shift")
     assert window.page.name == "Tune" and point_size("body") < stage
-    assert not window.settings_dock.isHidden()
+    assert not application.settings_dock.isHidden()
     keys = ("model.unload", "model.open", "chat.list", "layout.own.on stage", "dock.log")
     assert [commands.action(name).shortcut().toString() for name in keys] == [
         "Ctrl+O", "", "Ctrl+Alt+L", "Ctrl+Alt+9", "F8"
     ]  # fmt: skip
 
     open_model(qtbot, application, "/models/tiny")
-    applied = window.engine_settings.model.applied
+    applied = application.engine_settings.model.applied
     assert applied is not None and applied.max_num_seqs == 64
-    assert window.engine_settings.rows["watermark"].value() == 0.1
+    assert application.engine_settings.rows["watermark"].value() == 0.1
     profiles = application.settings.profiles.profiles
     assert [one.name for one in profiles] == ["Empty", "From a later version", "many & at once"]
 
@@ -741,9 +741,9 @@ def test_the_window_opens_with_all_of_it(
     commands.run("page.quantize")
     qtbot.waitUntil(lambda: pages.quantize.reports.list.count() == 2)
 
-    window.flight.open(older / "recordings" / "run.inferdeck-flight")
-    qtbot.waitUntil(lambda: bool(window.flight.windows))
-    replay = window.flight.windows[-1]
+    application.recordings.open(older / "recordings" / "run.inferdeck-flight")
+    qtbot.waitUntil(lambda: bool(application.recordings.windows))
+    replay = application.recordings.windows[-1]
     qtbot.waitUntil(lambda: replay.player.position > 0 and not replay.player.is_jumping)
     assert replay.views.timeline.view.history.end == 4
     replay.close()

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import Message, State
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.fakes import FakeEngineThread, Script
 
 

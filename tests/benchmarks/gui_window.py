@@ -23,8 +23,9 @@ from typing import Any
 from PySide6.QtCore import QEvent, QEventLoop, QObject, Qt, QTimer, Signal
 from PySide6.QtWidgets import QWidget
 
-from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
-from app.main.start import Application, make_application
+from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
+from app.main.application import Application
+from app.main.start import make_application
 
 HEARTBEAT_MS = 50
 STALL_S = 0.1
@@ -162,8 +163,8 @@ class WindowBenchmark(QObject):
         gui_ms_per_s = (time.thread_time() - gui) * 1000 / elapsed
         figures = {
             "gui_ms_per_s": gui_ms_per_s,
-            "redraw_ms_per_s": self._window.charts.clock.redraw_ms_per_s,
-            "redraws_per_s": 1000 / self._window.charts.clock.interval_ms,
+            "redraw_ms_per_s": self._application.charts.clock.redraw_ms_per_s,
+            "redraws_per_s": 1000 / self._application.charts.clock.interval_ms,
             **self._heartbeat.figures,
         }
         self._clear()

@@ -8,8 +8,9 @@ import json
 import sys
 from typing import Any
 
-from app.main.engine_place import factory_of
-from app.main.start import Application, make_application
+from app.main.application import Application
+from app.main.engine_process import factory_of
+from app.main.start import make_application
 from engine.snapshot import EngineSnapshot, StepRecord
 from tests.benchmarks.gui_window import Commands, WindowBenchmark
 from tests.benchmarks.isolation_steps import step_figures

@@ -368,6 +368,10 @@ class LiveCharts(QWidget):
             chart.clear()
         self.marks.clear()
 
+    @property
+    def is_paused(self) -> bool:
+        return self.charts[0].is_paused
+
     def set_paused(self, paused: bool) -> None:
         """Pause the charts; recording continues."""
         for chart in self.charts:

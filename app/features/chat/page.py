@@ -13,7 +13,13 @@ from app.features.chat.conversation import Role, branch_records
 from app.features.chat.draft import Draft, droppable
 from app.features.chat.file_actions import ChatTransfer
 from app.features.chat.page_commands import CONVERSATION_WIDTH, ChatPanes, chat_commands
-from app.features.chat.popovers import LatencyAccount, TokenAccount, ask_to_open, open_at_once
+from app.features.chat.popovers import (
+    LatencyAccount,
+    Steps,
+    TokenAccount,
+    ask_to_open,
+    open_at_once,
+)
 from app.features.chat.presenter import Presenter
 from app.features.chat.recovery import BeginAnew
 from app.storage.records import terms_of
@@ -39,10 +45,20 @@ class ChatPage(QWidget):
     list_toggled = Signal(bool)
     actions_changed = Signal()
 
-    def __init__(self, controller: ChatController, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        controller: ChatController,
+        parent: QWidget | None = None,
+        *,
+        name_of: Callable[[str], str] | None = None,
+        steps: Steps = lambda start, end: (),
+        asks_about_links: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`name_of`: how the user knows a request; `steps`: of the engine, between two times;
+        `asks_about_links`: whether a web address asks before the browser gets it."""
         super().__init__(parent)
         self.controller = controller
-        self.asks_about_links = True  # before the browser gets them
+        self._asks_about_links = asks_about_links
         self.list = ConversationList()
         self.transcript = Transcript()
         self.empty = EmptyState()
@@ -52,7 +68,8 @@ class ChatPage(QWidget):
         self.transfer_notice = Notice("error")
         self.sampling = SamplingPopover(self)
         self.system_prompt = PromptPopover(self)
-        self.latency = LatencyAccount(controller, self.transcript, self, self._say)
+        names = name_of or controller.title_of
+        self.latency = LatencyAccount(controller, self.transcript, self, self._say, names, steps)
         self.tokens = TokenAccount(controller, self.transcript, self, self._say)
         self.branches = BranchPopover(self)
         self.transfer = ChatTransfer(controller, self)
@@ -176,7 +193,7 @@ class ChatPage(QWidget):
     def open_link(self, address: str) -> None:
         """Ask, unless the user said not to, then hand a web address to the browser. Other kinds of
         address are not opened."""
-        opens = ask_to_open if self.asks_about_links else open_at_once
+        opens = ask_to_open if self._asks_about_links() else open_at_once
         opens(address, self, self.toast.show_message)
 
     def showEvent(self, event: QShowEvent) -> None:

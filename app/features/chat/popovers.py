@@ -33,22 +33,21 @@ class LatencyAccount:
         transcript: Transcript,
         parent: QWidget,
         say: Callable[[str], object],
+        name_of: Callable[[str], str],
+        steps: Steps,
     ) -> None:
-        """`say`: for what went wrong."""
+        """`say`: shows an error. `name_of`: how the user knows a request. `steps`: of the engine,
+        between two times."""
         self._controller = controller
         self._say = say
         self._transcript = transcript
-        self._steps: Steps = lambda start, end: ()
+        self._steps = steps
         self.popover = LatencyPopover(parent)
-        self.popover.name = controller.title_of
+        self.popover.name = name_of
         transcript.latency_requested.connect(self.show)
         # it stands at a button that another conversation, or another version, does not have
         controller.current_changed.connect(self.popover.hide)
         controller.messages_changed.connect(lambda conversation_id: self.popover.hide())
-
-    def set_steps(self, steps: Steps) -> None:
-        """Where the steps of the engine are kept."""
-        self._steps = steps
 
     def show(self, message_id: str) -> None:
         """Open it for a reply; nothing happens where its times are not known. What was written

@@ -17,10 +17,10 @@ from app.features.tune.precision_rows import PrecisionGuide
 from app.link.bridge import EngineBridge
 from app.window.commands import Command
 from app.window.settings_store import RecentModel, SettingsStore
-from app.window.single_window import WindowDesk
+from app.window.single_window import SingleWindow
 
 
-class CompareManager(WindowDesk[CompareWindow]):
+class CompareManager(SingleWindow[CompareWindow]):
     """Opens the comparison, and keeps its runner while the window is closed."""
 
     def __init__(
@@ -64,13 +64,15 @@ class CompareManager(WindowDesk[CompareWindow]):
         return made
 
 
-class BroadcastManager(WindowDesk[BroadcastWindow]):
+class BroadcastManager(SingleWindow[BroadcastWindow]):
     """Opens the broadcast. `keep(reply, model)` makes a chat of a reply."""
 
-    def __init__(self, bridge: EngineBridge, window: QWidget) -> None:
+    def __init__(
+        self, bridge: EngineBridge, window: QWidget, keep: Callable[[Reply, str], None]
+    ) -> None:
         super().__init__(bridge, window, self._make_window)
         self.broadcast = Broadcast(bridge, self)
-        self.keep: Callable[[Reply, str], None] = lambda reply, model: None
+        self._keep = keep
 
     def commands(self) -> list[Command]:
         return [self._command("chat.broadcast", "Broadcast a prompt…", "Ctrl+Alt+B", "branch")]
@@ -81,7 +83,7 @@ class BroadcastManager(WindowDesk[BroadcastWindow]):
         self.window.prompt.setFocus()
 
     def _make_window(self) -> BroadcastWindow:
-        keep = lambda reply: self.keep(reply, self.broadcast.model)
+        keep = lambda reply: self._keep(reply, self.broadcast.model)
         made = BroadcastWindow(self._bridge, self.broadcast, keep, self._parent)
         made.closed.connect(self.forget)
         return made

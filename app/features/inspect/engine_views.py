@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from textwrap import shorten
+from typing import Any
 
 from PySide6.QtCore import QObject
 
@@ -28,7 +29,16 @@ LONGEST_NAME = 48
 class EngineViews(QObject):
     """Builds the views and docks, feeds them, and links them."""
 
-    def __init__(self, bridge: EngineBridge, clock: RedrawClock, parent: QObject) -> None:
+    def __init__(
+        self,
+        bridge: EngineBridge,
+        clock: RedrawClock,
+        parent: QObject,
+        name_of: Callable[[str], str],
+        refuse: Callable[[str, Any], str],
+    ) -> None:
+        """`name_of`: how the user knows a request, e.g. by the title of its chat. `refuse(setting,
+        value)`: why the engine cannot take a value; "" where it can."""
         super().__init__(parent)
         self.kv_blocks = BlocksPanel(clock)
         self.timeline = TimelinePanel(clock)
@@ -71,13 +81,10 @@ class EngineViews(QObject):
         bridge.snapshot.connect(self._on_snapshot)
         bridge.state_changed.connect(self._on_state)
         bridge.loaded.connect(self._on_loaded)
-
-    def set_names(self, name: Callable[[str], str]) -> None:
-        """Display name of a request, e.g. its chat's title."""
-        self.kv_blocks.name = name
-        self.timeline.set_names(name)
-        self.requests.set_names(name)
-        self.latency.name = name
+        self.kv_blocks.name = self.latency.name = name_of
+        self.timeline.set_names(name_of)
+        self.requests.set_names(name_of)
+        self.bottleneck.set_refuse(refuse)
 
     def show_blocks_of(self, request_id: str) -> None:
         """Highlight a request's blocks in the map, and show the map."""

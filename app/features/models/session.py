@@ -110,6 +110,9 @@ class ModelSession(QObject):
         if self.current is not None and self._bridge.offers is None:
             self._store.remember_model(self.current)
 
+    def is_open(self, path: str) -> bool:
+        return self.current is not None and self.current.path == path
+
     @property
     def latest(self) -> RecentModel | None:
         """The model of this machine that is being opened, else the one that is open."""

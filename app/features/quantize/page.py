@@ -103,14 +103,16 @@ class QuantizePage(QWidget):
         rates: Callable[[], Mapping[str, float]] = dict,
         threads: Callable[[], int | None] = lambda: None,
         current: Callable[[], str] = lambda: "",
+        asks_to_leave: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`asks_to_leave`: whether closing the window during a run asks first."""
         super().__init__()
         self._known, self._threads, self._current = known, threads, current
         self.run: Run | None = None
         self.ending: tuple[str, bool] | None = None  # what came of the last run; whether an error
         self._made_plan: QuantizePlan | None = None
         self._shows_made = False
-        self.asks_to_leave = True  # while a run is going on
+        self._asks_to_leave = asks_to_leave
         self.leaving = LeaveGuard(self.cancel, self)
         self.recipe = RecipeForm(rates, folder)
         self.evaluate = EvaluateForm()
@@ -181,7 +183,7 @@ class QuantizePage(QWidget):
     def may_close(self, window: QWidget) -> bool:
         """Whether the window may close now; while a run is going on the user is asked, unless he
         does not want that."""
-        if not self.asks_to_leave:
+        if not self._asks_to_leave():
             return True
         return self.leaving.may_close(self.run.title if self.run is not None else "", window)
 

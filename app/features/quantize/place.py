@@ -69,7 +69,8 @@ def make_quantize_page(
 
     keeper = Keeper(ReportStore(evaluations_dir()), trash)
     rates = lambda: settings.quantize_rates
-    page = QuantizePage(keeper, known, folder, rates, threads, current)
+    asks_to_leave = lambda: settings.preferences.get("confirm_leave")
+    page = QuantizePage(keeper, known, folder, rates, threads, current, asks_to_leave)
     page.model_chosen.connect(session.open)
     page.model_made.connect(list_made)
     page.rate_measured.connect(settings.set_quantize_rate)

@@ -23,7 +23,7 @@ _FILTER = f"Recordings (*{file.SUFFIX})"
 _NOTICE = "recording"
 
 
-class FlightDesk(QObject):
+class RecordingController(QObject):
     """The commands of the flight recorder, and the windows of the recordings that are open."""
 
     notice = Signal(object)  # Notice

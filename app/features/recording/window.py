@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.features.inspect.bottleneck import RECORDED
 from app.features.inspect.engine_views import EngineViews
 from app.features.recording.about import AboutTable
 from app.features.recording.file import Recording
@@ -60,10 +61,13 @@ class ReplayWindow(QMainWindow):
         self.strip = StatStrip(clock)
         self.charts = LiveCharts(clock)
         self._gpus: tuple[GpuFigures, ...] = ()
-        # the player has the signals of the bridge that views listen to
-        self.views = EngineViews(cast(EngineBridge, self.player), clock, self)
         names = request_names(recording.frames)
-        self.views.set_names(lambda request_id: names.get(request_id, request_id[:8]))
+        # the player has the signals of the bridge that views listen to
+        self.views = EngineViews(
+            cast(EngineBridge, self.player), clock, self,
+            lambda request_id: names.get(request_id, request_id[:8]),
+            lambda name, value: RECORDED,
+        )  # fmt: skip
         self.views.bottleneck.set_recorded()
         self.views.requests.set_recorded()
         self.about = AboutTable(recording)

@@ -15,7 +15,7 @@ from app.clients.target import Dialect, LinkChanged, OnEvent, Probe, Target
 from app.features.models.session import ModelSession
 from app.features.serve.address_book import ConnectionBook
 from app.link.bridge import EngineBridge, EngineState
-from app.link.engine_seat import EngineThreadLike, ThreadFactory
+from app.link.engine_handle import EngineThreadLike, ThreadFactory
 from app.link.tasks import Task, run_task
 from app.window.commands import Command, CommandRegistry
 from app.window.notices import Notice, error_notice

@@ -17,7 +17,6 @@ from app.features.models.precision import (
     DTYPE,
     GROUP,
     HEAD,
-    QUANTIZE,
     WEIGHTS,
     Checkpoint,
     Expected,
@@ -66,7 +65,6 @@ class PrecisionGuide(QObject):
         super().__init__(parent)
         self._rows = {name: rows[name] for name in OF_IT}
         self.times = SwitchTimes(memory or Kept())
-        self.can_quantize = False  # whether there is a page for it
         self._bridge = bridge
         self._checkpoint: Checkpoint | None = None
         self._problem = ""
@@ -104,8 +102,6 @@ class PrecisionGuide(QObject):
         heads = known.of_head(shown[WEIGHTS])
         self._rows[HEAD].describe_choices([(c.value, c.text, c.refusal) for c in heads])
         way = known.way_out
-        if way == QUANTIZE and not self.can_quantize:
-            way = "open"
         self._rows[WEIGHTS].set_action(WAYS[way], lambda: self.way_out.emit(way))
 
     def matters(self, name: str, weights: str) -> bool:

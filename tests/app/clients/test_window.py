@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.clients.engine import ForeignEngine
 from app.clients.target import LinkState
 from app.features.chat.conversation import State
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.clients.conftest import PAGES, Exchange, ScriptedServer, chat_chunk, usage
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import open_model
@@ -69,8 +69,8 @@ def texts(widget: object) -> str:
 
 
 def test_a_window_on_vllm(application: Application, qtbot: QtBot, vllm: ScriptedServer) -> None:
-    window, bridge = application.window, application.bridge
-    strip = window.strip
+    bridge = application.bridge
+    strip = application.strip
     qtbot.waitUntil(lambda: "3 running · 2 waiting" in strip.state[0], timeout=WAIT_MS)
     assert "Qwen/Qwen3-8B" in strip.title and "vLLM" in strip.title
     assert bridge.offers == ("Qwen/Qwen3-8B",)
@@ -79,7 +79,7 @@ def test_a_window_on_vllm(application: Application, qtbot: QtBot, vllm: Scripted
     # what is told, and what is not
     qtbot.waitUntil(lambda: "KV cache 25 %" in strip.text(), timeout=WAIT_MS)
     assert "Memory not reported by vLLM" in strip.text()
-    views = window.views
+    views = application.views
     for view, what in (
         (views.kv_blocks, "KV blocks: not reported by vLLM."),
         (views.timeline, "Steps: not reported by vLLM."),
@@ -90,10 +90,10 @@ def test_a_window_on_vllm(application: Application, qtbot: QtBot, vllm: Scripted
     views.bottleneck_dock.show()
     views.bottleneck_dock.raise_()
     qtbot.waitUntil(lambda: "not reported by vLLM" in texts(views.bottleneck), timeout=WAIT_MS)
-    assert window.charts.memory.empty_text == "Memory: not reported by vLLM."
+    assert application.charts.memory.empty_text == "Memory: not reported by vLLM."
 
     # knobs are the server's own
-    settings = window.engine_settings
+    settings = application.engine_settings
     assert "vLLM does not tell its settings" in texts(settings)
     assert not any(row.isVisibleTo(settings) for row in settings.rows.values())
 
@@ -130,7 +130,7 @@ def test_a_server_that_stops_in_mid_reply(
     assert application.pages.chat.context[1] is None  # it does not say how long it may be
     notice = "OpenAI-compatible does not take top_k"
     qtbot.waitUntil(
-        lambda: any(key.startswith(f"remark {notice}") for key in application.window.notices.keys),
+        lambda: any(key.startswith(f"remark {notice}") for key in application.notices.keys),
         timeout=WAIT_MS,
     )
 

@@ -11,10 +11,9 @@ from pytestqt.qtbot import QtBot
 from app.cli.main import build_parser
 from app.features.chat.conversation import State
 from app.link.child_engine import IsolatedEngine
-from app.link.engine_seat import OnEvent, ThreadFactory, engine_thread
-from app.main import engine_place
-from app.main.engine_place import KEY, factory_of
-from app.main.start import Application
+from app.link.engine_handle import OnEvent, ThreadFactory, engine_thread
+from app.main.application import Application
+from app.main.engine_process import KEY, factory_of
 from app.window.program_settings import PROCESS, THREAD
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import open_model, send
@@ -41,7 +40,7 @@ def application(
     def scripted(place: str) -> ThreadFactory:
         return in_process if place == PROCESS else in_thread
 
-    for module in ("app.main.engine_place", "app.main.start"):
+    for module in ("app.main.engine_process", "app.main.application"):
         monkeypatch.setattr(f"{module}.factory_of", scripted)
     made = Application(qapp)
     made.show()
@@ -59,12 +58,11 @@ def choose(application: Application, place: str) -> None:
 
 def test_there_is_an_engine_for_every_choice() -> None:
     assert factory_of(THREAD) is engine_thread and factory_of(PROCESS) is IsolatedEngine
-    assert engine_place.KEY == KEY
 
 
 def test_before_a_model_is_open_it_is_for_the_first(qtbot: QtBot, application: Application) -> None:
     choose(application, PROCESS)
-    assert application.window.notices.notice(KEY) is None
+    assert application.notices.notice(KEY) is None
     open_model(qtbot, application)
     assert is_isolated(application)
 
@@ -72,19 +70,19 @@ def test_before_a_model_is_open_it_is_for_the_first(qtbot: QtBot, application: A
 def test_it_is_for_the_next_model_and_said_so(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     choose(application, PROCESS)
-    notice = application.window.notices.notice(KEY)
-    assert notice is not None and "a process of its own from the next model on" in notice.cause
+    notice = application.notices.notice(KEY)
+    assert notice is not None and len(notice.actions) == 1
     beside = application.bridge.beside()
-    assert beside._seat.make_own is application.bridge._seat.make_own  # of the kind that runs
+    assert beside._handle.make_own is application.bridge._handle.make_own  # of the kind that runs
     beside.shutdown()
     beside.deleteLater()
     assert not is_isolated(application)
     choose(application, THREAD)
-    assert application.window.notices.notice(KEY) is None
+    assert application.notices.notice(KEY) is None
     choose(application, PROCESS)
     before = application.bridge.engine
     open_model(qtbot, application, "/models/other")
-    assert is_isolated(application) and application.window.notices.notice(KEY) is None
+    assert is_isolated(application) and application.notices.notice(KEY) is None
     assert before is not None
     qtbot.waitUntil(lambda: not before.is_alive(), timeout=WAIT_MS)
 
@@ -95,7 +93,7 @@ def test_a_restart_moves_the_model_that_is_open(qtbot: QtBot, application: Appli
     chat = application.pages.chat
     qtbot.waitUntil(lambda: chat.current.path()[-1].text != "", timeout=WAIT_MS)
     choose(application, PROCESS)
-    notice = application.window.notices.notice(KEY)
+    notice = application.notices.notice(KEY)
     assert notice is not None
     [(text, restart)] = notice.actions
     assert text == "Restart the engine now"

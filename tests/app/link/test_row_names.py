@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 from app.features.models.estimate import estimate
 from app.link.bridge import EngineBridge
 from app.link.row_names import by_row, event_by_row
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_model
 from app.window.notices import error_notice
 from engine import messages

@@ -19,8 +19,8 @@ from app.features.chat.conversation import State
 from app.features.models.session import ENGINE
 from app.link.bridge import EngineBridge, EngineState
 from app.link.child_engine import IsolatedEngine
-from app.link.engine_seat import OnEvent, ThreadFactory
-from app.main.start import Application
+from app.link.engine_handle import OnEvent, ThreadFactory
+from app.main.application import Application
 from app.paths import starter_model
 from engine import EngineConfig, LLMEngine, SamplingParams, messages
 from tests.app.window_fixtures import ask, reply
@@ -108,7 +108,7 @@ def open_window(qapp: QApplication, qtbot: QtBot) -> Iterator[OpenWindow]:
 
 def load(qtbot: QtBot, application: Application) -> None:
     with qtbot.waitSignal(application.bridge.loaded, timeout=LOAD_MS):
-        application.open_first_model(SETTINGS)
+        application.startup.open_first_model(SETTINGS)
 
 
 def answer(qtbot: QtBot, application: Application) -> str:
@@ -136,16 +136,16 @@ def test_chat_views_and_settings_work_as_with_the_thread(
 ) -> None:
     application = open_window(shared.lend)
     load(qtbot, application)
-    bridge, window = application.bridge, application.window
+    bridge = application.bridge
     assert bridge.state is EngineState.READY and not bridge.is_remote
     ask(application, QUESTION, 24)
     text, count = direct(QUESTION)
     assert answer(qtbot, application) == text
     figures = reply(application).figures
     assert figures is not None and figures.num_tokens == count
-    qtbot.waitUntil(lambda: window.recorder.last_steps != [], timeout=WAIT_MS)
+    qtbot.waitUntil(lambda: application.recorder.last_steps != [], timeout=WAIT_MS)
     with qtbot.waitSignal(bridge.reconfigured, timeout=WAIT_MS):
-        window.engine_settings.choose("max_num_seqs", 3)
+        application.engine_settings.choose("max_num_seqs", 3)
     assert bridge.config is not None and bridge.config.max_num_seqs == 3
     with qtbot.waitSignal(bridge.reconfigured, timeout=LOAD_MS):
         bridge.reconfigure(block_size=32)
@@ -162,7 +162,7 @@ def test_chat_views_and_settings_work_as_with_the_thread(
 def test_a_load_can_be_cancelled(qtbot: QtBot, shared: Shared, open_window: OpenWindow) -> None:
     application = open_window(shared.lend)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=LOAD_MS) as failed:
-        application.open_first_model(SETTINGS)
+        application.startup.open_first_model(SETTINGS)
         application.bridge.cancel_load()
     assert failed.args is not None and failed.args[0].cancelled
     assert application.bridge.state is EngineState.EMPTY
@@ -203,7 +203,7 @@ def test_a_killed_engine_takes_no_chat_with_it(
     cut = reply(application)
     assert cut.text.startswith(seen) and cut.error is not None
     assert "SIGKILL" in cut.error.cause and "smaller model" in cut.error.remedy
-    notice = application.window.notices.notice(ENGINE)
+    notice = application.notices.notice(ENGINE)
     assert notice is not None and "out of memory" in notice.cause
     with qtbot.waitSignal(application.bridge.loaded, timeout=LOAD_MS):
         next(do for text, do in notice.actions if text == "Restart engine")()
@@ -220,7 +220,7 @@ def test_a_window_that_closes_while_the_process_starts_leaves_none(
     qtbot: QtBot, open_window: OpenWindow
 ) -> None:
     application = open_window(IsolatedEngine)
-    application.open_first_model(SETTINGS)
+    application.startup.open_first_model(SETTINGS)
     engine = application.bridge.engine
     assert isinstance(engine, IsolatedEngine)
     qtbot.waitUntil(lambda: engine.pid is not None, timeout=WAIT_MS)
@@ -235,8 +235,8 @@ def test_a_process_that_cannot_start_is_said_with_what_it_printed(
 ) -> None:
     broken = sys.executable, "-c", "import torch_of_another_machine"
     application = open_window(partial(IsolatedEngine, command=broken))
-    application.open_first_model(SETTINGS)
+    application.startup.open_first_model(SETTINGS)
     qtbot.waitUntil(lambda: application.bridge.state is EngineState.CRASHED, timeout=WAIT_MS)
-    notice = application.window.notices.notice(ENGINE)
+    notice = application.notices.notice(ENGINE)
     assert notice is not None and "torch_of_another_machine" in notice.cause
     assert "Traceback" in notice.details

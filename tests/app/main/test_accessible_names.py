@@ -9,7 +9,7 @@ from PySide6.QtGui import QAccessible
 from PySide6.QtWidgets import QAbstractSpinBox, QApplication, QLineEdit, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.window_fixtures import application, script
 from widgets.controls.frames import scroll_by_keys
 
@@ -40,7 +40,8 @@ def test_every_place_of_every_page_and_view_has_a_name(
 ) -> None:
     window = application.window
     window.resize(1600, 1000)
-    docks = [*(dock for dock, _ in window.views.docks), window.charts_dock, window.log_dock]
+    docks = [dock for dock, _ in application.views.docks]
+    docks += [application.charts_dock, application.log_dock]
     for index in range(len(window.pages)):
         window.show_page(index)
         for dock in docks:
@@ -53,7 +54,7 @@ def test_every_place_of_the_other_windows_has_a_name(
     qtbot: QtBot, application: Application
 ) -> None:
     window = application.window
-    for desk in (window.compare, window.broadcast, window.preferences):
+    for desk in (application.compare, application.broadcast, application.preferences):
         desk.show()
         QApplication.processEvents()
     others = [w for w in QApplication.topLevelWidgets() if w.isVisible() and w is not window]
@@ -65,7 +66,7 @@ def test_tab_does_not_stop_at_a_form_but_at_its_fields(
     qtbot: QtBot, application: Application
 ) -> None:
     """A form that scrolls had the keyboard for a key, and nothing on the screen said so."""
-    application.window.preferences.show()
+    application.preferences.show()
     for index in range(len(application.window.pages)):
         application.window.show_page(index)
         QApplication.processEvents()
@@ -82,7 +83,7 @@ def test_what_is_scrolled_by_keys_scrolls_and_has_a_ring(
     """Every area that Tab comes to."""
     window = application.window
     window.resize(1100, 560)
-    window.preferences.show()
+    application.preferences.show()
     for index in range(len(window.pages)):
         window.show_page(index)
         QApplication.processEvents()

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QApplication, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.features.chat.page import ChatPage
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.window_fixtures import application, ask, script, wait_idle
 from widgets.theme.text_size import apply_text_size
 

@@ -8,7 +8,7 @@ import pytest
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.cuts import cuts
 from tests.app.window_fixtures import application, ask, script, wait_idle
 from widgets.theme.fonts import text_scale
@@ -53,7 +53,7 @@ def test_pages_and_panels(
     ask(application, "hello")
     wait_idle(qtbot, application)
     expect_whole(qtbot, window)
-    for dock, _ in window.views.docks:
+    for dock, _ in application.views.docks:
         dock.raise_()
         expect_whole(qtbot, window)
     for index in range(len(window.pages)):
@@ -80,7 +80,7 @@ def test_the_first_page_and_a_models_card(
 def test_settings_in_a_wide_window(qtbot: QtBot, application: Application, percent: int) -> None:
     """A row is laid out for the width that it has, not for that of the window."""
     set_text(qtbot, application, percent)
-    preferences = application.window.preferences
+    preferences = application.preferences
     preferences.show()
     dialog = preferences.dialog
     assert dialog is not None

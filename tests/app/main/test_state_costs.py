@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.inspect.what_if_table import WhatIfTable
 from app.features.tune.setting_list import SettingList
-from app.main.start import Application
+from app.main.application import Application
 from app.window.docks import DockArea
 from engine.snapshot import EngineSnapshot
 from tests.app.window_fixtures import application, ask, script, wait_idle
@@ -50,7 +50,7 @@ def shown(qtbot: QtBot, application: Application) -> EngineSnapshot:
     window are seen."""
     snapshots: list[EngineSnapshot] = []
     application.bridge.snapshot.connect(snapshots.append)
-    for dock, _ in application.window.dock_shortcuts():
+    for dock, _ in application.window.dock_shortcuts:
         dock.setFloating(True)
         dock.show()
     ask(application, "hello")

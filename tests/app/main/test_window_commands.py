@@ -7,8 +7,8 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QMenu
 from pytestqt.qtbot import QtBot
 
-from app.features.preferences.desk import SETTING
-from app.main.start import Application
+from app.features.preferences.controller import SETTING
+from app.main.application import Application
 from app.window.help_dialogs import in_columns
 from tests.app.window_fixtures import application, open_model, script
 
@@ -57,15 +57,15 @@ def test_the_palette_finds_and_runs_every_command(qtbot: QtBot, application: App
     window.activateWindow()
     control, shift = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
     qtbot.keyClick(window, Qt.Key.Key_P, control | shift)
-    palette = window.command_palette
+    palette = application.dialogs.palette
     qtbot.waitUntil(palette.isVisible)
     known = {palette.model.entry(row).id: row for row in range(palette.model.rowCount())}
     assert set(known) == {c.id for c in window.commands} - {"help.palette"}
     assert not palette.model.entry(known["chat.stop"]).is_enabled  # nothing is being written
     qtbot.keyClicks(palette.field, "light")
     qtbot.keyClick(palette.field, Qt.Key.Key_Return)
-    assert palette.isHidden() and window.settings.theme == "light"
-    window.show_palette()
+    assert palette.isHidden() and application.settings.theme == "light"
+    application.dialogs.show_palette()
     first = palette.model.entry(0)
     assert (first.id, first.is_checked) == ("theme.light", True)
 
@@ -79,15 +79,15 @@ def test_the_palette_finds_settings_and_leads_to_their_rows(
     open_model(qtbot, application)
     window = application.window
     window.activateWindow()
-    window.show_palette()
-    palette = window.command_palette
+    application.dialogs.show_palette()
+    palette = application.dialogs.palette
     qtbot.keyClicks(palette.field, typed)
     found = [palette.model.entry(row).id for row in range(palette.model.rowCount())]
     place = found.index(f"{SETTING}{name}")
     for _ in range(place):
         qtbot.keyClick(palette.field, Qt.Key.Key_Down)
     qtbot.keyClick(palette.field, Qt.Key.Key_Return)
-    dialog = window.preferences.dialog
+    dialog = application.preferences.dialog
     assert palette.isHidden() and dialog is not None and name in dialog.shown_names
     row = next(view.rows[name] for view in dialog.views if name in view.rows)
     area = dialog.area.viewport()

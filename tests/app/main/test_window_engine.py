@@ -16,7 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import State
 from app.link.bridge import EngineBridge
-from app.main.start import Application
+from app.main.application import Application
 from engine import messages
 from tests import ROOT
 from tests.app.window_fixtures import ask, reply
@@ -62,7 +62,7 @@ def application(qapp: QApplication, qtbot: QtBot, pace: Pace) -> Iterator[Applic
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.open_first_model({"num_threads": 1})
+        made.startup.open_first_model({"num_threads": 1})
     yield made
     made.shutdown()
 
@@ -99,7 +99,7 @@ def test_a_reply_streams_with_its_figures(qtbot: QtBot, application: Application
     figures = reply(application).figures
     assert figures is not None and figures.ttft_ms is not None and figures.num_tokens > 5
     assert figures.model == "Starter model"
-    shown = application.window.strip
+    shown = application.strip
     qtbot.waitUntil(lambda: shown.state[0] == "Ready", timeout=5000)
 
 
@@ -168,7 +168,7 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
 ) -> None:
     ask(application, LONG)
     undisturbed = wait_for_end(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     was_busy: list[bool] = []
     chat = application.pages.chat
     application.bridge.reconfigured.connect(lambda event: was_busy.append(chat.is_busy))
@@ -187,7 +187,7 @@ def test_settings_changed_in_mid_reply_do_not_change_its_text(
     assert application.bridge.config is not None and application.bridge.config.block_size == 64
     assert wait_for_end(qtbot, application) == undisturbed
     assert was_busy == [True, True]
-    assert "Block size 16 → 64" in [m.text for m in application.window.charts.itl.marks]
+    assert "Block size 16 → 64" in [m.text for m in application.charts.itl.marks]
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     qtbot: QtBot, application: Application, pace: Pace
 ) -> None:
     pace.seconds = 0.4  # its 80 tokens outlast three changes and what the window needs to show them
-    panel, strip = application.window.engine_settings, application.window.strip
+    panel, strip = application.engine_settings, application.strip
     row = panel.rows["kv_cache_dtype"]
     control = row.control
     assert isinstance(control, ChoiceControl) and control.accessibleName() == "KV precision"
@@ -221,7 +221,7 @@ def test_the_cache_goes_to_8_bits_and_back_in_mid_reply(
     wait_for_end(qtbot, application)
     assert reply(application).state is State.COMPLETE
     assert "KV" not in strip.title and len(set(sizes)) == 1  # all that its requests can use
-    texts = [mark.text for mark in application.window.charts.itl.marks]
+    texts = [mark.text for mark in application.charts.itl.marks]
     assert "KV precision auto → int8" in texts
 
 
@@ -230,7 +230,7 @@ def test_a_cache_that_does_not_fit_is_refused_and_the_reply_goes_on(
 ) -> None:
     ask(application, LONG)
     wait_for_tokens(qtbot, application, 4)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     row = panel.rows["kv_cache_memory_bytes"]
     row.control.field.setValue(row.control.field.maximum())
     with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=REPLY_MS):
@@ -283,7 +283,8 @@ TALKER = """
 import sys, time
 from PySide6.QtCore import QTimer
 from app.link.bridge import EngineBridge
-from app.main.start import Application, make_application
+from app.main.application import Application
+from app.main.start import make_application
 from engine.messages import OutputEvent
 deliver, outputs = EngineBridge.on_event, []
 def late(bridge, event):  # some words soon, then so slowly that the reply does not end
@@ -308,7 +309,7 @@ def loaded(event):
 timer = QTimer()
 timer.timeout.connect(look)
 application.bridge.loaded.connect(loaded)
-application.open_first_model({"num_threads": 1})
+application.startup.open_first_model({"num_threads": 1})
 app.exec()
 """.replace("LONG", repr(LONG))
 
@@ -335,7 +336,7 @@ def test_a_killed_process_loses_only_the_tail_of_the_reply(
     question, kept = conversation.path()
     assert question.text == LONG
     assert kept.state is State.INTERRUPTED and kept.text.startswith("a b c")
-    assert application.pages.problem is None  # the killed process left no lock
+    assert application.pages.store.problem is None  # the killed process left no lock
 
 
 STARTER = """
@@ -348,7 +349,7 @@ class Application(app.main.start.Application):
         super().show()
         QTimer.singleShot(0, lambda: print("shown", flush=True))
 app.main.start.Application = Application
-app.main.start.SHUTDOWN_S = float(sys.argv[1])
+app.main.application.SHUTDOWN_S = float(sys.argv[1])
 sys.exit(main(["--num-threads", "1"]))
 """
 
@@ -372,9 +373,8 @@ def test_control_c_closes_the_window_and_ends_well(shutdown_s: float) -> None:
 
 @pytest.mark.slow
 def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Application) -> None:
-    window = application.window
-    window.views.blocks_dock.raise_()
-    panel = window.views.kv_blocks
+    application.views.blocks_dock.raise_()
+    panel = application.views.kv_blocks
     ask(application, LONG, max_tokens=400)
     wait_for_tokens(qtbot, application, 5)
     qtbot.waitUntil(lambda: bool(panel.map.blocks and panel.map.blocks.owners))
@@ -394,9 +394,8 @@ def test_the_block_map_shows_what_the_engine_holds(qtbot: QtBot, application: Ap
 def test_the_timeline_shows_the_steps_of_the_engine(
     qtbot: QtBot, application: Application
 ) -> None:
-    window = application.window
-    window.views.timeline_dock.raise_()
-    history = window.views.timeline.view.history
+    application.views.timeline_dock.raise_()
+    history = application.views.timeline.view.history
     ask(application, LONG, max_tokens=40)
     first = reply(application).id
     ask(application, "Count to ten.", max_tokens=20)
@@ -412,13 +411,13 @@ def test_the_timeline_shows_the_steps_of_the_engine(
     assert names == {first, reply(application).id}
     shared = [o for o in range(history.first, history.end) if len(history.record(o).entries) == 2]
     assert shared  # continuous batching: both were served by the same steps
-    window.views.timeline.view.point_at(shared[-1])
-    assert f"“{LONG}” decode" in window.views.timeline.batch.text()
-    assert "2 decode tokens" in window.views.timeline.line.text()
+    application.views.timeline.view.point_at(shared[-1])
+    assert f"“{LONG}” decode" in application.views.timeline.batch.text()
+    assert "2 decode tokens" in application.views.timeline.line.text()
 
 
 def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Application) -> None:
-    views = application.window.views
+    views = application.views
     views.requests_dock.raise_()
     panel = views.requests
     ask(application, LONG, max_tokens=400)
@@ -452,7 +451,7 @@ def test_a_request_can_be_aborted_from_the_table(qtbot: QtBot, application: Appl
 
 
 def test_a_reply_says_where_its_time_went(qtbot: QtBot, application: Application) -> None:
-    page, views = application.pages.chat_page, application.window.views
+    page, views = application.pages.chat_page, application.views
     ask(application, "What is TTFT?", max_tokens=32)
     text = wait_for_end(qtbot, application)
     message = reply(application)

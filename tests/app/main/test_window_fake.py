@@ -16,8 +16,8 @@ from app.features.chat.conversation import State
 from app.features.models.model_card import DUMMY_NOTE, STARTER_NOTE
 from app.link.bridge import EngineState
 from app.link.dispatcher import Pace
+from app.main.application import Application
 from app.main.main_window import first_size
-from app.main.start import Application
 from app.paths import starter_model
 from app.window.settings_store import SettingsStore
 from engine.messages import MadeRoom, OutputEvent
@@ -36,12 +36,12 @@ def test_the_window_opens_before_the_model_and_loads_the_starter(
 ) -> None:
     assert application.window.isVisible() and application.bridge.state is EngineState.EMPTY
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
-        application.open_first_model({})
-        assert not application.window.load_strip.isHidden()
-    assert application.window.load_strip.isHidden()
+        application.startup.open_first_model({})
+        assert not application.load_strip.isHidden()
+    assert application.load_strip.isHidden()
     assert application.bridge.config is not None
     assert application.bridge.config.model == str(starter_model())
-    assert application.window.strip.title.startswith("Starter model")
+    assert application.strip.title.startswith("Starter model")
     assert application.pages.chat_page.model_notice.text().startswith(STARTER_NOTE)
 
 
@@ -61,12 +61,12 @@ def test_a_cache_that_became_smaller_is_told_of(qtbot: QtBot, application: Appli
     thread = bridge.engine
     assert isinstance(thread, FakeEngineThread)
     thread.on_event(MadeRoom("The memory ran out in a step. 128 → 102 blocks.", bridge.model, plan))
-    qtbot.waitUntil(lambda: application.window.notices.notice("room") is not None)
-    notice = application.window.notices.notice("room")
+    qtbot.waitUntil(lambda: application.notices.notice("room") is not None)
+    notice = application.notices.notice("room")
     assert notice is not None and "128 → 102" in notice.cause and "other programs" in notice.remedy
     assert bridge.plan.num_blocks == 102 and bridge.state is EngineState.READY
     thread.on_event(MadeRoom("It ran out in 2 steps. 128 → 81 blocks.", bridge.model, plan, 2))
-    kept = application.window.history
+    kept = application.history
     told = lambda: [r.notice.cause for r in kept.records if r.notice.key == "room"]
     qtbot.waitUntil(lambda: told() == ["It ran out in 2 steps. 128 → 81 blocks."])
 
@@ -82,22 +82,22 @@ def test_a_step_that_was_not_launched_ahead_is_told_of_apart(
     for times in (1, 2):
         text = f"It did not suffice {times} times."
         thread.on_event(MadeRoom(text, bridge.model, bridge.plan, times, is_smaller=False))
-    kept = application.window.history
+    kept = application.history
     told = lambda: [r.notice.cause for r in kept.records if r.notice.key == "ahead"]
     qtbot.waitUntil(lambda: told() == ["It did not suffice 2 times."])
-    notice = application.window.notices.notice("ahead")
+    notice = application.notices.notice("ahead")
     assert notice is not None and "smaller" not in notice.remedy
-    assert application.window.notices.notice("room") is None
+    assert application.notices.notice("room") is None
 
 
 def test_loading_can_be_cancelled(qtbot: QtBot, application: Application, script: Script) -> None:
     script.load_steps, script.load_step_s = 100_000, 0.005
     application.session.open("/models/slow")
-    qtbot.waitUntil(lambda: "of" in application.window.load_strip._figures.text(), timeout=3000)
+    qtbot.waitUntil(lambda: "of" in application.load_strip._figures.text(), timeout=3000)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
-        application.window.load_strip._cancel.click()
-    assert application.window.load_strip.isHidden()
-    notice = application.window.notices.notice("load")
+        application.load_strip._cancel.click()
+    assert application.load_strip.isHidden()
+    notice = application.notices.notice("load")
     assert notice is not None and notice.cause == "Loading was cancelled."
 
 
@@ -107,10 +107,10 @@ def test_a_broken_model_is_explained_where_it_happened(
     script.broken_models = ("broken",)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
         application.session.open("/models/broken", settings={"block_size": 8})
-    notice = application.window.notices.notice("load")
+    notice = application.notices.notice("load")
     assert notice is not None and notice.kind == "error"
     assert "12 of 4,096 bytes" in notice.cause and notice.remedy == "Download the file again."
-    frame = application.window.notices.frame("load")
+    frame = application.notices.frame("load")
     copy = next(b for b in frame.findChildren(QPushButton) if b.text() == "Copy details")
     copy.click()
     assert "12 of 4,096 bytes" in QGuiApplication.clipboard().text()
@@ -118,7 +118,7 @@ def test_a_broken_model_is_explained_where_it_happened(
     script.broken_models = ()
     with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
         frame.buttons[0].click()
-    assert application.window.notices.keys == []
+    assert application.notices.keys == []
     assert application.bridge.config is not None and application.bridge.config.block_size == 16
 
 
@@ -126,26 +126,26 @@ def test_unload_empties_and_open_fills_again(qtbot: QtBot, application: Applicat
     open_model(qtbot, application)
     with qtbot.waitSignal(application.bridge.unloaded, timeout=3000):
         application.window.commands.run("model.unload")
-    assert not application.window.engine_settings.rows["block_size"].isEnabled()
+    assert not application.engine_settings.rows["block_size"].isEnabled()
     assert not application.window.commands.action("model.unload").isEnabled()
     open_model(qtbot, application)
-    assert application.window.engine_settings.rows["block_size"].isEnabled()
+    assert application.engine_settings.rows["block_size"].isEnabled()
 
 
 def test_recent_models_are_in_the_menu_and_their_settings_come_back(
     qtbot: QtBot, application: Application, tmp_path: Path
 ) -> None:
     open_model(qtbot, application, str(tmp_path))
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     panel.rows["max_num_seqs"].control.field.setValue(48)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         pass
     open_model(qtbot, application, "/models/other")
     assert panel.rows["max_num_seqs"].value() == 16
-    titles = [action.text() for action in application.window._recent_menu.actions()]
+    titles = [action.text() for action in application.recent_menu.actions()]
     assert titles == ["other", tmp_path.name]
     with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
-        application.window._recent_menu.actions()[1].trigger()
+        application.recent_menu.actions()[1].trigger()
     assert panel.rows["max_num_seqs"].value() == 48
 
 
@@ -159,13 +159,13 @@ def test_a_dropped_folder_is_looked_at_before_it_is_loaded(
         Qt.KeyboardModifier.NoModifier,
     )  # fmt: skip
     application.window.dropEvent(event)
-    dialog = application.window.open_dialog
+    dialog = application.dialogs.model_dialog
     assert dialog is not None and dialog.list.source is not None
     assert dialog.list.source.path == str(tmp_path)
     qtbot.waitUntil(lambda: "not a model folder" in dialog.card.verdict, timeout=60_000)
     assert not dialog.can_open
     dialog.reject()
-    assert application.window.open_dialog is None
+    assert application.dialogs.model_dialog is None
 
 
 # Chat --------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_parallel_replies_are_shown_and_counted(
     open_model(qtbot, application)
     send(qtbot, application, "first question")
     send(qtbot, application, "second question")
-    qtbot.waitUntil(lambda: application.window.strip.state[0].startswith("2 running"))
+    qtbot.waitUntil(lambda: application.strip.state[0].startswith("2 running"))
     script.replies = 20  # both end with their next word
     wait_idle(qtbot, application)
     chat = application.pages.chat
@@ -242,13 +242,13 @@ def test_a_crash_leaves_the_chats_and_the_engine_can_be_restarted(
     application.pages.chat_page.new_chat()
     with qtbot.waitSignal(application.bridge.crashed, timeout=3000):
         application.pages.chat_page.send("crash please")
-    notice = application.window.notices.notice("engine")
+    notice = application.notices.notice("engine")
     assert notice is not None and "the script says so" in notice.cause
     assert "Traceback" in notice.details
     assert len(application.pages.chat.conversations) == 2
     with qtbot.waitSignal(application.bridge.loaded, timeout=3000):
-        application.window.notices.frame("engine").buttons[0].click()
-    assert application.window.notices.keys == []
+        application.notices.frame("engine").buttons[0].click()
+    assert application.notices.keys == []
     send(qtbot, application, "after the restart")
     wait_idle(qtbot, application)
     assert application.pages.chat.current.path()[-1].state is State.COMPLETE
@@ -284,31 +284,31 @@ def test_docks_close_open_and_come_back_in_the_next_run(
 ) -> None:
     window = application.window
     window.commands.run("dock.live-charts")
-    assert window.charts_dock.isHidden()
+    assert application.charts_dock.isHidden()
     window.resize(1000, 700)
     application.shutdown()
     with next_run(qapp) as again:
         again.show()
-        assert again.window.charts_dock.isHidden() and not again.window.settings_dock.isHidden()
+        assert again.charts_dock.isHidden() and not again.settings_dock.isHidden()
         assert again.window.size().height() == 700  # the offscreen screen is 800 wide and high
         again.window.commands.run("docks.reset")
-        assert not again.window.charts_dock.isHidden()
+        assert not again.charts_dock.isHidden()
 
 
 def test_a_floating_dock_whose_screen_is_gone_comes_home(
     qtbot: QtBot, application: Application
 ) -> None:
     window = application.window
-    window.settings_dock.setFloating(True)
-    window.settings_dock.move(20_000, 20_000)
+    application.settings_dock.setFloating(True)
+    application.settings_dock.move(20_000, 20_000)
     window.dock_area.bring_home()
-    assert not window.settings_dock.isFloating()
+    assert not application.settings_dock.isFloating()
 
 
 def test_a_panel_behind_a_tab_comes_to_the_front_before_it_closes(
     qtbot: QtBot, application: Application
 ) -> None:
-    window, dock = application.window, application.window.views.blocks_dock
+    window, dock = application.window, application.views.blocks_dock
     assert not dock.isHidden() and dock.visibleRegion().isEmpty()  # behind the live charts
     for is_seen in (True, False, True):
         window.commands.run("dock.kv-blocks")

@@ -18,7 +18,7 @@ from app.features.tune.server_dialog import ServerDialog
 from app.features.tune.setting_specs import sections
 from app.features.tune.settings_model import SettingsModel
 from app.link.bridge import EngineBridge
-from app.main.start import Application
+from app.main.application import Application
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS, EngineConfig
 from engine.snapshot import GpuFigures
@@ -33,7 +33,7 @@ __all__ = ["application", "script"]
 
 def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
-    row = application.window.engine_settings.rows["max_num_seqs"]
+    row = application.engine_settings.rows["max_num_seqs"]
     thread = application.bridge.engine
     assert isinstance(thread, FakeEngineThread)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
@@ -41,13 +41,13 @@ def test_a_dragged_slider_sends_its_last_value(qtbot: QtBot, application: Applic
             row.control.slider.setValue(position)
     sent = [c for c in thread.commands if type(c).__name__ == "Reconfigure"]
     assert [dict(c.changes) for c in sent] == [{"max_num_seqs": row.value()}]  # type: ignore[union-attr]
-    marks = [mark.text for chart in application.window.charts.charts for mark in chart.marks]
+    marks = [mark.text for chart in application.charts.charts for mark in chart.marks]
     assert marks and set(marks) == {f"Running requests 16 → {row.value()}"}
 
 
 def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     panel.rows["block_size"].control.field.setValue(64)
     assert panel.rows["block_size"].hint == "not applied yet: now 16"
     assert not panel._apply.isHidden() and panel._apply.text() == "Apply (cache rebuild)"
@@ -64,7 +64,7 @@ def test_cache_and_reload_settings_wait_for_apply(qtbot: QtBot, application: App
 def test_apply_leaves_the_keyboard_in_its_place(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
     application.window.activateWindow()
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     panel.rows["block_size"].control.field.setValue(64)
     panel._apply.setFocus()
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
@@ -83,7 +83,7 @@ def test_a_refused_setting_says_why_and_shows_the_value_before(
 ) -> None:
     script.failing_settings = ("kv_cache_memory_bytes",)
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     row = panel.rows["kv_cache_memory_bytes"]
     row.control.field.setValue(2.0)
     with qtbot.waitSignal(application.bridge.reconfigure_failed, timeout=3000):
@@ -96,7 +96,7 @@ def test_a_number_out_of_range_becomes_the_nearest_and_the_range_is_named(
     qtbot: QtBot, application: Application
 ) -> None:
     open_model(qtbot, application)
-    row = application.window.engine_settings.rows["max_num_seqs"]
+    row = application.engine_settings.rows["max_num_seqs"]
     field = row.control.field
     field.selectAll()
     qtbot.keyClicks(field, "5000")
@@ -124,9 +124,9 @@ def test_who_wants_to_choose_a_method_of_drafting_is_led_to_its_row(
     window.show()
     with qtbot.waitActive(window):
         window.activateWindow()
-    row = window.engine_settings.rows["speculative_method"]
+    row = application.engine_settings.rows["speculative_method"]
     assert row.visibleRegion().isEmpty()
-    window.views.speculation.choose.click()
+    application.views.speculation.choose.click()
     assert row.visibleRegion().boundingRect() == row.rect()
     assert row.control.hasFocus()
 
@@ -135,7 +135,7 @@ def test_a_servers_command_is_copied_with_what_it_lacks(
     qtbot: QtBot, application: Application
 ) -> None:
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     panel.rows["batching"].control.setCurrentIndex(1)
     panel.rows["batching"].control.activated.emit(1)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
@@ -159,7 +159,7 @@ def test_a_servers_command_is_copied_with_what_it_lacks(
 
 def choose_setting(qtbot: QtBot, application: Application, name: str, value: float) -> None:
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
-        application.window.engine_settings.rows[name].control.field.setValue(value)
+        application.engine_settings.rows[name].control.field.setValue(value)
 
 
 def run_and_wait(qtbot: QtBot, application: Application, command: str) -> None:
@@ -169,7 +169,7 @@ def run_and_wait(qtbot: QtBot, application: Application, command: str) -> None:
 
 def test_settings_are_undone_and_redone_by_commands(qtbot: QtBot, application: Application) -> None:
     open_model(qtbot, application)
-    row = application.window.engine_settings.rows["max_num_seqs"]
+    row = application.engine_settings.rows["max_num_seqs"]
     undo, redo = (application.window.commands.action(f"tune.{n}") for n in ("undo", "redo"))
     assert not undo.isEnabled() and not redo.isEnabled()
     choose_setting(qtbot, application, "max_num_seqs", 32)
@@ -190,7 +190,7 @@ def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
     qtbot: QtBot, application: Application
 ) -> None:
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     menu = panel.profiles
     assert not entry(menu, "No profile is saved yet").isEnabled()
     choose_setting(qtbot, application, "max_num_seqs", 64)
@@ -206,9 +206,9 @@ def test_a_profile_is_saved_chosen_and_deleted_with_a_way_back(
     assert panel.rows["max_num_seqs"].value() == 64
     entry(entry(menu, "Delete a profile").menu(), "many && at once").trigger()
     assert application.settings.profiles.profiles == ()
-    notice = application.window.notices.notice("profile")
+    notice = application.notices.notice("profile")
     assert notice is not None and "many & at once" in notice.cause
-    application.window.notices.frame("profile").buttons[0].click()
+    application.notices.frame("profile").buttons[0].click()
     assert [p.name for p in SettingsStore().profiles.profiles] == ["many & at once"]
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_file_of_profiles_is_kept_aside_and_said(
     path = application.settings.profiles.path
     path.write_text("{ not json", encoding="utf-8")
     with next_run(qapp) as again:
-        notice = again.window.notices.notice("profile")
+        notice = again.notices.notice("profile")
         assert notice is not None and "profiles.damaged-1.json" in notice.cause
         assert path.with_name("profiles.damaged-1.json").read_text(encoding="utf-8") == "{ not json"
 
@@ -228,7 +228,7 @@ def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, scri
     script.replies, script.step_s = 100_000, 0.005
     open_model(qtbot, application)
     send(qtbot, application, "question")
-    rows = application.window.engine_settings.rows
+    rows = application.engine_settings.rows
     qtbot.waitUntil(lambda: rows["max_num_seqs"].hint == "1 running · 0 waiting", timeout=3000)
     assert rows["block_size"].hint == "waste 25.0 % now"
     assert rows["kv_cache_memory_bytes"].hint == "64.0 MiB · 2,048 tokens · 0 preemptions"
@@ -240,7 +240,7 @@ def test_hints_say_what_happens_now(qtbot: QtBot, application: Application, scri
 def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Application) -> None:
     """It is said from the first reply on, when the hand may be on its way to a control."""
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     panel.show_ceilings({})
     before = {name: row.sizeHint().height() for name, row in panel.rows.items()}
     panel.show_ceilings(dict.fromkeys(WITH_CEILING, "more: nothing to win"))
@@ -251,7 +251,7 @@ def test_what_a_setting_could_win_moves_no_row(qtbot: QtBot, application: Applic
 def test_every_setting_of_the_registry_that_can_be_chosen_has_an_accessible_control(
     application: Application,
 ) -> None:
-    for name, row in application.window.engine_settings.rows.items():
+    for name, row in application.engine_settings.rows.items():
         control = getattr(row.control, "field", row.control)
         assert control.accessibleName() == SETTINGS[name].label
         assert SETTINGS[name].help in row.toolTip()
@@ -264,7 +264,7 @@ def test_gpus_of_the_driver_become_devices(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     card = GpuFigures("NVIDIA H200", total=141 * 2**30, used=2**30, own=0, power_w=90.0)
     with next_run(qapp) as application:
-        panel = application.window.engine_settings
+        panel = application.engine_settings
         control = panel.rows["device"].control
         assert isinstance(control, ChoiceControl) and control.findData("cuda:0") < 0
         application.gpu.figures.emit(1.0, (card,))
@@ -291,7 +291,7 @@ def test_gpus_of_an_engine_elsewhere_are_shown_while_it_is_used(
     card = GpuFigures("NVIDIA H200", total=141 * 2**30, used=2**30, own=0)
     own = GpuFigures("A card", total=8 * 2**30, used=2**30, own=0)
     with next_run(qapp) as application:
-        memory, panel = application.window.views.memory, application.window.engine_settings
+        memory, panel = application.views.memory, application.engine_settings
         told = lambda gpus: application.bridge.snapshot.emit(
             dataclasses.replace(synthetic.snapshot(1.0), gpus=gpus)
         )
@@ -345,7 +345,7 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
 ) -> None:
     """And what so many would be; on one the row is as quiet as the others."""
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     panel._machine = dataclasses.replace(panel.machine, num_nodes=1)
     row = panel.rows[RANKS]
     control = row.control
@@ -365,7 +365,7 @@ def test_more_ranks_than_there_can_be_are_told_before_they_are_applied(
     assert application.bridge.config is not None
     assert application.bridge.config.tensor_parallel_size == 2
     qtbot.waitUntil(lambda: row.hint == what and row.hint_tone == "small", timeout=3000)
-    assert row.value() == 2 and application.window.strip.title.endswith("cpu, TP 2, 2 threads")
+    assert row.value() == 2 and application.strip.title.endswith("cpu, TP 2, 2 threads")
     panel.choose("speculative_method", "eagle3")
     assert (row.hint, row.hint_tone) == ("an EAGLE-3 head drafts for one rank only", "error")
     panel.undo()
@@ -377,7 +377,7 @@ def test_gpus_that_are_missing_for_ranks_are_told_before(
 ) -> None:
     script.host_layers = 0
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     row = panel.rows[RANKS]
     panel.offer_gpus(("A card",))
     panel.choose(RANKS, 2)
@@ -394,7 +394,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
 ) -> None:
     """And what speaks against so many is told before they are applied."""
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     row, ranks = panel.rows[STAGES], panel.rows[RANKS]
     assert not row.isEnabled() and row.hint == "only on several NVIDIA GPUs"
     script.host_layers = 0
@@ -427,7 +427,7 @@ def test_stages_are_chosen_where_there_are_gpus_for_them(
     assert application.bridge.config.pipeline_parallel_size == 3
     now = f"{what} · weights 24.0 MiB on the first"
     qtbot.waitUntil(lambda: row.hint == now and row.hint_tone == "small", timeout=3000)
-    assert ", 3 stages" in application.window.strip.title
+    assert ", 3 stages" in application.strip.title
     panel.choose("device", "cpu")
     why = "the CPU has all layers: stages are on NVIDIA GPUs"
     assert row.isEnabled() and (row.hint, row.hint_tone) == (why, "error")
@@ -438,7 +438,7 @@ def test_layers_are_chosen_as_words_or_numbers(
 ) -> None:
     """As many as the model has; what they cost is said, and the threads of the CPU matter."""
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     row, threads = panel.rows["gpu_layers"], panel.rows["adaptive_threads"]
     assert not row.isEnabled() and row.hint == "only on an NVIDIA GPU"
     script.host_layers = 0
@@ -475,7 +475,7 @@ def test_layers_are_chosen_as_words_or_numbers(
 def test_layers_are_written_too(qtbot: QtBot, application: Application, script: Script) -> None:
     script.host_layers = 2
     open_model(qtbot, application)
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     row = panel.rows["gpu_layers"]
     control = row.control
     assert isinstance(control, NumberControl)

@@ -8,9 +8,9 @@ import pytest
 from PySide6.QtWidgets import QApplication, QInputDialog, QMenu
 from pytestqt.qtbot import QtBot
 
-from app.main.start import Application
+from app.main.application import Application
 from app.window.docks import is_on_a_screen
-from app.window.layout_commands import LayoutDesk
+from app.window.layout_commands import LayoutController
 from app.window.settings_store import SettingsStore
 from tests.app.window_fixtures import application, next_run, script
 from widgets.theme.fonts import point_size
@@ -18,8 +18,8 @@ from widgets.theme.fonts import point_size
 __all__ = ["application", "script"]
 
 
-def desk(application: Application) -> LayoutDesk:
-    return application.window.layouts
+def desk(application: Application) -> LayoutController:
+    return application.layouts
 
 
 def answer(application: Application, text: str) -> None:
@@ -42,18 +42,18 @@ def test_a_built_in_layout_puts_page_panels_and_text(
     qtbot: QtBot, application: Application
 ) -> None:
     window, body = application.window, point_size("body")
-    blocks = window.views.blocks_dock
+    blocks = application.views.blocks_dock
     window.commands.run("layout.tuning")
-    assert window.page.name == "Tune" and not window.settings_dock.isHidden()
+    assert window.page.name == "Tune" and not application.settings_dock.isHidden()
     assert entries(application)[:3] == ["Chat layout", "*Tuning layout", "Presentation layout"]
     window.commands.run("layout.presentation")
-    assert window.settings_dock.isHidden() and blocks.isHidden()
+    assert application.settings_dock.isHidden() and blocks.isHidden()
     window.show_page(0)
-    assert not window.charts_dock.isHidden() and window.settings_dock.isHidden()
+    assert not application.charts_dock.isHidden() and application.settings_dock.isHidden()
     assert point_size("body") == round(body * 1.3, 1)
     assert SettingsStore().preferences.get("text_size") == 100
     window.commands.run("layout.chat")
-    assert point_size("body") == body and not window.settings_dock.isHidden()
+    assert point_size("body") == body and not application.settings_dock.isHidden()
     assert not window.commands.action("layout.update").isEnabled()
 
 
@@ -71,7 +71,7 @@ def test_a_size_that_the_user_chooses_goes_before_that_of_the_layout(
 def test_a_layout_is_saved_chosen_renamed_and_deleted_with_a_way_back(
     qtbot: QtBot, application: Application
 ) -> None:
-    window, commands = application.window, application.window.commands
+    commands = application.window.commands
     commands.run("dock.live-charts")
     commands.run("layout.save_as")
     answer(application, " quiet &  wide ")
@@ -80,25 +80,25 @@ def test_a_layout_is_saved_chosen_renamed_and_deleted_with_a_way_back(
     commands.keymap.bind(own, "Ctrl+Alt+9")
     commands.take_keys()
     commands.run("layout.chat")
-    assert not window.charts_dock.isHidden()
+    assert not application.charts_dock.isHidden()
     commands.run(own)
-    assert window.charts_dock.isHidden()
+    assert application.charts_dock.isHidden()
     commands.run("dock.log")
     commands.run("layout.reset")
-    assert window.log_dock.isHidden()
+    assert application.log_dock.isHidden()
     commands.run("dock.log")
     commands.run("layout.update")
     commands.run("layout.reset")
-    assert not window.log_dock.isHidden()
+    assert not application.log_dock.isHidden()
     commands.run("layout.rename")
     answer(application, "calm")
     assert own not in commands and commands.action("layout.own.calm").shortcut() == "Ctrl+Alt+9"
     desk(application).rename("Chat")
-    notice = window.notices.notice("layout")
+    notice = application.notices.notice("layout")
     assert notice is not None and "layout of the program" in notice.cause
     commands.run("layout.delete")
     assert desk(application).store.own == () and "layout.own.calm" not in commands
-    window.notices.frame("layout").buttons[0].click()
+    application.notices.frame("layout").buttons[0].click()
     assert desk(application).current.name == "calm" and "*calm layout" in entries(application)
 
 
@@ -113,21 +113,21 @@ def test_a_layout_is_in_force_again_in_the_next_run(
     with next_run(qapp) as again:
         again.show()
         assert desk(again).current.name == "on stage" and point_size("body") > body
-        assert not again.window.log_dock.isHidden() and again.window.settings_dock.isHidden()
+        assert not again.log_dock.isHidden() and again.settings_dock.isHidden()
         again.window.commands.run("layout.chat")
-        assert again.window.log_dock.isHidden() and point_size("body") == body
+        assert again.log_dock.isHidden() and point_size("body") == body
 
 
 def test_panels_of_a_screen_that_is_gone_come_home(qtbot: QtBot, application: Application) -> None:
     window = application.window
-    window.log_dock.show()
-    window.log_dock.setFloating(True)
-    window.log_dock.move(20_000, 20_000)
+    application.log_dock.show()
+    application.log_dock.setFloating(True)
+    application.log_dock.move(20_000, 20_000)
     desk(application).save_as("two screens")
     window.commands.run("layout.chat")
     desk(application).choose("two screens")
-    qtbot.waitUntil(lambda: is_on_a_screen(window.log_dock.window()), timeout=2000)
-    assert not window.log_dock.isHidden()
+    qtbot.waitUntil(lambda: is_on_a_screen(application.log_dock.window()), timeout=2000)
+    assert not application.log_dock.isHidden()
 
 
 @pytest.mark.parametrize("state", [b"", b"not a state of any version"])
@@ -141,8 +141,8 @@ def test_a_state_that_cannot_be_read_stands_as_planned_and_is_kept(
     store.save(replace(odd, states={"Chat": state}))
     window.commands.run("dock.live-charts")
     desk(application).choose("odd")
-    assert not window.charts_dock.isHidden()
-    notice = window.notices.notice("layout")
+    assert not application.charts_dock.isHidden()
+    notice = application.notices.notice("layout")
     assert (notice is not None and "“odd” is untouched" in notice.remedy) == bool(state)
     kept = store.find("odd")
     assert kept is not None and kept.states["Chat"] == state

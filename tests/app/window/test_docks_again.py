@@ -7,7 +7,7 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QTabBar
 from pytestqt.qtbot import QtBot
 
-from app.main.start import Application
+from app.main.application import Application
 from app.window.docks import DockArea
 from tests.app.window_fixtures import next_run
 

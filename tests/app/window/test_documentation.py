@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytestqt.qtbot import QtBot
 
 from app.documents import NAMES
-from app.main.start import Application
+from app.main.application import Application
 from app.window.documentation import DocumentationDialog
 from tests.app.window_fixtures import application, script
 

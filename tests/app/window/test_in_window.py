@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytestqt.qtbot import QtBot
 
 from app.features.models.downloads import Download, State
-from app.main.start import Application
+from app.main.application import Application
 from engine.errors import ErrorInfo
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script
@@ -14,7 +14,7 @@ __all__ = ["application", "script"]
 
 
 def causes(application: Application) -> list[str]:
-    return [record.notice.cause for record in application.window.history.records]
+    return [record.notice.cause for record in application.history.records]
 
 
 def test_errors_and_finished_work_are_listed(
@@ -26,21 +26,21 @@ def test_errors_and_finished_work_are_listed(
     script.broken_models = ("broken",)
     with qtbot.waitSignal(application.bridge.load_failed, timeout=3000):
         application.session.open("/models/broken")
-    failed = window.history.records[0]
+    failed = application.history.records[0]
     assert failed.notice.kind == "error" and failed.actions
     bell = next(b for b in window.rail.findChildren(type(window.rail._group.button(0)))
                 if "new" in b.text())  # fmt: skip
     assert bell.text() == "2 new" and "Ctrl+Shift+N" in bell.toolTip()
     bell.click()
-    assert not window.history_dock.isHidden()
-    qtbot.waitUntil(lambda: window.history.num_unread == 0, timeout=2000)
-    window.charts_dock.raise_()  # the list lies behind
-    qtbot.waitUntil(lambda: window.history_dock.visibleRegion().isEmpty(), timeout=2000)
+    assert not application.history_dock.isHidden()
+    qtbot.waitUntil(lambda: application.history.num_unread == 0, timeout=2000)
+    application.charts_dock.raise_()  # the list lies behind
+    qtbot.waitUntil(lambda: application.history_dock.visibleRegion().isEmpty(), timeout=2000)
     open_model(qtbot, application)
-    assert window.history.num_unread == 1
-    window.history_dock.raise_()
-    qtbot.waitUntil(lambda: window.history.num_unread == 0, timeout=2000)
-    assert not next(r for r in window.history.records if r.notice.key == "load").actions
+    assert application.history.num_unread == 1
+    application.history_dock.raise_()
+    qtbot.waitUntil(lambda: application.history.num_unread == 0, timeout=2000)
+    assert not next(r for r in application.history.records if r.notice.key == "load").actions
 
 
 def test_downloads_and_runs_are_told_once(qtbot: QtBot, application: Application) -> None:
@@ -49,7 +49,9 @@ def test_downloads_and_runs_are_told_once(qtbot: QtBot, application: Application
     queue._all["org/model"] = failed
     queue.changed.emit("org/model")
     queue.changed.emit("org/model")
-    assert causes(application) == ["org/model was not downloaded: No space."]
+    [failure] = application.history.records
+    assert failure.notice.key == "org/model" and failure.notice.kind == "error"
+    assert failure.notice.cause.endswith("No space.") and failure.notice.remedy == "Make some."
     failed.state, failed.error = State.DONE, None
     queue.finished.emit("org/model", "/cache/model")
     assert causes(application)[0] == "org/model is downloaded."

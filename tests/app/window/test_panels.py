@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 from app.link.hardware_monitor import GpuMonitor
 from app.link.tasks import run_task, wait_for_tasks
 from app.log import log_file, start_logging, stop_logging
+from app.main.start import show_fault
 from app.window.commands import Command, CommandRegistry
 from app.window.nav_rail import NavRail
 from app.window.notices import MOST_OF_WINDOW, Notice, NoticeArea, error_notice
@@ -150,8 +151,8 @@ def test_a_fault_of_the_window_is_logged_and_shown(qapp: QApplication, qtbot: Qt
             try:
                 raise ValueError("a knob fell off")
             except ValueError as error:
-                application.on_fault(type(error), error, error.__traceback__)
-            notice = application.window.notices.notice("fault")
+                show_fault(application, type(error), error, error.__traceback__)
+            notice = application.notices.notice("fault")
             assert notice is not None and "a knob fell off" in notice.cause
             assert "Traceback" in notice.details
     finally:

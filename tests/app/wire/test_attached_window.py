@@ -20,7 +20,7 @@ from app.clients.target import LinkState, Target
 from app.features.chat.conversation import State
 from app.features.models.session import LINK
 from app.link.bridge import EngineBridge, EngineState
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_model
 from engine import messages as m
 from engine.sampling_params import SamplingParams
@@ -135,10 +135,10 @@ def test_every_view_shows_the_engine_elsewhere(
     assert wait_for_end(qtbot, application) == headless.direct("What is TTFT?", 48)
     figures = reply(application).figures
     assert figures is not None and figures.ttft_ms is not None and 0 < figures.ttft_ms < 60_000
-    until(qtbot, lambda: not window.charts.itl.data.is_empty)
-    assert not window.charts.ttft.data.is_empty
-    now = window.charts.now
-    views = application.window.views
+    until(qtbot, lambda: not application.charts.itl.data.is_empty)
+    assert not application.charts.ttft.data.is_empty
+    now = application.charts.now
+    views = application.views
     until(qtbot, lambda: len(views.steps_between(now - 60, now + 60)) > 5)  # the timeline
     snapshots: list[EngineSnapshot] = []
     bridge.snapshot.connect(snapshots.append)
@@ -146,11 +146,12 @@ def test_every_view_shows_the_engine_elsewhere(
     until(qtbot, lambda: any(s.blocks.num_used for s in snapshots))
     assert bridge.plan is not None
     assert snapshots[-1].blocks.num_blocks == bridge.plan.num_blocks
-    assert any(r.request_id == "long" for r in window.views.requests.model.records)
+    assert any(r.request_id == "long" for r in application.views.requests.model.records)
     bridge.abort("long")
     until(qtbot, lambda: not snapshots[-1].requests)
-    assert not window.charts.requests.data.is_empty and not window.charts.cache.data.is_empty
-    assert window.strip.title.startswith(headless.url.removeprefix("http://"))
+    charts = application.charts
+    assert not charts.requests.data.is_empty and not charts.cache.data.is_empty
+    assert application.strip.title.startswith(headless.url.removeprefix("http://"))
     with qtbot.waitSignal(bridge.block_inspected, timeout=WAIT_MS) as told:
         bridge.inspect_block(0)
     assert told.args[0].details is not None
@@ -163,7 +164,7 @@ def test_every_view_shows_the_engine_elsewhere(
 def test_every_knob_turns_the_engine_elsewhere(
     qtbot: QtBot, application: Application, headless: Headless
 ) -> None:
-    bridge, panel = application.bridge, application.window.engine_settings
+    bridge, panel = application.bridge, application.engine_settings
     attached(qtbot, bridge, headless.url)
     for settings in (
         {"max_num_seqs": 3},
@@ -183,25 +184,25 @@ def test_every_knob_turns_the_engine_elsewhere(
 def test_a_reply_goes_on_over_a_cut_line(
     qtbot: QtBot, application: Application, headless: Headless, proxy: Proxy
 ) -> None:
-    window, bridge = application.window, application.bridge
+    bridge = application.bridge
     attached(qtbot, bridge, proxy.url)
     proxy.slow()
     ask(application, LONG, 400)
     until(qtbot, lambda: len(reply(application).text) > 10)
     proxy.cut()
-    until(qtbot, lambda: window.notices.notice(LINK) is not None)
-    assert "was cut" in window.notices.notice(LINK).cause  # type: ignore[union-attr]
-    until(qtbot, lambda: "Reconnecting to" in window.strip.state[0])
+    until(qtbot, lambda: application.notices.notice(LINK) is not None)
+    assert "was cut" in application.notices.notice(LINK).cause  # type: ignore[union-attr]
+    until(qtbot, lambda: "Reconnecting to" in application.strip.state[0])
     assert bridge.state is EngineState.READY
     assert reply(application).state is State.STREAMING
     proxy.fast()
     proxy.mend()
-    until(qtbot, lambda: "connected again" in window.notices.notice(LINK).cause)  # type: ignore[union-attr]
+    until(qtbot, lambda: "connected again" in application.notices.notice(LINK).cause)  # type: ignore[union-attr]
     assert wait_for_end(qtbot, application) == headless.direct(LONG, 400)
     assert reply(application).state is State.COMPLETE
-    until(qtbot, lambda: "Reconnecting" not in window.strip.state[0])
+    until(qtbot, lambda: "Reconnecting" not in application.strip.state[0])
     proxy.cut()
-    until(qtbot, lambda: "was cut" in window.notices.notice(LINK).cause)  # type: ignore[union-attr]
+    until(qtbot, lambda: "was cut" in application.notices.notice(LINK).cause)  # type: ignore[union-attr]
 
 
 def test_two_windows_watch_one_engine(
@@ -232,7 +233,7 @@ def test_two_windows_watch_one_engine(
 def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
     qtbot: QtBot, application: Application, headless: Headless
 ) -> None:
-    window, bridge, session = application.window, application.bridge, application.session
+    bridge, session = application.bridge, application.session
     attached(qtbot, bridge, headless.url)
     assert bridge.offers == ("starter",)
     assert session.latest is None
@@ -243,9 +244,9 @@ def test_a_model_of_this_machine_leaves_the_engine_elsewhere(
     with qtbot.waitSignal(bridge.loaded, timeout=WAIT_MS):
         session.open("/models/tiny")
     assert not bridge.is_remote and bridge.link is None
-    assert "left" in window.notices.notice(LINK).cause  # type: ignore[union-attr]
+    assert "left" in application.notices.notice(LINK).cause  # type: ignore[union-attr]
     assert [known.path for known in application.settings.recent] == ["/models/tiny"]
-    assert "127.0.0.1" not in window.strip.title
+    assert "127.0.0.1" not in application.strip.title
 
 
 def test_turning_to_another_engine_ends_what_was_asked_of_the_one_before(
@@ -266,16 +267,16 @@ def test_a_wrong_key_is_said_in_the_window(qtbot: QtBot, application: Applicatio
     with_key = Headless("--api-key", "right")
     try:
         attach(application.bridge, Target(with_key.url, "wrong"))
-        notices = application.window.notices
+        notices = application.notices
         until(qtbot, lambda: notices.notice(LINK) is not None)
         assert "API key" in notices.notice(LINK).cause  # type: ignore[union-attr]
-        assert "is not connected" in application.window.strip.state[0]
+        assert "is not connected" in application.strip.state[0]
         attached(qtbot, application.bridge, with_key.url, "right")
         until(qtbot, lambda: notices.notice(LINK) is None)
         ask(application, LONG, 400)
         until(qtbot, lambda: reply(application).text)
         with_key.kill()  # in mid-reply
-        until(qtbot, lambda: "Reconnecting to" in application.window.strip.state[0])
+        until(qtbot, lambda: "Reconnecting to" in application.strip.state[0])
         assert application.bridge.link is not None
         assert application.bridge.link.state is not LinkState.LIVE
         application.bridge.detach()
@@ -292,5 +293,5 @@ def test_the_command_line_attaches(
     assert application.bridge.is_remote
     assert str(starter_model()) not in str(application.bridge.config)
     application.start({"attach": "nowhere://", "api_key": None})
-    notice = application.window.notices.notice(LINK)
+    notice = application.notices.notice(LINK)
     assert notice is not None and "no address" in notice.cause

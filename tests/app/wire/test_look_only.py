@@ -10,7 +10,7 @@ from pytestqt.qtbot import QtBot
 
 from app.clients.attached import attach
 from app.clients.target import Target
-from app.main.start import Application
+from app.main.application import Application
 from engine import messages as m
 from tests.app.fakes import FakeEngineThread
 from tests.app.wire.windows import Lab
@@ -39,8 +39,9 @@ def test_what_would_be_refused_is_grey_and_says_why(
 ) -> None:
     window, bridge = application.window, application.bridge
     attach(bridge, Target(lab.server.url))
-    qtbot.waitUntil(lambda: bridge.is_ready and window.engine_settings.model.applied is not None)
-    panel, why = window.engine_settings, bridge.look_only
+    panel = application.engine_settings
+    qtbot.waitUntil(lambda: bridge.is_ready and panel.model.applied is not None)
+    why = bridge.look_only
     assert "--no-control" in why
     assert panel.message == why
     assert not any(row.isEnabled() for row in panel.rows.values())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PySide6.QtWidgets import QApplication
 
-from app.main.start import Application
+from app.main.application import Application
 from engine.sampling_params import SamplingParams
 from engine.snapshot import EngineSnapshot
 from tests.benchmarks.gui_cases import PROMPT, SCRIPT

@@ -11,7 +11,7 @@ import psutil
 import shiboken6
 from PySide6.QtCore import QObject, QTimer
 
-from app.main.start import Application
+from app.main.application import Application
 from engine.sampling_params import SamplingParams
 from tests.benchmarks.gui_cases import PROMPT, SCRIPT
 from tests.benchmarks.report import at_most
@@ -47,7 +47,7 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
             samples.append((elapsed, psutil.Process().memory_info().rss / MIB))
             pause(SAMPLE_MS)
         after = counts()
-        recorder = application.window.recorder
+        recorder = application.recorder
         recorded = sum(len(s.packed) for s in recorder._segments) / MIB
     assert warm is not None
     late = np.array([s for s in samples if s[0] > WARM_UP * minutes * 60])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.main.start import Application
+from app.main.application import Application
 from tests.benchmarks.gui_cases import SCRIPT
 from tests.benchmarks.report import at_most
 from tests.benchmarks.workstation.chats import conversation, fill

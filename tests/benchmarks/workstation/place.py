@@ -16,8 +16,9 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 
-from app.link.engine_seat import SNAPSHOT_INTERVAL_MS
-from app.main.start import Application, make_application
+from app.link.engine_handle import SNAPSHOT_INTERVAL_MS
+from app.main.application import Application
+from app.main.start import make_application
 from app.paths import starter_model
 from tests.benchmarks.gui_cases import script
 from tests.benchmarks.workstation.meter import pause, wait_for
@@ -89,7 +90,7 @@ def show_all_docks(application: Application) -> None:
     """Every dock open and in view, none behind another."""
     window = application.window
     area, sides = window.dock_area, Qt.DockWidgetArea
-    docks = [dock for dock, _ in window.dock_shortcuts() if dock is not window.settings_dock]
+    docks = [dock for dock, _ in window.dock_shortcuts if dock is not application.settings_dock]
     rows = (docks[: len(docks) // 2], docks[len(docks) // 2 :])
     for row in rows:
         area.addDockWidget(sides.BottomDockWidgetArea, row[0], Qt.Orientation.Vertical)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from app.main.start import Application
+from app.main.application import Application
 from engine.sampling_params import SamplingParams
 from tests.benchmarks.gui_cases import PROMPT, SCRIPT
 from tests.benchmarks.report import Goal, at_most

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from app.main.start import Application
+from app.main.application import Application
 from engine.sampling_params import SamplingParams
 from engine.snapshot import (
     BLOCK_CACHED,

@@ -7,7 +7,8 @@ from typing import Any
 
 from PySide6.QtWidgets import QApplication
 
-from app.main.start import Application, make_application
+from app.main.application import Application
+from app.main.start import make_application
 from engine.sampling_params import SamplingParams
 from tests.benchmarks.gui_cases import SCRIPT
 from tests.benchmarks.report import at_most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from app.main.start import Application
+from app.main.application import Application
 from engine.snapshot import EngineSnapshot
 from tests.benchmarks.gui_cases import SCRIPT
 from tests.benchmarks.report import at_most
@@ -70,19 +70,18 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _views(application: Application) -> dict[str, tuple[Update, Any]]:
-    window = application.window
-    views = window.views
+    views = application.views
     return {
-        "status strip": (window.strip.update_snapshot, None),
+        "status strip": (application.strip.update_snapshot, None),
         "KV blocks": (views.kv_blocks.update_snapshot, views.blocks_dock),
         "step timeline": (views.timeline.update_snapshot, views.timeline_dock),
         "requests": (lambda s: views.requests.update_requests(s.requests), views.requests_dock),
         "speculation": (views.speculation.update_snapshot, views.speculation_dock),
         "bottleneck": (views.bottleneck.update_snapshot, views.bottleneck_dock),
         "memory": (views.memory.update_snapshot, views.memory_dock),
-        "live charts": (window.charts.update_snapshot, window.charts_dock),
-        "engine settings": (window.engine_settings.update_snapshot, window.settings_dock),
-        "flight recorder, nothing to see": (window.recorder._on_snapshot, None),
+        "live charts": (application.charts.update_snapshot, application.charts_dock),
+        "engine settings": (application.engine_settings.update_snapshot, application.settings_dock),
+        "flight recorder, nothing to see": (application.recorder._on_snapshot, None),
     }
 
 
@@ -100,7 +99,7 @@ def _frames(
 ) -> Frames:
     """Frames of one view, as large as the window gives it, the others closed; or of all."""
     if dock is not None:
-        for other, _ in application.window.dock_shortcuts():
+        for other, _ in application.window.dock_shortcuts:
             other.setVisible(other is dock)
         pause(100)
     found = []
@@ -112,7 +111,7 @@ def _frames(
 
 
 def _frame(application: Application, snapshot: EngineSnapshot, update: Update) -> float:
-    clock = application.window.charts.clock
+    clock = application.charts.clock
 
     def do() -> None:
         update(snapshot)

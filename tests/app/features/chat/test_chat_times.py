@@ -61,7 +61,7 @@ def test_the_latency_of_a_reply_opens_after_a_restart(qtbot: QtBot, tmp_path: Pa
         made.controller.open(made.controller.conversations[0].id)
         made.settle()
         asked: list[tuple[float, float]] = []
-        made.page.latency.set_steps(lambda start, end: asked.append((start, end)) or ())
+        made.page.latency._steps = lambda start, end: asked.append((start, end)) or ()
         view = made.page.transcript.view(request)
         assert isinstance(view, AssistantMessageView) and view.latency.isVisible()
         made.page.latency.show_last()

@@ -13,7 +13,7 @@ from app.features.chat.conversation import State
 from app.features.compare.broadcast_window import LEAST_WIDTH, MOST, BroadcastWindow
 from app.features.compare.replies import Reply, Stage, Totals, name_of
 from app.features.compare.requests import lines, seeds
-from app.main.start import Application
+from app.main.application import Application
 from engine import messages
 from engine.sampling_params import SamplingParams
 from engine.snapshot import FinishReason, RequestTimes, TokenEvent
@@ -72,7 +72,7 @@ def script() -> Script:
 @pytest.fixture
 def window(application: Application) -> BroadcastWindow:
     application.window.commands.run("chat.broadcast")
-    opened = application.window.broadcast.window
+    opened = application.broadcast.window
     assert opened is not None
     return opened
 
@@ -109,7 +109,7 @@ def test_one_prompt_goes_to_all_at_once_and_each_is_seen(
     totals = Totals.of(window.broadcast.replies)
     assert (totals.num_finished, totals.num_tokens) == (5, 300)
     assert window.together.text() == totals.summary
-    views = application.window.views
+    views = application.views
     assert views.requests.model.name(sent[1].request_id) == "broadcast 2"
     assert views.timeline.view.name(sent[1].request_id) == "broadcast 2"
     assert any("broadcast" in views.timeline.view.history.request_id(n)
@@ -199,7 +199,7 @@ def real_application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=60_000):
-        made.open_first_model({"num_threads": 1})
+        made.startup.open_first_model({"num_threads": 1})
     yield made
     made.shutdown()
 
@@ -209,13 +209,13 @@ def test_the_real_engine_writes_them_in_one_batch(
 ) -> None:
     application = real_application
     application.window.commands.run("chat.broadcast")
-    window = application.window.broadcast.window
+    window = application.broadcast.window
     assert window is not None
     window.max_tokens.setValue(24)
     send(window, "What is TTFT?", 4)
     wait_for_end(qtbot, window)
     assert all(cell.reply.stage is Stage.DONE and cell.reply.text for cell in window.cells)
-    history = application.window.views.timeline.view.history
+    history = application.views.timeline.view.history
 
     def largest_batch() -> int:
         steps = (history.record(ordinal) for ordinal in range(history.first, history.end))

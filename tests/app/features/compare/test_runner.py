@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from app.features.compare.replies import Stage
 from app.features.compare.runner import CHANGED, Phase
 from app.features.compare.window import CompareWindow
-from app.main.start import Application
+from app.main.application import Application
 from engine import messages
 from tests.app.fakes import FakeEngineThread, Script
 from tests.app.window_fixtures import application
@@ -29,7 +29,7 @@ def script() -> Script:
 @pytest.fixture
 def window(application: Application) -> CompareWindow:
     application.window.commands.run("chat.compare")
-    opened = application.window.compare.window
+    opened = application.compare.window
     assert opened is not None
     return opened
 
@@ -197,7 +197,7 @@ def test_closing_the_window_forgets_the_results(
     window.close()
     application.pages.chat_page.composer.set_text("another")
     application.pages.chat_page.composer.compare.click()
-    again = application.window.compare.window
+    again = application.compare.window
     assert again is not None and again is not window
     assert again.table.rowCount() == 0 and again.prompt.toPlainText() == "another"
 
@@ -211,4 +211,4 @@ def test_the_program_ends_in_the_middle_of_it(
     window.start.click()
     qtbot.waitUntil(lambda: application.bridge.is_ready and window._timer.isActive(), timeout=3000)
     application.window.close()
-    assert application.window.compare.window is None and not window._timer.isActive()
+    assert application.compare.window is None and not window._timer.isActive()

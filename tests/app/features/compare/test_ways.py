@@ -15,7 +15,7 @@ from app.features.compare.runner import Phase
 from app.features.compare.way import Decision, Setup, Way, decide, other_settings
 from app.features.compare.window import CompareWindow
 from app.features.models.estimate import Estimate, Need
-from app.main.start import Application
+from app.main.application import Application
 from engine import messages
 from engine.config import EngineConfig
 from engine.evaluate.task import PromptLine
@@ -105,7 +105,7 @@ def application(
 @pytest.fixture
 def window(application: Application) -> CompareWindow:
     application.window.commands.run("chat.compare")
-    opened = application.window.compare.window
+    opened = application.compare.window
     assert opened is not None
     opened.prompt.setPlainText("one")
     return opened
@@ -341,7 +341,7 @@ def real(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=120_000):
-        made.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 8 * MIB})
+        made.startup.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 8 * MIB})
     yield made
     made.shutdown()
 
@@ -351,7 +351,7 @@ def test_the_real_engines_answer_at_the_same_time(qtbot: QtBot, real: Applicatio
     application = real
     before = application.bridge.config
     application.window.commands.run("chat.compare")
-    window = application.window.compare.window
+    window = application.compare.window
     assert window is not None
     window.max_tokens.setValue(16)
     window.prompt.setPlainText("What is TTFT?")

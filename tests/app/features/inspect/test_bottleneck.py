@@ -267,7 +267,7 @@ def test_peaks_are_kept_by_machine_format_and_threads(tmp_path: Path) -> None:
 def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) -> None:
     with next_run(qapp) as application:
         application.show()
-        views = application.window.views
+        views = application.views
         views.bottleneck_dock.raise_()
         qtbot.waitUntil(views.bottleneck.isVisible)
         with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
@@ -284,19 +284,19 @@ def test_the_window_asks_once_and_remembers(qapp: QApplication, qtbot: QtBot) ->
         assert thread.commands.count(MeasurePeaks()) == 1
         application.pages.chat_page.send("question")
         qtbot.waitUntil(lambda: views.bottleneck.bar.parts != (), timeout=5000)
-        rows = application.window.engine_settings.rows
+        rows = application.engine_settings.rows
         hint = lambda: rows["max_num_batched_tokens"].hint
         qtbot.waitUntil(lambda: hint().endswith(NO_GAIN_TEXT))
         assert "\n" in rows["enable_prefix_caching"].hint  # its hit rate, its bound
         views.timeline.view.point_at(0)
         assert "launch and other" in views.timeline.line.text()
-        table, settings = views.bottleneck.table, application.window.engine_settings
+        table, settings = views.bottleneck.table, application.engine_settings
         row = next(r for r in range(table.rowCount()) if table.cellWidget(r, 3) is not None)
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
             qtbot.mouseClick(table.cellWidget(row, 3), Qt.MouseButton.LeftButton)
         changes = next(c for c in thread.commands if isinstance(c, Reconfigure)).changes
         assert all(getattr(settings.model.applied, name) == v for name, v in changes.items())
-        (mark,) = application.window.charts.marks.marks[-1:]
+        (mark,) = application.charts.marks.marks[-1:]
         assert SETTINGS[next(iter(changes))].label in mark.text
         with qtbot.waitSignal(application.bridge.reconfigured, timeout=5000):
             settings.undo()

@@ -16,7 +16,7 @@ from app.features.models.estimate import NOTHING, Estimate, Need, estimate
 from app.features.models.fit import Fit
 from app.features.models.fit_rows import FitRows, MemoryBar
 from app.features.models.model_card import ModelCard
-from app.main.start import Application
+from app.main.application import Application
 from app.storage.model_sources import shape_sources
 from engine.config import EngineConfig
 from engine.models.checkpoint import Checkpoint

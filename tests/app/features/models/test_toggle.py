@@ -15,7 +15,7 @@ from app.features.chat.conversation import Message, State
 from app.features.chat.presenter import message_record
 from app.features.tune.engine_settings import EngineSettingsPanel
 from app.link.bridge import EngineBridge
-from app.main.start import Application
+from app.main.application import Application
 from engine import messages
 from engine.snapshot import EngineSnapshot
 from tests.app.window_fixtures import application as scripted
@@ -31,7 +31,7 @@ ALPHABET = "Write the alphabet three times."
 
 
 def panel_of(application: Application) -> EngineSettingsPanel:
-    return application.window.engine_settings
+    return application.engine_settings
 
 
 def choose(application: Application, name: str, value: object) -> None:
@@ -93,7 +93,7 @@ def application(
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.open_first_model({"num_threads": 1})
+        made.startup.open_first_model({"num_threads": 1})
     yield made
     made.shutdown()
 
@@ -136,7 +136,7 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     wait_for_words(qtbot, application, 6)
     choose(application, "quantization", "int8")
     assert "(estimated)" in panel._message.text() and "→" in panel._message.text()
-    marks = len(application.window.charts.marks.marks)
+    marks = len(application.charts.marks.marks)
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=LOAD_MS):
         panel.apply()
         before = reply(application).text
@@ -154,9 +154,9 @@ def test_a_reply_goes_on_in_int8_and_is_marked_where_it_changed(
     record = message_record(chat, chat.current, done)
     assert record.figures.endswith("fp32 → fp32 · int8 weights")
     # the strip says what the next snapshot says, which may come behind the reply's last token
-    strip = application.window.strip
+    strip = application.strip
     qtbot.waitUntil(lambda: "int8 weights" in strip.title, timeout=LOAD_MS)
-    assert len(application.window.charts.marks.marks) == marks + 1
+    assert len(application.charts.marks.marks) == marks + 1
     qtbot.waitUntil(lambda: weights[-1] < 0.5 * weights[0], timeout=10_000)
     _check_copies(application, done)
 
@@ -216,6 +216,6 @@ def test_an_awq_checkpoint_refuses_16_bits_with_a_way_out(
     qtbot.waitUntil(lambda: "stored as AWQ" in row.hint, timeout=5000)
     assert row.action.text().startswith("Open the model it was made from")
     row.action.click()
-    dialog = application.window.open_dialog
+    dialog = application.dialogs.model_dialog
     assert dialog is not None
     dialog.reject()

@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.models.session import ModelSession
 from app.features.preferences.dialog import SettingsDialog
-from app.main.start import Application
+from app.main.application import Application
 from app.window.program_settings import PREFERENCES
 from app.window.settings_store import SettingsStore
 from engine.config import SETTINGS
@@ -28,7 +28,7 @@ __all__ = ["application", "script"]
 
 def opened(application: Application, section: str = "") -> SettingsDialog:
     application.window.commands.run("app.settings")
-    dialog = application.window.preferences.dialog
+    dialog = application.preferences.dialog
     assert dialog is not None
     if section:
         dialog.show_section(section)
@@ -57,10 +57,10 @@ def test_what_is_chosen_is_seen_marked_and_taken_back(
     assert isinstance(size.control, NumberControl)
     size.control.field.setValue(130)
     qtbot.waitUntil(lambda: point_size("body") == round(body * 1.3, 1), timeout=3000)
-    shown = application.window.engine_settings.rows["block_size"].control.field.font()  # type: ignore[union-attr]
+    shown = application.engine_settings.rows["block_size"].control.field.font()  # type: ignore[union-attr]
     assert round(shown.pointSizeF(), 1) == point_size("body")  # a font of its own
     pick(row(dialog, "chart_span"), 600)
-    charts = (*application.window.charts.charts, *application.pages.tune.charts.charts)
+    charts = (*application.charts.charts, *application.pages.tune.charts.charts)
     assert {chart.window_s for chart in charts} == {600.0}
     charts[0].window_changed.emit(30.0)  # from the menu of a chart
     assert preferences.get("chart_span") == 30 == row(dialog, "chart_span").value()
@@ -93,7 +93,7 @@ def test_settings_of_the_engine_are_those_of_the_panel(
     qtbot: QtBot, application: Application
 ) -> None:
     dialog = opened(application, "KV cache")
-    panel, block = application.window.engine_settings, row(dialog, "block_size")
+    panel, block = application.engine_settings, row(dialog, "block_size")
     assert not block.isEnabled() and "Open a model" in dialog._message.text()
     open_model(qtbot, application)
     assert block.isEnabled() and block.value() == 16 and not block.is_marked
@@ -121,7 +121,7 @@ def test_layers_of_a_model_are_chosen_as_in_the_panel(
 ) -> None:
     script.host_layers = 0
     dialog = opened(application, "Model")
-    panel, layers = application.window.engine_settings, row(dialog, "gpu_layers")
+    panel, layers = application.engine_settings, row(dialog, "gpu_layers")
     open_model(qtbot, application)
     control = layers.control
     assert isinstance(control, NumberControl)
@@ -148,7 +148,7 @@ def test_the_search_shows_what_was_found_and_how_much_where(
     dialog.show_section("Log")
     assert dialog.shown_names == ["log_level", "log_size"]
     qtbot.keyClick(dialog, Qt.Key.Key_Escape)
-    assert application.window.preferences.dialog is None or not dialog.isVisible()
+    assert application.preferences.dialog is None or not dialog.isVisible()
 
 
 def test_folders_log_and_questions_take_effect(
@@ -164,7 +164,7 @@ def test_folders_log_and_questions_take_effect(
     preferences.reset("log_level")
     preferences.set("confirm_links", False)
     preferences.set("confirm_leave", False)
-    assert not application.pages.chat_page.asks_about_links
+    assert not application.pages.chat_page._asks_about_links()
     assert application.pages.quantize.may_close(application.window)
 
 
@@ -180,7 +180,7 @@ def test_what_is_opened_at_the_start(
     opened_models: list[object] = []
     monkeypatch.setattr(ModelSession, "load", lambda self, config: opened_models.append(config))
     SettingsStore().preferences.set("open_at_start", choice)
-    application.open_at_start({})
+    application.startup.open_at_start({})
     assert bool(opened_models) is loads
 
 
@@ -189,7 +189,7 @@ def test_the_keys_of_the_window_are_changed_in_the_dialog_and_come_back(
 ) -> None:
     window = application.window
     window.commands.run("app.keyboard")
-    dialog = window.preferences.dialog
+    dialog = application.preferences.dialog
     assert dialog is not None and dialog.list.chosen == "Keyboard"
     dialog.keyboard.choose("chat.new")
     dialog.keyboard.give("F7")

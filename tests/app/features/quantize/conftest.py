@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.quantize.page import QuantizePage
 from app.features.quantize.texts import TextChoice, builtin_text
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_model
 from tests.app.fakes import FakeEngineThread, Script
 

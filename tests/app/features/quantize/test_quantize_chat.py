@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.quantize.kept_reports import Made
 from app.features.quantize.page import QuantizePage
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_model
 from app.storage.report_store import StoredReport
 from tests.app.features.quantize.conftest import RUN_MS, choose_starter, make_quick, wait_for_end
@@ -29,7 +29,7 @@ def real(
     made.gpu.start = lambda: None  # type: ignore[method-assign]
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=RUN_MS):
-        made.open_first_model({"num_threads": 1, "model": str(starter_model())})
+        made.startup.open_first_model({"num_threads": 1, "model": str(starter_model())})
     yield made
     made.shutdown()
 
@@ -74,7 +74,7 @@ def test_a_report_leads_to_the_comparison_in_chat(
     qtbot: QtBot, application: Application, page: QuantizePage
 ) -> None:
     stored = of_one_model()
-    desk = application.window.compare
+    desk = application.compare
     page.report.show_report(stored, Made())
     assert not page.report.compare.isHidden()
     with qtbot.waitSignal(application.bridge.loaded, timeout=RUN_MS):
@@ -101,7 +101,7 @@ def test_a_new_model_is_compared_with_the_one_it_was_made_from(
         application.session.open(str(starter_model()))
     page.report.show_report(stored, Made())
     page.report.compare.click()
-    window = application.window.compare.window
+    window = application.compare.window
     assert window is not None
     left, right = window.setups
     assert left.model is None

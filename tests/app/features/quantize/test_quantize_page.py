@@ -21,7 +21,7 @@ from app.features.quantize.evaluation import EvaluationPlan, ModelChoice
 from app.features.quantize.page import EVALUATE, QUANTIZE, REPORTS, QuantizePage
 from app.features.quantize.texts import TextChoice
 from app.features.quantize.work import Progress
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_model
 from tests.app.features.quantize.conftest import choose_starter, wait_for_end
 from tests.app.window_fixtures import next_run
@@ -231,7 +231,7 @@ def test_other_pages_see_how_far_it_is(
 ) -> None:
     choose_starter(qtbot, page, "awq", short_text)
     page.start_quantizing()
-    work = application.window.work
+    work = application.work
     assert work.works == []  # the page itself shows it
     application.window.show_page(0)
     qtbot.waitUntil(lambda: len(work.works) == 1, timeout=5000)

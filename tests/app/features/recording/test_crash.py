@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.link.bridge import EngineState
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import data_dir, starter_model
 from app.window import crash_report as report
 from app.window.crash_report import RunMarker, report_text, reports_dir, step_line, write_report
@@ -30,7 +30,8 @@ CRASHER = f"""
 import os, signal, sys, time
 from PySide6.QtCore import QTimer
 from app.paths import starter_model
-from app.main.start import Application, make_application
+from app.main.application import Application
+from app.main.start import make_application
 from tests.app.fakes import FakeEngineThread, Script
 app = make_application()
 application = Application(app, lambda on_event: FakeEngineThread(on_event, Script(replies=10**6)))
@@ -93,7 +94,7 @@ def test_a_crash_is_told_with_a_report_and_the_session_comes_back(
     crashed: None, qtbot: QtBot, application: Application
 ) -> None:
     application.start({})
-    notices = application.window.notices
+    notices = application.notices
     qtbot.waitUntil(lambda: "crashed" in notices.keys, timeout=5000)
     notice = notices.notice("crashed")
     assert notice is not None and "Starter model" in notice.cause
@@ -131,7 +132,7 @@ def test_a_model_given_by_hand_is_opened_even_after_a_crash(
     path = leave_remains()
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000):
         application.start({"model": "/models/tiny"})
-    notices = application.window.notices
+    notices = application.notices
     qtbot.waitUntil(lambda: "crashed" in notices.keys, timeout=5000)
     assert [b.text() for b in notices.frame("crashed").buttons] == ["Open report"]
     assert not path.exists()
@@ -155,10 +156,10 @@ def test_a_stopped_engine_leaves_a_report(
         application.start({})
     chat = application.pages.chat_page
     chat.send("a long story")
-    qtbot.waitUntil(lambda: bool(application.window.recorder.last_steps), timeout=5000)
+    qtbot.waitUntil(lambda: bool(application.recorder.last_steps), timeout=5000)
     chat.new_chat()
     chat.send("crash please")
-    notices = application.window.notices
+    notices = application.notices
     qtbot.waitUntil(lambda: "engine" in notices.keys, timeout=5000)
     buttons = lambda: [button.text() for button in notices.frame("engine").buttons]
     qtbot.waitUntil(lambda: buttons() == ["Restart engine", "Open report"], timeout=5000)
@@ -168,7 +169,7 @@ def test_a_stopped_engine_leaves_a_report(
     assert "Traceback: the script" in text and "max_num_seqs" in text
     assert "step 1: 2.0 ms" in text and "a long story" not in text
     opened: list[Path] = []
-    monkeypatch.setattr("app.main.start.open_file", opened.append)
+    monkeypatch.setattr("app.main.wiring.open_file", opened.append)
     notices.frame("engine").buttons[1].click()
     assert opened == [file]
 

@@ -20,7 +20,7 @@ from app.features.recording import file, recorder
 from app.features.recording.file import RecordingError
 from app.features.recording.player import LONGEST_PAUSE_S, playing_times
 from app.features.recording.window import ReplayWindow
-from app.main.start import Application
+from app.main.application import Application
 from app.wire.recording import Frame, decode, encode
 from engine import messages as m
 from engine.config import Change, EngineConfig
@@ -287,16 +287,16 @@ def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.open_first_model({"num_threads": 1})
+        made.startup.open_first_model({"num_threads": 1})
     yield made
     made.shutdown()
 
 
 def replay(qtbot: QtBot, application: Application, path: Path) -> ReplayWindow:
     """The recording, at its end."""
-    application.window.flight.open(path)
-    qtbot.waitUntil(lambda: bool(application.window.flight.windows), timeout=10_000)
-    window = application.window.flight.windows[-1]
+    application.recordings.open(path)
+    qtbot.waitUntil(lambda: bool(application.recordings.windows), timeout=10_000)
+    window = application.recordings.windows[-1]
     qtbot.waitUntil(lambda: window.player.position > 0, timeout=5000)
     qtbot.waitUntil(lambda: not window.player.is_jumping, timeout=10_000)
     return window
@@ -306,7 +306,7 @@ def wait_for_rest(
     qtbot: QtBot, application: Application, snapshots: list[EngineSnapshot]
 ) -> None:
     """Until the last of `snapshots`, of a run with settings that were changed, is on the screen."""
-    bridge, strip = application.bridge, application.window.strip
+    bridge, strip = application.bridge, application.strip
     qtbot.waitUntil(lambda: bool(snapshots) and snapshots[-1].config == bridge.config)
     qtbot.waitUntil(lambda: not snapshots[-1].requests and strip.state[0] == "Ready")
     qtbot.wait(300)  # one that is on its way
@@ -317,7 +317,7 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     qtbot: QtBot, application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "SEGMENT_FRAMES", 3)  # several segments
-    live = application.window
+    live = application
     shown: list[EngineSnapshot] = []
     application.bridge.snapshot.connect(shown.append)
     application.bridge.peaks_measured.emit(m.PeaksMeasured(PEAKS))
@@ -330,7 +330,7 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     qtbot.waitUntil(lambda: live.engine_settings.model.applied.max_num_seqs == 3, timeout=5000)  # type: ignore[union-attr]
     wait_for_rest(qtbot, application, shown)
     path = tmp_path / "run.inferdeck-flight"
-    live.flight.save(path)
+    live.recordings.save(path)
     qtbot.waitUntil(lambda: live.notices.notice("recording") is not None, timeout=10_000)
     assert "What is" not in path.read_text(errors="ignore")
 
@@ -362,7 +362,7 @@ def test_a_recording_of_a_real_run_replays_to_equal_views(
     assert window.views.bottleneck.measure.isHidden()
     assert window.views.timeline.view.name(history.request_id(0)) == "request 1"
     window.close()
-    assert application.window.flight.windows == []
+    assert application.recordings.windows == []
 
 
 # Playing --------------------------------------------------------------------------------------
@@ -466,9 +466,9 @@ def test_what_cannot_be_opened_is_explained_in_the_window(
 ) -> None:
     path = tmp_path / "x.inferdeck-flight"
     path.write_bytes(b"something else")
-    application.window.flight.open(path)
-    qtbot.waitUntil(lambda: "recording" in application.window.notices.keys, timeout=5000)
-    notice = application.window.notices.notice("recording")
+    application.recordings.open(path)
+    qtbot.waitUntil(lambda: "recording" in application.notices.keys, timeout=5000)
+    notice = application.notices.notice("recording")
     assert notice is not None and "not a recording of Inferdeck" in notice.cause
 
 
@@ -477,7 +477,7 @@ def test_the_recorder_forgets_the_oldest_and_keeps_what_is_in_force(
 ) -> None:
     monkeypatch.setattr(recorder, "SEGMENT_FRAMES", 4)
     monkeypatch.setattr(recorder, "MOST_FRAME_BYTES", 20_000)
-    recorder_ = application.window.recorder
+    recorder_ = application.recorder
     snapshot = dataclasses.replace(synthetic.snapshot(1.0, num_running=1), config=CONFIG)
     for _ in range(40):
         application.bridge.snapshot.emit(snapshot)
@@ -485,8 +485,8 @@ def test_the_recorder_forgets_the_oldest_and_keeps_what_is_in_force(
     assert recorder_.num_frames < 40
     path = tmp_path / "last.inferdeck-flight"
     num_frames = recorder_.num_frames  # now: another may come while the file is written
-    application.window.flight.save(path)
-    qtbot.waitUntil(lambda: "recording" in application.window.notices.keys, timeout=5000)
+    application.recordings.save(path)
+    qtbot.waitUntil(lambda: "recording" in application.notices.keys, timeout=5000)
     recording = file.read(path)
     assert isinstance(recording.frames[0].event, m.Loaded)
     assert len(recording.frames) == num_frames + 1

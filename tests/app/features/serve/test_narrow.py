@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.serve.calls_table import CALL, COLUMNS, STATUS
 from app.features.serve.page import ServerPage
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.features.serve.test_page import WAIT_MS, ask, page, start
 from tests.app.window_fixtures import application, script
 from widgets.theme.text_size import apply_text_size

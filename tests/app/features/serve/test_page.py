@@ -16,7 +16,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.serve.controller import ServingState
 from app.features.serve.page import ServerPage
-from app.main.start import Application
+from app.main.application import Application
 from engine.messages import AddRequest
 from tests.app.fakes import Script
 from tests.app.window_fixtures import application, open_model, script, send, wait_idle
@@ -178,11 +178,11 @@ def test_stopping_lets_replies_end_or_aborts_them(
     # the scripted engine has no tokenizer: a request as the server's would come
     served = application.bridge
     served.pass_on(AddRequest("cmpl-" + "a" * 24, (1, 2, 3)))
-    table = application.window.views.requests.model
+    table = application.views.requests.model
     qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
     qtbot.waitUntil(lambda: table.rowCount() == 1)
     assert url
-    assert application.pages.name_of("cmpl-" + "a" * 24) == "API text aaaa"
+    assert application.name_of("cmpl-" + "a" * 24) == "API text aaaa"
     send(qtbot, application, "hello")
     page.panel.toggle()
     assert page.serving.state is ServingState.STOPPING

@@ -13,7 +13,7 @@ from app.clients.connection import SERVICE
 from app.clients.target import Dialect, LinkState
 from app.features.serve.connections_panel import MOVED
 from app.features.serve.page import OTHERS, ServerPage
-from app.main.start import Application
+from app.main.application import Application
 from tests.app.features.serve.conftest import KEY, Elsewhere, MemoryKeyring
 from tests.app.window_fixtures import application, script
 

@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from app.features.chat.conversation import State
 from app.features.serve.controller import ServingState
-from app.main.start import Application
+from app.main.application import Application
 from app.server.call import origin_of
 from tests.app.features.serve.test_page import free_port, start
 
@@ -26,7 +26,7 @@ def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made.show()
     try:
         with qtbot.waitSignal(made.bridge.loaded, timeout=120_000):
-            made.open_first_model({"num_threads": 1})
+            made.startup.open_first_model({"num_threads": 1})
         yield made
     finally:
         made.shutdown()
@@ -83,7 +83,7 @@ def test_clients_and_the_chat_share_the_engine(qtbot: QtBot, application: Applic
         application.pages.chat_page.send("What is TTFT?")
         qtbot.waitUntil(lambda: not chat.is_busy and bool(chat.current.path()), timeout=WAIT_MS)
         qtbot.waitUntil(lambda: page.serving.figures.running == 1, timeout=WAIT_MS)
-        model = application.window.views.requests.model
+        model = application.views.requests.model
         names = lambda: [str(model.index(row, 0).data()) for row in range(model.rowCount())]
         qtbot.waitUntil(lambda: any(name.startswith("API chat ") for name in names()))
         # and stopped while the client reads

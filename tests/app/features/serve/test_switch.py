@@ -12,7 +12,7 @@ from app.clients.connection import Connection, new_connection
 from app.clients.target import Dialect, LinkState
 from app.features.chat.conversation import State
 from app.features.serve.page import OTHERS, ServerPage
-from app.main.start import Application
+from app.main.application import Application
 from engine.messages import AddRequest
 from tests.app.clients.conftest import ScriptedServer, chat_chunk, server
 from tests.app.fakes import Script
@@ -61,9 +61,9 @@ def test_there_and_back_with_a_chat_open(
     assert page.switch.current is not None and page.switch.current.name == "lab"
     assert application.window.windowTitle() == "far at lab – Inferdeck"
     qtbot.waitUntil(
-        lambda: application.window.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS
+        lambda: application.strip.title.startswith("lab  ·  far"), timeout=WAIT_MS
     )
-    assert "elsewhere" in application.window.notices.keys
+    assert "elsewhere" in application.notices.keys
     assert not page.cards.local.use.isHidden() and page.cards.local.use.isEnabled()
     assert not page.cards.cards[page.book.connections[0].id].mark.isHidden()
 
@@ -77,7 +77,7 @@ def test_there_and_back_with_a_chat_open(
     wait_for_model(qtbot, application, "tiny")
     assert page.switch.current is None
     assert application.window.windowTitle() == "tiny – Inferdeck"
-    assert application.window.strip.title.startswith("tiny")
+    assert application.strip.title.startswith("tiny")
     application.pages.chat_page.send("and here again?")
     qtbot.waitUntil(lambda: chat.current.path()[-1].state is State.COMPLETE, timeout=WAIT_MS)
     third = chat.current.path()[-1]
@@ -141,7 +141,7 @@ def test_a_wrong_key_says_so_and_the_engine_of_before_goes_on(
     made = keep(page, elsewhere)
     page.book.keep(made, "wrong")
     page.switch.use(made)
-    notices = application.window.notices
+    notices = application.notices
     qtbot.waitUntil(lambda: notices.notice("elsewhere") is not None, timeout=WAIT_MS)
     notice = notices.notice("elsewhere")
     assert notice is not None and notice.kind == "error" and "key" in notice.cause
@@ -163,7 +163,7 @@ def test_whoever_leaves_it_finds_the_model_of_before(
     wait_for_model(qtbot, application, "far")
     application.bridge.detach()  # as the notice of a line that was cut offers
     wait_for_model(qtbot, application, "tiny")
-    assert page.switch.current is None and "elsewhere" not in application.window.notices.keys
+    assert page.switch.current is None and "elsewhere" not in application.notices.keys
     page.switch.use(page.book.connections[0])
     wait_for_model(qtbot, application, "far")
     open_model(qtbot, application, "/models/other")  # and another one where that is opened
@@ -200,7 +200,7 @@ def test_the_windows_own_server_is_refused(
     page.panel.form.port.setValue(port)
     start(qtbot, page)
     page.switch.use(new_connection("me", f"localhost:{port}/v1"))
-    notice = application.window.notices.notice("elsewhere")
+    notice = application.notices.notice("elsewhere")
     assert notice is not None and "the server of this window" in notice.cause
     assert not application.bridge.is_remote and page.serving.is_on
 

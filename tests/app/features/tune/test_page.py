@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 from app.features.tune.comparison_view import HINT, HINT_SECOND
 from app.features.tune.load_plan import LoadState
 from app.features.tune.page import TunePage
+from app.main.application import Application
 from app.main.main_window import MINIMUM_SIZE
-from app.main.start import Application
 from app.window.docks import CardDock, DockArea, DockPlan
 from app.window.settings_store import LoadChoice, SettingsStore
 from tests.app.fakes import FakeEngineThread, Script
@@ -62,7 +62,7 @@ def wait_for_samples(qtbot: QtBot, page: TunePage, count: int) -> None:
 
 
 def set_number(qtbot: QtBot, application: Application, name: str, value: float) -> None:
-    row = application.window.engine_settings.rows[name]
+    row = application.engine_settings.rows[name]
     with qtbot.waitSignal(application.bridge.reconfigured, timeout=3000):
         row.control.field.setValue(value)
 
@@ -74,17 +74,17 @@ def test_the_second_page_has_its_own_arrangement_of_the_docks(
     area = window.dock_area
     left, right = Qt.DockWidgetArea.LeftDockWidgetArea, Qt.DockWidgetArea.RightDockWidgetArea
     assert window.page.name == "Tune" and window.commands.action("page.tune").shortcut() == "Ctrl+2"
-    assert area.dockWidgetArea(window.settings_dock) == left
-    assert window.charts_dock.isHidden() and not window.views.timeline_dock.isHidden()
-    window.views.blocks_dock.close()
+    assert area.dockWidgetArea(application.settings_dock) == left
+    assert application.charts_dock.isHidden() and not application.views.timeline_dock.isHidden()
+    application.views.blocks_dock.close()
     window.show_page(0)
-    assert area.dockWidgetArea(window.settings_dock) == right
-    assert not window.charts_dock.isHidden() and not window.views.blocks_dock.isHidden()
+    assert area.dockWidgetArea(application.settings_dock) == right
+    assert not application.charts_dock.isHidden() and not application.views.blocks_dock.isHidden()
     window.show_page(1)
-    assert area.dockWidgetArea(window.settings_dock) == left
-    assert window.charts_dock.isHidden() and window.views.blocks_dock.isHidden()
+    assert area.dockWidgetArea(application.settings_dock) == left
+    assert application.charts_dock.isHidden() and application.views.blocks_dock.isHidden()
     window.docks.reset()
-    assert not window.views.blocks_dock.isHidden() and window.charts_dock.isHidden()
+    assert not application.views.blocks_dock.isHidden() and application.charts_dock.isHidden()
 
 
 def test_a_plan_puts_docks_side_by_side_and_closes_what_it_does_not_name(qtbot: QtBot) -> None:
@@ -106,13 +106,13 @@ def test_a_plan_puts_docks_side_by_side_and_closes_what_it_does_not_name(qtbot: 
 def test_both_arrangements_are_there_again_in_the_next_run(
     qapp: QApplication, application: Application
 ) -> None:
-    application.window.views.blocks_dock.close()
+    application.views.blocks_dock.close()
     application.shutdown()
     with next_run(qapp) as again:
         again.show()
-        assert not again.window.views.blocks_dock.isHidden()
+        assert not again.views.blocks_dock.isHidden()
         again.window.show_page(1)
-        assert again.window.views.blocks_dock.isHidden() and again.window.charts_dock.isHidden()
+        assert again.views.blocks_dock.isHidden() and again.charts_dock.isHidden()
 
 
 def test_a_load_runs_beside_and_is_named_in_the_requests(
@@ -120,7 +120,7 @@ def test_a_load_runs_beside_and_is_named_in_the_requests(
 ) -> None:
     start(qtbot, page, completed=4)
     assert page.load_bar.button.text() == "Stop load" and not page.load_bar.workload.isEnabled()
-    model = application.window.views.requests.model
+    model = application.views.requests.model
     qtbot.waitUntil(lambda: model.rowCount() > 0, timeout=3000)
     assert model.index(0, 0).data().startswith("load ")
     qtbot.waitUntil(lambda: "completed" in page.load_bar.status.text(), timeout=3000)
@@ -174,9 +174,9 @@ def test_every_chart_bears_the_same_marks(
     assert [m.text for m in marks] == ["load 3 at a time", "Running requests 16 → 4", "load ended"]
     assert [m.kind for m in marks] == [MarkKind.LOAD, MarkKind.SETTING, MarkKind.LOAD]
     assert marks[1].details == ("Running requests: 16 → 4",)
-    for chart in (*page.charts.charts, *application.window.charts.charts):
+    for chart in (*page.charts.charts, *application.charts.charts):
         assert chart.marks == marks
-    application.window.set_theme("dark")
+    application.window.commands.run("theme.dark")
     assert page.charts.itl.marks == marks
 
 

@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from app.bench.load import Pace
 from app.bench.workload import Length, Workload
 from app.features.tune.load_plan import LoadPlan
-from app.main.start import Application
+from app.main.application import Application
 from engine.snapshot import FinishReason
 
 LOAD_MS, SERVE_MS = 120_000, 120_000
@@ -23,7 +23,7 @@ def application(qapp: QApplication, qtbot: QtBot) -> Iterator[Application]:
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 4 * 2**20})
+        made.startup.open_first_model({"num_threads": 1, "kv_cache_memory_bytes": 4 * 2**20})
     made.window.show_page(1)
     yield made
     made.shutdown()
@@ -48,7 +48,7 @@ def test_a_load_runs_beside_a_chat_and_through_a_rebuild_of_the_cache(
     qtbot.waitUntil(lambda: not chat.is_busy, timeout=SERVE_MS)
     assert chat.current.path()[-1].text
     load.stop()
-    qtbot.waitUntil(lambda: application.window.strip.state[0] == "Ready", timeout=SERVE_MS)
+    qtbot.waitUntil(lambda: application.strip.state[0] == "Ready", timeout=SERVE_MS)
     counts = load.counts
     assert counts.failed == 0 and counts.in_flight == 0 and load.problem is None
     assert ends.count(FinishReason.LENGTH) >= counts.completed

@@ -12,7 +12,7 @@ from pytestqt.qtbot import QtBot
 from app.features.chat.conversation import Message, State
 from app.features.models.session import DRAFT
 from app.features.tune.draft_models import METHOD, MODEL, WITH_MODEL
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_draft, starter_head, starter_model
 from tests.app.main.test_window_engine import (
     LOAD_MS,
@@ -38,14 +38,14 @@ def application(
     made = Application(qapp)
     made.show()
     with qtbot.waitSignal(made.bridge.loaded, timeout=LOAD_MS):
-        made.open_first_model(SETTINGS)
+        made.startup.open_first_model(SETTINGS)
     yield made
     made.shutdown()
 
 
 def choose(qtbot: QtBot, application: Application, method: str) -> None:
     """Choose a method as a user does, and apply it."""
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     control = panel.rows[METHOD].control
     control.setCurrentIndex(control.findData(method))
     control.activated.emit(control.currentIndex())
@@ -65,9 +65,9 @@ def test_a_draft_is_chosen_shown_changed_and_removed(
     qtbot: QtBot, application: Application
 ) -> None:
     plain, _ = asked(qtbot, application)
-    window, panel = application.window, application.window.engine_settings
-    window.views.speculation_dock.raise_()
-    views = window.views.speculation
+    panel = application.engine_settings
+    application.views.speculation_dock.raise_()
+    views = application.views.speculation
     qtbot.waitUntil(views.choose.isVisible, timeout=5000)
     assert not panel.rows["num_speculative_tokens"].isEnabled()
 
@@ -122,7 +122,7 @@ def test_the_tokens_of_a_reply_show_its_drafts(qtbot: QtBot, application: Applic
 def test_a_folder_that_cannot_draft_is_refused_before_it_is_loaded(
     qtbot: QtBot, application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    panel = application.window.engine_settings
+    panel = application.engine_settings
     choose(qtbot, application, "draft_model")
     control = panel.rows[MODEL].control
     assert isinstance(control, PathControl)
@@ -151,8 +151,8 @@ def test_a_remembered_draft_of_another_model_is_said_and_left_out(
         "speculative_model": str(starter_model()),  # the larger of the two
     }
     with qtbot.waitSignal(application.bridge.loaded, timeout=LOAD_MS):
-        application.open_first_model(wanted)
-    notices = application.window.notices
+        application.startup.open_first_model(wanted)
+    notices = application.notices
     qtbot.waitUntil(lambda: DRAFT in notices.keys, timeout=5000)
     notice = notices.notice(DRAFT)
     assert notice is not None and "Speculative decoding is off" in notice.cause

@@ -16,7 +16,7 @@ from app.features.models.fit import MachineFacts
 from app.features.models.source_list import OPEN
 from app.features.models.torch_build import TorchBuild, advice
 from app.features.models.welcome import WelcomePage
-from app.main.start import Application
+from app.main.application import Application
 from app.paths import starter_model
 from app.window.progress import MAX_ROWS, Work, WorkArea
 from tests.app.fakes import FakeEngineThread, Script
@@ -38,7 +38,7 @@ def application(
     template = f"{server.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("app.main.pages.estimate", halves)
+    monkeypatch.setattr("app.main.application.estimate", halves)
     made = Application(qapp, lambda on_event: FakeEngineThread(on_event, Script()))
     made.gpu.start = lambda: None  # type: ignore[method-assign]
     made.show()
@@ -93,7 +93,7 @@ def test_a_download_is_seen_on_every_page_and_can_be_stopped_there(
 ) -> None:
     server.faults.hold = threading.Event()
     application.pages.models.queue.start("acme/tiny")
-    work = application.window.work
+    work = application.work
     assert page_name(application) == "Chat" and work.isVisible()
     qtbot.waitUntil(lambda: "KiB of" in work.works[0].figures, timeout=5000)
     assert [b.accessibleName() for b in work.row("acme/tiny").buttons] == [
@@ -109,12 +109,12 @@ def test_a_download_that_is_done_is_opened_from_there(
 ) -> None:
     with qtbot.waitSignal(application.pages.models.queue.finished, timeout=5000):
         application.pages.models.queue.start("acme/tiny")
-    row = application.window.work.row("acme/tiny")
+    row = application.work.row("acme/tiny")
     assert [b.text() for b in row.buttons] == ["Open", "Close"]
     with qtbot.waitSignal(application.bridge.loaded, timeout=5000) as loaded:
         row.buttons[0].click()
     assert loaded.args is not None and "models--acme--tiny" in loaded.args[0].config.model
-    assert application.window.work.works == []
+    assert application.work.works == []
 
 
 def test_leaving_in_the_middle_of_a_download_keeps_it(
@@ -137,7 +137,7 @@ def test_leaving_in_the_middle_of_a_download_keeps_it(
     with next_run(qapp) as again:
         known = again.pages.models.queue.get("acme/tiny")
         assert known is not None and known.state == "paused" and known.progress.done > 100_000
-        assert again.window.work.works == []  # it waits on the page
+        assert again.work.works == []  # it waits on the page
 
 
 # The area of long work ---------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_the_first_start_welcomes_once(
     assert place.is_welcoming and page_name(application) == "Models"
     application.shutdown()
     with next_run(qapp) as again:
-        again.pages.welcome()
+        again.startup.welcome()
         assert page_name(again) == "Chat"
 
 

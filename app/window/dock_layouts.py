@@ -17,7 +17,7 @@ from app.window.settings_store import SettingsStore
 SETTINGS_WIDTH = 320
 
 
-class DockKeeper(QObject):
+class DockLayouts(QObject):
     """`pages`: their names; the first is shown at first. `plan(page)`: where docks are at the first
     visit of a page. `unreadable(page)`: a state was of another version."""
 

@@ -39,7 +39,7 @@ def engine_thread(on_event: OnEvent) -> EngineThreadLike:
     return EngineThread(on_event, snapshot_interval_s=SNAPSHOT_INTERVAL_MS / 1000)
 
 
-class EngineSeat:
+class EngineHandle:
     """Holds the engine of now, from when something is asked of it until it is left.
 
     `make_own` makes engines of our own; `make_next` takes its place with the next model.

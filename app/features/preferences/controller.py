@@ -1,4 +1,4 @@
-"""Opens the settings dialog, of which there is one."""
+"""Opens the settings dialog; the palette lists its settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTING = "setting:"
 """What the id of a setting in the palette begins with; its name follows."""
 
 
-class SettingsDesk(QObject):
+class SettingsController(QObject):
     def __init__(
         self,
         preferences: Preferences,

@@ -1,0 +1,313 @@
+"""The composition root: which parts the program has, and which part gets which.
+
+    settings, preferences' effects, log      stores
+    bridge, session                          the engine and the open model
+    charts, engine settings, engine views    panels beside the page
+    pages                                    chat, tune, models, quantize, server
+    window                                   shows pages and panels
+    dialogs, layouts, recordings, ...        controllers with commands of their own
+    status, finished work, GPU, crashes      presenters: engine and jobs -> window
+
+`wiring.py` then connects their signals.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QApplication
+
+from app.features.chat.controller import ChatController
+from app.features.chat.page import ChatPage
+from app.features.compare.commands import BroadcastManager, CompareManager
+from app.features.compare.replies import Reply, exchange_of
+from app.features.compare.replies import name_of as name_of_compared
+from app.features.inspect.engine_views import EngineViews
+from app.features.inspect.log_view import LogPanel
+from app.features.models.downloads import DownloadQueue, DownloadWork
+from app.features.models.estimate import estimate
+from app.features.models.hub import Hub
+from app.features.models.page import ModelsPage, ModelsPlace
+from app.features.models.session import ModelSession, RecentMenu
+from app.features.models.welcome import WelcomePage
+from app.features.preferences.controller import SettingsController
+from app.features.quantize.in_chat import CompareInChat
+from app.features.quantize.place import QuantizeWork, make_quantize_page
+from app.features.recording.commands import RecordingController
+from app.features.recording.crash_watch import CrashWatch
+from app.features.recording.recorder import FlightRecorder
+from app.features.serve.page import ServerPage
+from app.features.serve.switch import ConnectionCommands
+from app.features.tune.engine_settings import EngineSettingsPanel
+from app.features.tune.page import TunePage
+from app.features.tune.setting_specs import Machine
+from app.link.bridge import EngineBridge
+from app.link.engine_handle import ThreadFactory
+from app.link.hardware_monitor import GpuFeed, GpuMonitor, PeaksKeeper, PeaksStore
+from app.link.tasks import wait_for_tasks
+from app.log import LogKeeper, set_log_level, set_log_size
+from app.main.commands import file_commands, help_commands, tune_commands, view_commands
+from app.main.dialogs import Dialogs
+from app.main.engine_process import EngineProcess, factory_of
+from app.main.engine_status import ConnectionStatus, EngineStatus
+from app.main.finished_work import FinishedWork
+from app.main.main_window import MainWindow
+from app.main.pages import Pages, page_list
+from app.main.startup import Startup
+from app.main.wiring import connect
+from app.paths import downloads_file, trash_file
+from app.server.call import origin_of
+from app.storage import open_store
+from app.storage.trash import Trash
+from app.window.docks import CardDock, DockPlan, Page, PanelDock
+from app.window.layout_commands import LayoutController
+from app.window.layouts import LayoutStore, plan_of
+from app.window.notices import NoticeArea
+from app.window.notification_history import NoticeHistory
+from app.window.notification_panel import NoticePanel
+from app.window.program_settings import PROCESS, Effects
+from app.window.progress import LoadStrip, WorkArea
+from app.window.settings_store import SettingsStore
+from engine.hardware.cpu_threads.idle_cores import nodes
+from engine.hardware.machine import free_memory
+from widgets.controls.kept_focus import KeptFocus
+from widgets.live.charts import LiveCharts
+from widgets.live.strip import StatStrip
+from widgets.plot.clock import RedrawClock
+from widgets.plot.marks import MarkLog
+from widgets.theme.restyling import restyling
+from widgets.theme.text_size import apply_text_size
+from widgets.theme.theme import apply_theme, styled_together
+
+SHUTDOWN_S = 5.0
+
+
+class Application(QObject):
+    """Every part that lives as long as the window: made in order, shut down in order."""
+
+    def __init__(
+        self,
+        app: QApplication,
+        make_thread: ThreadFactory | None = None,
+        settings: SettingsStore | None = None,
+        *,
+        is_isolated: bool = False,
+    ) -> None:
+        """`make_thread`: replaces the engine that the settings choose. `is_isolated`: run the
+        engine in its own process until the settings change."""
+        super().__init__()
+        self._app = app
+        self.settings = settings or SettingsStore()
+        self.effects = Effects(self.settings.preferences, self)
+        self.effects.bind("text_size", lambda percent: apply_text_size(app, percent))
+        self.effects.bind("theme", lambda mode: apply_theme(app, mode))
+        self.log = LogKeeper()
+        self.log.start()
+        self.effects.bind("log_level", set_log_level)
+        self.effects.bind("log_size", set_log_size)
+        place = PROCESS if is_isolated else self.settings.preferences.get("engine_place")
+        self.bridge = EngineBridge(make_thread or factory_of(place))
+        self.session = ModelSession(self.bridge, self.settings)
+        with styled_together(app):
+            self._make_panels()
+            self.pages = self._make_pages()
+            self._make_window()
+            self._make_controllers()
+            self._make_presenters()
+            self.window.commands.fill(self.window.menuBar(), {"File": [self.recent_menu]})
+        KeptFocus(app, self.window)
+        connect(self)
+        self.window.restore()
+
+    # Parts -----------------------------------------------------------------------------------
+
+    def _make_panels(self) -> None:
+        bridge, settings = self.bridge, self.settings
+        self._clock, self._marks = RedrawClock(), MarkLog()  # one clock: all charts draw together
+        self.strip = StatStrip(self._clock)
+        self.load_strip = LoadStrip()
+        self.work = WorkArea()
+        self.notices = NoticeArea()
+        self.history = NoticeHistory(self)
+        self.charts = LiveCharts(self._clock, self._marks)
+        self.engine_settings = EngineSettingsPanel(
+            bridge,
+            settings.profiles,
+            _machine(),
+            recent=lambda: [(m.path, m.load_format, m.title) for m in settings.recent],
+            times=settings,
+        )
+        refuse = self.engine_settings.refusal_of
+        self.views = EngineViews(bridge, self._clock, self, self.name_of, refuse)
+
+    def _make_pages(self) -> Pages:
+        bridge, settings, session = self.bridge, self.settings, self.session
+        preferences = settings.preferences
+        store = open_store()
+        chat = ChatController(bridge, store)
+        chat_page = ChatPage(
+            chat,
+            name_of=self.name_of,
+            steps=self.views.steps_between,
+            asks_about_links=lambda: preferences.get("confirm_links"),
+        )
+        trash, hub = Trash(trash_file()), Hub()  # one trash for both pages: its journal is one file
+        in_use = lambda: bridge.gives_back
+        queue = DownloadQueue(hub, downloads_file())
+        models = ModelsPage(settings, queue, trash, hub, in_use, session.is_open, estimate)
+        return Pages(
+            store,
+            chat,
+            chat_page,
+            TunePage(bridge, settings, self._clock, self._marks),
+            ModelsPlace(models, WelcomePage(in_use, estimate)),
+            make_quantize_page(bridge, settings, session, models, trash),
+            ServerPage(bridge, settings, session),
+        )
+
+    def _make_window(self) -> None:
+        history_panel = NoticePanel(self.history)
+        self.settings_dock = CardDock("Engine settings", "engine-settings", self.engine_settings)
+        self.charts_dock = PanelDock("Live charts", "live-charts", self.charts)
+        self.log_dock = CardDock("Log", "log", LogPanel(self.log))
+        self.history_dock = CardDock("Notifications", "notifications", history_panel)
+        self.history_dock.visibilityChanged.connect(history_panel.look)
+        docks = (
+            (self.settings_dock, "Ctrl+Shift+E"),
+            (self.charts_dock, "Ctrl+J"),
+            *self.views.docks,
+            (self.log_dock, "Ctrl+Shift+Y"),
+            (self.history_dock, "Ctrl+Shift+N"),
+        )
+        for dock, _ in docks:
+            dock.visibilityChanged.connect(self._clock.wake)  # a hidden tab was not drawn
+        self.layout_store = LayoutStore(self.settings.path.with_name("layouts.json"))
+        self.window = MainWindow(
+            self.settings,
+            page_list(self.pages),
+            docks,
+            self._dock_plan,
+            self.history,
+            self.strip,
+            (self.notices, self.load_strip, self.work),
+        )
+        for shared in (self._clock, self._marks):
+            shared.setParent(self.window)
+
+    def _dock_plan(self, page: Page) -> DockPlan:
+        """Where the docks are at the first visit of a page, in the current layout."""
+        layout = self.layout_store.current(self.settings.layout)
+        return plan_of(layout.base, page.name, page.docks)
+
+    def _make_controllers(self) -> None:
+        """What opens windows beside the main window, with its commands."""
+        window, bridge, settings, session = self.window, self.bridge, self.settings, self.session
+        panel, add = self.engine_settings, window.commands.add
+        self.preferences = SettingsController(settings.preferences, panel, window.commands, window)
+        self.dialogs = Dialogs(window, settings, bridge, session, self.preferences)
+        self.recorder = FlightRecorder(bridge, window)
+        self.recordings = RecordingController(self.recorder, window)
+        self.compare = CompareManager(bridge, panel.precision, window, session, settings)
+        self.broadcast = BroadcastManager(bridge, window, self._keep_reply)
+        charts = (self.charts, self.pages.tune.charts)
+        add(*window.page_commands())
+        add(*file_commands(window, self.dialogs, session, bridge))
+        add(*view_commands(window, settings.preferences, charts))
+        add(*tune_commands(panel, bridge), *help_commands(window, self.dialogs))
+        add(*self.recordings.commands(), *self.compare.commands(), *self.broadcast.commands())
+        add(*self.preferences.commands())
+        self.layouts = LayoutController(
+            self.layout_store, settings, window.docks, window.commands, lambda: window.page.name,
+            window.show_page_named, window,
+        )  # fmt: skip
+        self.recent_menu = RecentMenu(settings, session, window)
+        self.compare_in_chat = CompareInChat(self.pages.quantize, self.compare, session, bridge)
+        self.connection_commands = ConnectionCommands(
+            self.pages.server.switch, window.commands, self
+        )
+
+    def _make_presenters(self) -> None:
+        """What follows the engine and jobs, and shows them in the window."""
+        window, bridge, session, pages = self.window, self.bridge, self.session, self.pages
+        self.status = EngineStatus(
+            bridge, session, self.strip, self.load_strip, self.charts, self.notices, window
+        )
+        self.connection = ConnectionStatus(bridge, self.strip, self.notices, window)
+        self.process = EngineProcess(bridge, session.restart, self)
+        models, quantize = pages.models, pages.quantize
+        show_quantize = partial(window.show_widget, quantize)
+        self.download_work = DownloadWork(models.queue, self.work, models.open_downloaded)
+        self.quantize_work = QuantizeWork(quantize, self.work, show_quantize)
+        self.finished = FinishedWork(
+            self.history, bridge, models.queue, models.open_downloaded, quantize, show_quantize,
+            self,
+        )  # fmt: skip
+        restorable = lambda: (session.latest, pages.chat.current.id)
+        self.crash = CrashWatch(bridge, self.recorder, restorable, self)
+        self.peaks = PeaksKeeper(bridge, PeaksStore(), self)  # after the views: they listen
+        self.gpu = GpuMonitor(self)
+        self.gpu_feed = GpuFeed(self.gpu, bridge, self)
+        self.startup = Startup(
+            self.settings, bridge, session, self.crash, pages.models_place, pages.chat,
+            self.notices, window,
+        )  # fmt: skip
+
+    # What the user sees of it ------------------------------------------------------------------
+
+    def name_of(self, request_id: str) -> str:
+        """How the user knows a request: "load 12", "API chat 3f2a", or the title of its chat."""
+        pages = self.pages
+        return (
+            name_of_compared(request_id)
+            or pages.tune.load.name_of(request_id)
+            or origin_of(request_id)
+            or pages.chat.title_of(request_id)
+        )
+
+    def _keep_reply(self, reply: Reply, model: str) -> None:
+        """Make a chat of a broadcast's reply."""
+        self.pages.chat.keep_exchange(exchange_of(reply, model))
+        self.window.show_widget(self.pages.chat_page)
+        self.window.activateWindow()
+
+    # Its life ----------------------------------------------------------------------------------
+
+    def show(self) -> None:
+        self.window.show()
+
+    def start(self, given: Mapping[str, Any]) -> None:
+        """Start what can wait until the window shows. `given`: the command line's settings."""
+        restyling().is_gradual = True
+        self.gpu.start()
+        self.pages.models.start()
+        self.pages.server.start()
+        self.startup.open(given, self.crash.start())
+
+    def shutdown(self) -> None:
+        """Save, cancel jobs and requests, end the engine: within a few seconds."""
+        self.pages.quantize.close_down(SHUTDOWN_S)
+        self.pages.server.close_down()
+        self.window.close()
+        restyling().is_gradual = False
+        restyling().finish()
+        self.gpu.stop()
+        self.crash.stop()
+        self.bridge.shutdown(SHUTDOWN_S)
+        self.pages.tune.close_load()
+        self.pages.models.close_down()
+        self.pages.chat_page.draft.keep()
+        self.pages.chat.close()
+        self.pages.store.close()
+        wait_for_tasks(1.0)
+        self.settings.sync()
+        self.log.stop()
+        self.window.deleteLater()
+
+
+def _machine() -> Machine:
+    _, total = free_memory()
+    return Machine(memory_bytes=total, num_cpus=os.cpu_count() or 1, num_nodes=len(nodes()))

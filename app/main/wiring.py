@@ -1,0 +1,181 @@
+"""Who hears whom: the signals between the parts that `Application` made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtWidgets import QApplication
+
+from app.features.chat.suggestions import suggestions_for
+from app.features.models.precision import QUANTIZE
+from app.features.models.session import ENGINE
+from app.features.recording.crash_watch import open_file
+from app.features.tune.draft_models import METHOD
+from app.window.notices import Notice
+from engine.config import EngineConfig
+from engine.snapshot import GpuFigures
+from widgets.theme.text_size import apply_text_size
+
+if TYPE_CHECKING:
+    from app.main.application import Application
+
+CHAT_LIST = "chat-list"
+
+
+def connect(app: Application) -> None:
+    """Connect every signal between parts, and apply the preferences that the parts follow."""
+    _connect_notices(app)
+    _connect_model(app)
+    _connect_panels(app)
+    _connect_pages(app)
+    _connect_window(app)
+    _follow_preferences(app)
+    _report_files(app)
+
+
+def _connect_notices(app: Application) -> None:
+    app.notices.shown.connect(app.history.add)
+    for notice in (
+        app.session.notice, app.engine_settings.notice, app.recordings.notice, app.layouts.notice,
+        app.crash.notice, app.process.notice, app.pages.server.switch.notice,
+    ):  # fmt: skip
+        notice.connect(app.notices.show_notice)
+    for gone in (
+        app.session.notice_gone, app.process.notice_gone, app.pages.server.switch.notice_gone,
+    ):  # fmt: skip
+        gone.connect(app.notices.dismiss)
+    app.session.notice_gone.connect(app.history.end)
+
+    def link_report(path: Path) -> None:
+        """An open notice of the engine's crash gets a button for the report."""
+        notice = app.notices.notice(ENGINE)
+        if notice is not None:
+            look = ("Open report", lambda: open_file(path))
+            app.notices.show_notice(replace(notice, actions=(*notice.actions, look)))
+
+    app.crash.report_written.connect(link_report)
+
+
+def _connect_model(app: Application) -> None:
+    page = app.pages.chat_page
+
+    def opened(config: EngineConfig, chosen: object) -> None:
+        page.set_suggestions(suggestions_for(config.model))
+        show_open_model()
+
+    def remarked(remark: Notice | None) -> None:
+        if remark is None:
+            page.set_model_notice("")
+        else:
+            action, do = remark.actions[0] if remark.actions else ("", None)
+            page.set_model_notice(f"{remark.cause} {remark.remedy}".strip(), action, do)
+        show_open_model()  # none is open any more, or another
+
+    def show_open_model() -> None:
+        current = app.session.current
+        app.pages.models.library.list.show_open(current.path if current is not None else "")
+
+    app.session.opened.connect(app.engine_settings.show_model)
+    app.session.opened.connect(opened)
+    app.session.remark.connect(remarked)
+    app.session.wants_dialog.connect(app.dialogs.open_model)
+    app.window.model_dropped.connect(app.dialogs.open_model)
+    app.pages.models.model_chosen.connect(app.session.open)
+    app.load_strip.cancelled.connect(app.bridge.cancel_load)
+
+
+def _connect_panels(app: Application) -> None:
+    panel, views = app.engine_settings, app.views
+
+    def changed(text: str, details: tuple[str, ...], chosen: dict[str, object]) -> None:
+        app.charts.mark(text, details=details)
+        app.session.remember_settings(chosen)
+
+    def show_setting(name: str) -> None:
+        app.settings_dock.bring_to_front()
+        panel.show_row(name)
+
+    def get_precision(way: str) -> None:
+        """Make a checkpoint of another precision, or open one."""
+        if way == QUANTIZE:
+            app.window.show_widget(app.pages.quantize)
+        else:
+            app.dialogs.open_model()
+
+    panel.changed.connect(changed)
+    panel.precision.way_out.connect(get_precision)
+    app.bridge.snapshot.connect(panel.update_snapshot)
+    views.bottleneck.accounted.connect(panel.show_ceilings)
+    views.bottleneck.turned.connect(panel.change)
+    views.speculation.settings_wanted.connect(partial(show_setting, METHOD))
+
+    def show_gpus(
+        at: float, gpus: tuple[GpuFigures, ...], usable: tuple[GpuFigures, ...]
+    ) -> None:
+        panel.offer_gpus(tuple(gpu.name for gpu in usable))
+        views.memory.update_gpus(gpus)
+        for charts in (app.charts, app.pages.tune.charts):
+            charts.update_gpus(at, gpus)
+
+    app.gpu_feed.figures.connect(show_gpus)
+
+
+def _connect_pages(app: Application) -> None:
+    pages, window = app.pages, app.window
+    pages.chat_page.composer.compare_requested.connect(app.compare.show)
+    pages.chat_page.latency.popover.step_wanted.connect(app.views.show_step)
+    pages.server.requests_wanted.connect(app.views.show_requests)
+    for page in (pages.models_place, pages.quantize, pages.server):
+        page.wants_front.connect(partial(window.show_widget, page))
+    for begins_chat in (pages.models_place.chat_wanted, pages.quantize.model_chosen):
+        begins_chat.connect(lambda *_: window.show_widget(pages.chat_page))
+    settings = app.settings
+    if not settings.flag(CHAT_LIST, True):
+        pages.chat_page.toggle_list()
+    pages.chat_page.list_toggled.connect(lambda on: settings.set_flag(CHAT_LIST, on))
+
+
+def _connect_window(app: Application) -> None:
+    """What changes which commands are possible, and what closes with the window."""
+    refresh = app.window.commands.refresh
+    app.engine_settings.actions_changed.connect(refresh)
+    for changed in (app.bridge.state_changed, app.bridge.link_changed):
+        changed.connect(lambda _: refresh())
+    app.status.title_changed.connect(app.window.setWindowTitle)
+    for part in (app.recordings, app.compare, app.broadcast, app.preferences, app.connection):
+        app.window.closing.connect(part.close)
+
+
+def _follow_preferences(app: Application) -> None:
+    preferences, effects, layouts = app.settings.preferences, app.effects, app.layouts
+    for charts in (app.charts, app.pages.tune.charts):
+        effects.bind("chart_span", charts.set_window)
+        charts.window_changed.connect(lambda s: preferences.set("chart_span", round(s)))
+    effects.bind("notices_kept", app.history.set_limit)
+    effects.bind("notice_seconds", app.notices.set_info_seconds)
+    effects.follow("model_folders", lambda folders: app.pages.models.library.reload())
+    effects.follow("engine_place", app.process.follow)
+    effects.follow("text_size", lambda percent: layouts.leave_text_size())
+
+    def apply_size() -> None:
+        """That of the current layout, else that of the settings."""
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        apply_text_size(application, layouts.text_size or preferences.get("text_size"))
+
+    layouts.text_size_changed.connect(apply_size)
+    apply_size()
+
+
+def _report_files(app: Application) -> None:
+    """A notice for each of the user's files that could not be read."""
+    settings = app.settings
+    for key, file in (
+        ("settings", settings), ("profile", settings.profiles), ("shortcuts", settings.keymap),
+        ("layout", app.layout_store),
+    ):  # fmt: skip
+        if file.problem:
+            app.notices.show_notice(Notice(key, file.problem, kind="warning"))
