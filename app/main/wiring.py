@@ -109,7 +109,7 @@ def _connect_panels(app: Application) -> None:
     panel.precision.way_out.connect(get_precision)
     app.bridge.snapshot.connect(panel.update_snapshot)
     views.bottleneck.accounted.connect(panel.show_ceilings)
-    views.bottleneck.turned.connect(panel.change)
+    views.bottleneck.applied.connect(panel.change)
     views.speculation.settings_wanted.connect(partial(show_setting, METHOD))
 
     def show_gpus(
