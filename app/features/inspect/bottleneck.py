@@ -214,6 +214,7 @@ class BottleneckPanel(QFrame):
         """Show a recording: measuring and applying are off."""
         self._is_live = False
         self.measure.hide()
+        self.set_refuse(lambda name, value: RECORDED)
 
     def set_refuse(self, refuse: Callable[[str, Any], str]) -> None:
         """`refuse(setting, value)`: why it cannot be set now; "" where it can."""

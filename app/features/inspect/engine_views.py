@@ -35,7 +35,7 @@ class EngineViews(QObject):
         clock: RedrawClock,
         parent: QObject,
         name_of: Callable[[str], str],
-        refuse: Callable[[str, Any], str],
+        refuse: Callable[[str, Any], str] = lambda name, value: "",
     ) -> None:
         """`name_of`: how the user knows a request, e.g. by the title of its chat. `refuse(setting,
         value)`: why the engine cannot take a value; "" where it can."""

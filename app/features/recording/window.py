@@ -27,7 +27,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.features.inspect.bottleneck import RECORDED
 from app.features.inspect.engine_views import EngineViews
 from app.features.recording.about import AboutTable
 from app.features.recording.file import Recording
@@ -66,7 +65,6 @@ class ReplayWindow(QMainWindow):
         self.views = EngineViews(
             cast(EngineBridge, self.player), clock, self,
             lambda request_id: names.get(request_id, request_id[:8]),
-            lambda name, value: RECORDED,
         )  # fmt: skip
         self.views.bottleneck.set_recorded()
         self.views.requests.set_recorded()
